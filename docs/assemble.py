@@ -17,8 +17,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import reference
+
 from ttabench.cli.app import run
-from ttabench.report import reference
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
@@ -31,7 +32,11 @@ NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s:]+\.py)\)")
 """A name of the code, and the file that has it."""
 SHOWN = re.compile(r"^- \[`(ttabench[\w.]+)`\]\([^)\s]+\.py\)$", re.M)
 """A line of the API's page; zensical puts the docstring in its place."""
-ELSEWHERE = {"reading.md": ROOT / "results/english/reading.md", "claims.md": ROOT / "results/claims.md"}
+ELSEWHERE = {
+    "reading.md": ROOT / "results/english/reading.md",
+    "miniature.md": ROOT / "results/reading.md",
+    "claims.md": ROOT / "results/claims.md",
+}
 RUNS = {"runs/english.html": ROOT / "results/english", "runs/miniature.html": ROOT / "results/nine"}
 """Pages of runs by their place in the site, and the folders of records that they are of."""
 TEXTS = ("runs/miniature.html",)

@@ -1,6 +1,7 @@
 """How often 95 % intervals hold the truth where the same questions are asked under several draws: a simulation.
 
-    python results/bench_coverage.py     bench_coverage.md and what the documentation shows of it; half an hour
+    python results/bench_coverage.py            bench_coverage.md and what the documentation shows of it; half an hour
+    python results/bench_coverage.py nested     its second table alone, of draws that share no document; five minutes
 
 Answers are continuous, right or wrong, or differences of two methods that are right or wrong; every draw asks all
 questions, three fifths of them, or so few that most stand in one draw. Effects of questions, of draws and of both
@@ -9,12 +10,15 @@ together are normal, with these standard deviations; of right and wrong answers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Apart, Estimate, difference, estimate, single
@@ -24,6 +28,17 @@ REPEATS = 1000
 SIZES = ((20, 3), (60, 3), (200, 3), (60, 5), (60, 11))
 """Questions and draws."""
 SPREADS = ((1, 0, 1), (1, 0.2, 1), (0, 0.3, 1), (2, 0.2, 0.3))
+
+NESTED = ((16, 3), (64, 3), (165, 3), (16, 4), (64, 4), (165, 4))
+"""Documents of a draw, and draws, where every document has one question and stands in one draw."""
+BETWEEN = (0, 0.125, 0.25)
+"""Standard deviations of effects of such draws, where that of a document is 1: of right answers 0, 5 and 10 points."""
+
+WORLDS = ("streamingqa-4", "streamingqa-16", "streamingqa-64", "streamingqa-165",
+          "squad_seq-16", "squad_seq-64", "squad_seq-165")  # fmt: skip
+"""Suites of question streams: one question or more about each document, in worlds of their own."""
+THREE = 3
+"""Worlds that a line has to have."""
 
 Generator: TypeAlias = np.random.Generator
 Asked: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
@@ -44,6 +59,11 @@ def observed(values: Values, asked: Asked | None = None) -> list[Observed]:
 def one_way(some: list[Observed], side: int) -> list[Observed]:
     """The same clustered by draws (0) or by questions (1) alone."""
     return [single((each.cluster, each.across)[side], each.terms[0], each.stratum) for each in some]
+
+
+def own_asked(_: Generator, questions: int, draws: int) -> Asked:
+    """Every draw asks as many, and none that another asks."""
+    return np.arange(questions)[:, None] % draws == np.arange(draws)
 
 
 def all_asked(generator: Generator, questions: int, draws: int) -> Asked:
@@ -93,6 +113,8 @@ def coverage(
     generator, held = np.random.default_rng(7), np.zeros(3)
     for _ in range(repeats):
         some = observed(kind(generator, shape, spreads), asking(generator, *shape))
+        if asking is own_asked:  # documents are the clusters, and draws hold them
+            some = [each._replace(cluster=each.across, across=each.cluster) for each in some]
         forms = (some, one_way(some, 0), one_way(some, 1))
         if kind is paired:
             nothing = [form._replace(terms=(0.0, 1.0)) for form in some]
@@ -132,23 +154,58 @@ def lines() -> Iterator[str]:
             yield line
 
 
-HEAD = f"""# How often 95 % intervals of crossed designs hold the truth
+def nested() -> Iterator[str]:
+    """A line for each kind of answers and design of draws that share no document."""
+    heads = [f"draws differ by {between:g}" for between in BETWEEN]
+    yield f"| answers | draws | documents of each | {' | '.join(heads)} | by documents alone |"
+    yield f"| --- | ---: | ---: |{' ---: |' * (len(BETWEEN) + 1)}"
+    for name, kind in KINDS.items():
+        for documents, draws in NESTED:
+            shape = documents * draws, draws
+            held = [coverage(kind, own_asked, shape, (1, between, 0)) for between in BETWEEN]
+            shares = [f"{100 * both:.1f}" for both, _, _ in held]
+            line = f"| {name} | {draws} | {documents} | {' | '.join(shares)} | {100 * held[-1][1]:.1f} |"
+            print(line, flush=True)
+            yield line
+
+
+def worlds() -> str:
+    """Whether worlds of the miniature differ by more than their documents tell: Cochran's Q, a line of runs each."""
+    runs = pd.concat(pd.read_parquet(HERE / suite / "runs.parquet") for suite in WORLDS)
+    runs["line"] = [json.dumps({**json.loads(each)["config"], "seed": 0, "inputs": 0}) for each in runs.record]
+    tests = []
+    for _, line in runs[runs.stderr > 0].groupby("line"):
+        weights = line.stderr**-2
+        if len(line) == THREE:
+            tests.append((weights * (line.value - np.average(line.value, weights=weights)) ** 2).sum())
+    return (
+        f"Three worlds of the miniature, each line of runs of {', '.join(WORLDS)}: Cochran's Q is {fmean(tests):.2f} on"
+        f" average over {len(tests)} lines, where draws that do not differ give {THREE - 1}."
+    )
+
+
+HEAD = f"""# How often 95 % intervals hold the truth where draws vary
 
 Per cent of {REPEATS:,} repetitions of each design, mean and range over designs. Questions and draws:
 {", ".join(f"{questions} and {draws}" for questions, draws in SIZES)}. Standard deviations of effects of questions, of
 draws and of both together: {"; ".join(", ".join(map(str, each)) for each in SPREADS)}. Of one design the share has a
 standard error of 0.7.
 """
+NESTED_HEAD = "## Draws that share no document"
+PAGE = HERE / "bench_coverage.md"
 
 
-def write(rows: Sequence[str]) -> None:
+def write() -> None:
     """The page, and what the documentation shows of it."""
     import pages  # beside this file, where scripts find each other
 
-    table = "\n".join([*rows, ""])
-    (HERE / "bench_coverage.md").write_text(f"{HEAD}\n{table}", encoding="utf-8")
-    pages.put(HERE.parent / "docs" / "guide" / "statistics.md", "coverage", table)
+    before = PAGE.read_text(encoding="utf-8").partition(f"\n{NESTED_HEAD}")[0].partition("| answers")
+    crossed = "".join(before[1:]) if "nested" in sys.argv else "\n".join([*lines(), ""])
+    own = "\n".join([*nested(), "", worlds(), ""])
+    PAGE.write_text(f"{HEAD}\n{crossed}\n{NESTED_HEAD}\n\n{own}", encoding="utf-8")
+    for marker, table in (("coverage", crossed), ("nested", own)):
+        pages.put(HERE.parent / "docs" / "guide" / "statistics.md", marker, table)
 
 
 if __name__ == "__main__":
-    write(list(lines()))
+    write()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from english_cells import MODEL, RATES, Cell, swapped
+from english_cells import MODEL, RATES, Cell, at_budget, swapped
 
 ADAPTER = "results/english/streamadapter-book/adapter"
 BOOK_RATE = "3e-4"
@@ -90,6 +90,11 @@ def remembered_books() -> Iterator[Cell]:
     yield from (cell for cell in swapped("", ("icl", *words), "icl") if cell.state != "none")
     yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *words))
     yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *words), "ccm")
+
+
+def books_at_budget() -> Iterator[Cell]:
+    """The same pieces behind a cache of which a share is kept; the runs of keep-books.yaml."""
+    return at_budget(of_books("tokens=640,1152,2176", "window=128"))
 
 
 def streamed_books() -> Iterator[Cell]:

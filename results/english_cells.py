@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
-MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
+MODEL, TUNED, GEMMA = "smollm2-135m", "smollm2-135m-qa", "gemma3-270m"
 CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
 SHARES = (0.1, 0.2, 0.5)
 TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
@@ -88,6 +89,28 @@ def squad_tuned() -> Iterator[Cell]:
         if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
             learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
             yield from swapped(f"{documents} documents", learned)
+
+
+KEPT = ("window", "snapkv", "h2o", "random_slots", "kvzip", "attention_matching", "rag")
+"""Methods with a budget, on documents."""
+SETS = (4, 8, 16)
+"""Documents that are read together."""
+
+
+def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS) -> Iterator[Cell]:
+    """All 60 paragraphs of the asked articles once, in disjoint sets; the runs of keep.yaml, as `sweep` makes them."""
+    for documents in sets:
+        sizes = ("kind=grouped", f"group_documents={documents}", *more)
+        asked = (*told_squad(model, ASKED, 60), *(word for size in sizes for word in ("--task-set", size)))
+        column = f"{documents} documents"
+        for line, words in ends():
+            yield Cell(line, column, ("--method", *words, *asked))
+        for method, share in product(KEPT, SHARES):
+            if (method, share, documents) != ("h2o", 0.5, 16):  # more than an hour: it evicts as it answers
+                line = f"{method} {100 * share:.0f} %"
+                yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
+        if documents == 4 and not more:
+            yield Cell("templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked))
 
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
@@ -217,6 +240,19 @@ def dialogues() -> Iterator[Cell]:
         yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *options))
     learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *options[:-1], "50")
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
+
+
+def at_budget(options: Sequence[str]) -> Iterator[Cell]:
+    """Floor, ceiling, and every method that shrinks a cache, at half and at a fifth of it."""
+    for line, words in ends():
+        yield Cell(line, "", ("--method", *words, *options))
+    for method, share in product((name for name in KEPT if name != "rag"), (0.2, 0.5)):
+        yield Cell(f"{method} {100 * share:.0f} %", "", ("--method", method, "--keep", str(share), *options))
+
+
+def dialogues_at_budget() -> Iterator[Cell]:
+    """The same turns of dialogues; the runs of keep-dialogues.yaml."""
+    return at_budget(("--task", "dailydialog", "--model", MODEL, "--limit", "400"))
 
 
 TALK = "results/english/ccm-dialogues"

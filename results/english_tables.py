@@ -9,25 +9,21 @@ from pathlib import Path
 from typing import TypeAlias
 
 from english import FEW_SHOT, HERE, SUITES
-from grids import markdown, spread, table
+from grids import crossed, markdown, spread, table
 
 from ttabench.core.amounts import number
 from ttabench.records.sample_files import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
-from ttabench.report.frames import crossed
-from ttabench.report.pairing import Run, answered, kind_of
-from ttabench.report.pooling import pooled
+from ttabench.report.entries import pooled
+from ttabench.report.pairing import Run, answered
 from ttabench.stats.aggregation import paired_difference
+from ttabench.stats.metrics import known
 
 ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or
 questions that they share; of a single run, over its documents, questions or books. Where the scores of queries are not
 kept beside a record, the error of draws and that of questions are added up, which is too wide. Empty cells were not
 run."""
-SHOWN = "squad-qa"
-"""The suite whose table the README has."""
-SHOWN_LINES = ("none", "icl", "window 20 %", "snapkv 20 %", "h2o 20 %", "h2o 50 %",
-               "templora", "templora, another text's state")  # fmt: skip
 SHOWN_DIGITS = 2
 """Of the per cent by which a perplexity lies below another; what does not show at these is not below it."""
 Runs: TypeAlias = Mapping[tuple[str, str], Sequence[Run]]
@@ -82,18 +78,10 @@ def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
     return markdown(crossed(cells, "".join)[list(names)], "")
 
 
-def shown_in_readme(folder: Path = HERE) -> str:
-    """The README's table: the main metric of one suite, some of its lines, up to sixteen documents."""
-    first = written(SHOWN, folder).split("\n\n")[3]
-    head, rule, *lines = first.splitlines()
-    kept = [line for line in lines if line.split(" | ")[0].removeprefix("| ") in SHOWN_LINES]
-    return "\n".join([*(" | ".join(row.removesuffix(" |").split(" | ")[:4]) + " |" for row in (head, rule, *kept)), ""])
-
-
-def shown_in_docs(folder: Path = HERE) -> str:
-    """What the documentation shows of these suites: those that were run."""
+def shown_in_reading(folder: Path = HERE) -> str:
+    """Books and few-shot tasks side by side: those that were run."""
     there = [name for name in SUITES if (folder / name / "index.json").is_file()]
-    sections = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
+    sections = [written(name, folder).replace("## ", "### ", 1) for name in ("pg19",) if name in there]
     if few := [name for name in FEW_SHOT if name in there]:
         head = "### Ten demonstrations\n\nPer cent right."
         sections.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
@@ -143,7 +131,7 @@ def room(runs: Runs, columns: Sequence[str]) -> str:
         gain, ends = gained(ceiling, floor)
         interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
         sentences.append(
-            f"{column}: {number(100 * gain)}{interval}" + (", so none to speak of" if ends and ends[0] <= 0 else "")
+            f"{column}: {number(100 * gain)}{interval}" + (", not told from none" if ends and ends[0] <= 0 else "")
         )
         tested &= ends is not None
     how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
@@ -159,7 +147,7 @@ def gained(left: Sequence[Run], right: Sequence[Run]) -> tuple[float, tuple[floa
     if all(has_samples(folder) for folder, _ in (*left, *right)):
         ours, theirs = (answered(side, metric) for side in (left, right))
         shared = [query for query in ours if query in theirs]
-        apart = paired_difference(kind_of(metric), [[side[query] for query in shared] for side in (ours, theirs)])
+        apart = paired_difference(known(metric).kind, [[side[query] for query in shared] for side in (ours, theirs)])
         assert apart is not None, "a difference of means is a number"
         return apart.value, None if apart.ci_low is None or apart.ci_high is None else (apart.ci_low, apart.ci_high)
     (one, *_), (other, *_) = (pooled([row for _, run in side if (row := run.value(metric))]) for side in (left, right))

@@ -2,75 +2,73 @@
 
     python results/figure.py
 
-Suite `squad-qa` (results/english): F1 on XQuAD under smollm2-135m-qa, of three draws of documents, with the standard
-error that `compare` has, from the stored records. Budgets of one method are joined by a line.
+Suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of four, under two
+models, with the standard error that `compare` has, from the stored records. Budgets of one method are joined by a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib as mpl
-from english_tables import runs_of
+from english_cells import KEPT, SHARES
+from english_tables import Runs, runs_of
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from ttabench.report.compare import compared
 
 HERE = Path(__file__).resolve().parent
-SUITE = HERE / "english" / "squad-qa"
 PLACE = HERE.parent / "docs" / "quality.svg"
-COLUMNS = ("4 documents", "8 documents")
+COLUMN = "4 documents"
+PANELS = {"keep": "SmolLM2-135M with a LoRA for questions", "keep-gemma": "Gemma 3 270M, three examples"}
+"""Suites and what stands above them."""
 FAMILIES = {
-    "icl": ("icl",),
-    "window": ("window 10 %", "window 20 %", "window 50 %"),
-    "snapkv": ("snapkv 10 %", "snapkv 20 %", "snapkv 50 %"),
-    "h2o": ("h2o 10 %", "h2o 20 %", "h2o 50 %"),
-    "kvpress Compactor": ("kvpress CompactorPress 20 %",),
-    "kvpress ExpectedAttention": ("kvpress ExpectedAttentionPress 20 %",),
+    **{name: tuple(f"{name} {100 * share:.0f} %" for share in SHARES) for name in KEPT},
     "templora": ("templora",),
-    "templora, another text's state": ("templora, another text's state",),
+    "icl": ("icl",),
 }
-"""Lines of the suite's table, by label."""
-FLOOR = "none"
-HOLLOW = "templora, another text's state"
-MIB = 2**20
+"""Lines of a suite's table, by label."""
+TICKS = (10, 20, 50, 100)
 
 
 class Point(NamedTuple):
     """A method at one budget."""
 
-    mib: float
+    share: float
+    """Per cent of full context's bytes."""
     f1: float
     stderr: float
 
 
-def point(line: str, column: str) -> Point:
+def point(runs: Runs, line: str) -> Point:
     """What the records of a line say; F1 in per cent."""
-    (entry,) = compared(runs_of(SUITE)[line, column]).entries
-    assert entry.stderr is not None, "several draws show an error"
-    return Point((entry.costs["state_bytes"] or 0.0) / MIB, 100 * entry.value, 100 * entry.stderr)
+    (entry,), (full,) = (compared(runs[name, COLUMN]).entries for name in (line, "icl"))
+    assert entry.stderr is not None, "several sets show an error"
+    kept = entry.costs["kept_share"] or (entry.costs["state_bytes"] or 0.0) / (full.costs["state_bytes"] or 1.0)
+    return Point(100 * kept, 100 * entry.value, 100 * entry.stderr)
 
 
-def draw(columns: Sequence[str] = COLUMNS) -> Figure:
-    """One panel a number of documents."""
+def draw() -> Figure:
+    """One panel a model."""
     figure = Figure(figsize=(9.0, 4.2), layout="constrained")
     FigureCanvasSVG(figure)
-    panels = list(figure.subplots(1, len(columns), sharey=True, squeeze=False)[0])
-    for axes, column in zip(panels, columns, strict=True):
-        floor = point(FLOOR, column)
-        axes.axhline(floor.f1, color="grey", linestyle=":", label="none (keeps nothing)")
+    panels = list(figure.subplots(1, len(PANELS), sharey=True, squeeze=False)[0])
+    for axes, (suite, title) in zip(panels, PANELS.items(), strict=True):
+        runs = runs_of(HERE / "english" / suite)
+        axes.axhline(point(runs, "none").f1, color="grey", linestyle=":", label="none (keeps nothing)")
         for number, (label, lines) in enumerate(FAMILIES.items()):
-            points = [point(line, column) for line in lines]
-            face = "white" if label == HOLLOW else None
-            axes.errorbar([dot.mib for dot in points], [dot.f1 for dot in points],
-                          yerr=[dot.stderr for dot in points], marker="o", capsize=3, label=label,
-                          color=f"C{number - (label == HOLLOW)}", markerfacecolor=face)  # fmt: skip
+            points = [point(runs, line) for line in lines if (line, COLUMN) in runs]
+            if points:
+                axes.errorbar([dot.share for dot in points], [dot.f1 for dot in points],
+                              yerr=[dot.stderr for dot in points], marker="o", capsize=3, label=label,
+                              color=f"C{number}")  # fmt: skip
         axes.set_xscale("log")
-        axes.set_xlabel("MiB kept between queries")
-        axes.set_title(column)
+        axes.minorticks_off()
+        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.set_xlabel("bytes kept, per cent of full context's")
+        axes.set_title(title)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("F1, per cent")
     panels[0].set_ylim(bottom=0)

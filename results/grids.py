@@ -12,25 +12,31 @@ by_state(records)                      | whose state answers | value | from anot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from pandas import DataFrame
 
 from ttabench.core.amounts import size
-from ttabench.methods.checkpoint_header import training_seed
+from ttabench.methods.checkpoint_header import trained_tasks, training_seed
 from ttabench.records.schema import Row, RunRecord, load_record
+from ttabench.report.adapters import adapters_table
+from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared, pooled
 from ttabench.report.figures import shown
 from ttabench.report.finding import runs_in
-from ttabench.report.frames import crossed
-from ttabench.report.labels import STATES
 from ttabench.report.pairing import Run
 from ttabench.stats.estimate import estimate, single
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
 """Their order in a table; others follow."""
+ADAPTERS = {
+    "adapter": "adapter", "trained on": "trained_on", "chosen on": "chosen_on", "trained weights": "parameters",
+    "documents read": "pieces_read", "questions answered": "queries", "further labels": "labels",
+}  # fmt: skip
+"""Columns of the table of adapters, and their keys in `ttabench list adapters`."""
 LARGE = 1000
 """Figures from here on are shown in whole numbers."""
 Cell = Callable[[Sequence[Run]], str]
@@ -80,25 +86,36 @@ def by_part(runs: Sequence[RunRecord]) -> str:
     return markdown(crossed(parts, _percent).assign(mean=_means(parts)))
 
 
-def by_task(runs: Sequence[Run]) -> str:
+def by_task(runs: Sequence[Run], *, transfer: bool = False) -> str:
     """A line a method and whose state answered, a column a task: its main metric, with the error of `ttabench compare`.
 
-    Figures of an adapter that was trained on another task have a mark behind them; an empty state answers as `none`
-    does, or as the window alone, and has no line.
+    A task that an adapter was never trained on, as its header says, has a dash, but where just that is shown. An empty
+    state answers as `none` does, or as the window alone, and has no line.
     """
     cells = [
         (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (folder, run))
         for folder, run in _in_order(runs)
         if run.state_of != "none"
     ]
-    grid = crossed(cells, _marked)
+    grid = crossed(cells, lambda own: quality(own) if transfer or all(_seen(run) for _, run in own) else "-")
     return markdown(grid[list(dict.fromkeys(column for _, column, _ in cells))])
 
 
-def _marked(runs: Sequence[Run]) -> str:
-    trained_on = [str(run.config["checkpoint"] or f"-{run.config['task']}") for _, run in runs]
-    own = all(name.endswith(f"-{run.config['task']}") for name, (_, run) in zip(trained_on, runs, strict=True))
-    return quality(runs) + ("" if own else " °")
+def _seen(run: RunRecord) -> bool:
+    """Whether its adapter was trained on the task; of a method without one nothing is missing."""
+    tasks = trained_tasks(run.method.get("training", {}))
+    return not tasks or run.config["task"] in tasks
+
+
+def adapters(runs: Sequence[Run]) -> str:
+    """What the adapters of these runs were trained with and chosen on: a line a shipped one, from its header."""
+    names = {str(run.config["checkpoint"]).removeprefix("shipped:") for _, run in runs}
+    lines = [
+        [str(row[key]) if isinstance(row[key], str) else f"{row[key]:,}" for key in ADAPTERS.values()]
+        for row in adapters_table().data
+        if str(row["adapter"]).rpartition("/")[2] in names
+    ]
+    return table(tuple(ADAPTERS), lines, 3)
 
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
@@ -282,6 +299,16 @@ def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
     """The figure over all queries of each seed."""
     seeds = sorted({row.seed for row in rows})
     return {seed: pooled([row for row in rows if row.seed == seed])[0] for seed in seeds}
+
+
+def crossed(triples: Iterable[tuple[Hashable, Hashable, Any]], cell: Callable[[list[Any]], str]) -> DataFrame:
+    """What `cell` makes of all items of a line and column of (line, column, item); "" where there are none.
+
+    Lines keep their order, columns are sorted.
+    """
+    frame = DataFrame(triples, columns=["line", "column", "item"])
+    cells = frame.groupby(["line", "column"], sort=False)["item"].agg(lambda items: cell(list(items)))
+    return cells.unstack(sort=False).sort_index(axis=1).fillna("")
 
 
 def spread(values: Sequence[float], digits: int) -> str:

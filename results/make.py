@@ -54,8 +54,8 @@ from suites import (
 )
 
 from ttabench.cli import app as cli
+from ttabench.papers.claims import claims_page
 from ttabench.papers.matching import TRIALS, stored
-from ttabench.papers.tables import claims_page
 from ttabench.records.packing import pack, unpack
 from ttabench.report.finding import runs_in
 
@@ -123,8 +123,10 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:
-        head = "main metric by task (ppl: perplexity) ± standard error over queries and draws"
-        return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.runs_of(out / suite))}\n"
+        runs, transfer = grids.runs_of(out / suite), suite == "transfer"
+        dash = "adapters on tasks that they were not trained on" if transfer else "-: its adapter was not trained on it"
+        head = f"main metric by task (ppl: perplexity) ± standard error over queries and draws; {dash}"
+        return f"**{head}**\n\n{grids.by_task(runs, transfer=transfer)}\n{grids.adapters(runs)}\n"
     if suite in BY_TRAINING:
         head = "Mean over draws by adapter; mean of trainings ± standard error over trainings."
         runs = grids.records(out / suite)
@@ -148,14 +150,12 @@ def grid_of(suite: str, out: Path) -> str:
     return ""
 
 
-def write_suites(out: Path) -> dict[str, str]:
-    """Write `SUITE.md` for every suite that has runs, and return what `ttabench compare` says of each."""
-    made: dict[str, str] = {}
+def write_suites(out: Path) -> None:
+    """Write `SUITE.md` for every suite that has runs: grids, and what `ttabench compare` says."""
     for suite in (suite for suite in SUITES if has_runs(suite, out)):
         paired = suite not in WITHOUT_PAIRS
-        made[suite] = ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
-        (out / f"{suite}.md").write_text(f"# {suite}\n\n{grid_of(suite, out)}{made[suite]}", encoding="utf-8")
-    return made
+        told = ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
+        (out / f"{suite}.md").write_text(f"# {suite}\n\n{grid_of(suite, out)}{told}", encoding="utf-8")
 
 
 def committed() -> list[Path]:
@@ -259,14 +259,9 @@ def main() -> None:
     if not options.tables:
         for suite in options.suites or SUITES:
             run(suite, options)
-    made = write_suites(options.out)
+    write_suites(options.out)
     if not trial:
-        grids_shown = {
-            suite: grid_of(suite, HERE)
-            for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES, TWO_CONTEXTS)
-            if has_runs(suite)
-        }
-        pages.write(made, grids_shown)
+        pages.write(grid_of("nine", HERE), committed())
         write_claims()
 
 

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
+import english_keep
 import english_tables
 import grids
-from suites import BY_LENGTH, BY_TASK, LENGTHS, TRANSFER, TWO_CONTEXTS, UNDER_STATES
+from suites import LENGTHS, TRANSFER
 
 HERE = Path(__file__).resolve().parent
 README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
-IN_DOCS = ("streamingqa-16", "squad_seq-16")
+READING, READING_ENGLISH = HERE / "reading.md", HERE / "english" / "reading.md"
 
 
-def write(made: Mapping[str, str], parts: Mapping[str, str]) -> None:
+def write(families: str, folders: Sequence[Path]) -> None:
     """What the documentation shows of the miniature world.
 
     Args:
-        made: what `ttabench compare` says of each suite.
-        parts: grids of suites, of every family and of books.
+        families: the grid of every method on every family.
+        folders: all committed runs.
     """
-    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
-    families, books, unread = (
-        [parts[suite] for suite in suites if suite in parts]
-        for suites in (BY_TASK, BY_LENGTH, (*UNDER_STATES, TWO_CONTEXTS))
-    )
-    put(DOCS, "results", "\n".join([*families, streams(), demonstrated(), *books, *unread, *details]))
+    put(DOCS, "results", families)
+    put(DOCS, "trees", f"{trees(folders)}\n")
+    put(READING, "tables", f"{streams()}\n{demonstrated()}")
 
 
 def write_english() -> None:
-    """What both show of real data."""
-    put(README, "english", english_tables.shown_in_readme())
-    put(DOCS, "english", english_tables.shown_in_docs())
+    """What is shown of real data."""
+    for page in (README, DOCS):
+        put(page, "english", english_keep.shown_in_readme())
+    put(READING_ENGLISH, "tables", f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}")
+
+
+def trees(folders: Sequence[Path]) -> str:
+    """From which states of the code the committed runs were made."""
+    runs = {folder.relative_to(HERE).as_posix(): grids.records(folder) for folder in folders}
+    changed = {suite: sum(bool(run.code.get("changed")) for run in found) for suite, found in runs.items()}
+    unknown = sum(not run.code for found in runs.values() for run in found)
+    named = ", ".join(f"`{suite}` {count}" for suite, count in changed.items() if count)
+    total = sum(map(len, runs.values()))
+    return f"""Of {total:,} stored runs {sum(changed.values()):,} were made from a tree with changes that were not
+committed ({named}), and {unknown:,} of real text before records named their commit."""
 
 
 def put(page: Path, marker: str, text: str) -> None:

@@ -22,10 +22,10 @@ from ttabench.core.amounts import count
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header, trained_tasks
 from ttabench.records.schema import load_record
+from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared
 from ttabench.report.figures import shown
 from ttabench.report.finding import runs_in
-from ttabench.report.labels import STATES
 from ttabench.report.pairing import Run
 
 HERE = Path(__file__).resolve().parent

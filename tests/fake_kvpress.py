@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any, Literal
 
 import pytest
+import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 
 
 @dataclass
@@ -127,6 +129,39 @@ class BothPress(BasePress):
 
 
 @dataclass
+class KVzipPress(BasePress):
+    """Reads the text again when its block ends, then hides the first slots of all layers and heads together."""
+
+    compression_ratio: float = 0.0
+    often: int = 1
+
+    @contextmanager
+    def __call__(self, model: Any) -> Iterator[None]:
+        prompt = AutoTokenizer.from_pretrained(model.config.name_or_path)("Again:", return_tensors="pt").input_ids
+        calls, forward = [], model.model.forward
+
+        def noted(_: Any, **options: Any) -> Any:
+            calls.append(options)
+            return forward(**options)
+
+        model.model.forward = MethodType(noted, model.model)
+        try:
+            yield
+        finally:
+            model.model.forward = forward
+        ids, cache = calls[0]["input_ids"], calls[0]["past_key_values"]
+        for layer in model.model.layers:
+            layer.self_attn.rotary_emb = model.model.rotary_emb
+        for _ in range(self.often):
+            model.model(input_ids=torch.cat([prompt, ids], dim=1), past_key_values=cache)
+        hidden = torch.zeros(len(cache.layers), cache.layers[0].keys.shape[1], ids.shape[1], dtype=torch.bool)
+        hidden.view(-1)[: int(hidden.numel() * self.compression_ratio)] = True
+        for layer, of_layer in zip(model.model.layers, hidden, strict=True):
+            assert model.config._attn_implementation != "eager", "eager mode not supported"
+            layer.self_attn.masked_key_indices = of_layer[None].nonzero(as_tuple=True)
+
+
+@dataclass
 class TwicePress(ScorerPress):
     """Has a pass of its own."""
 
@@ -135,9 +170,14 @@ class TwicePress(ScorerPress):
         yield
 
 
+@dataclass
+class DecodingPress(TwicePress):
+    """Would evict while the answer is generated."""
+
+
 PRESSES = (
     BasePress, ScorerPress, LastPress, KeyRerotationPress, UnevenPress, ObservedAttentionPress, AdaKVPress, BothPress,
-    TwicePress,
+    KVzipPress, TwicePress, DecodingPress,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_file
 from ttabench.core.digests import digest
 from ttabench.cost.formula import NoSettings
 from ttabench.harness import AdaptedLM
-from ttabench.lm.loading import gguf_copies
+from ttabench.lm.loading import gguf_files
 from ttabench.lm.loading.hub import digest_of, find_source
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
@@ -26,8 +26,8 @@ from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.none.method import NoContext
 
 pytestmark = pytest.mark.english
@@ -37,7 +37,7 @@ PROMPT = "The capital of France is"
 
 def copied() -> Path:
     file = Path(find_source(SMOLLM2))
-    return gguf_copies.cache_folder() / f"{file.stem}-{digest(file)[:12]}"
+    return gguf_files.cache_folder() / f"{file.stem}-{digest(file)[:12]}"
 
 
 def test_it_loads_by_name(smollm2: LM) -> None:
@@ -81,7 +81,7 @@ def test_the_second_time_the_copy_is_read(smollm2: LM, monkeypatch: pytest.Monke
     def never(*_: object) -> None:
         raise AssertionError("dequantised again")
 
-    monkeypatch.setattr(gguf_copies, "dequantised", never)
+    monkeypatch.setattr(gguf_files, "dequantised", never)
     assert load(SMOLLM2, device="cpu").fingerprint == smollm2.fingerprint
 
 

@@ -23,8 +23,6 @@ ROOMS = tuple(
 """From the top floor down: a room imports from itself and from those behind it."""
 FOLDERS = ("verbs", "forward", "", "loading", "text", "attention")
 """Those of `lm`, likewise; the model and the patch stand in none of them."""
-RECIPES = tuple(f"mini.{name}" for name in "card corpus far figures lessons nano teaching tokens trainer".split())
-"""Modules of the miniature world that make and measure the nano model: above what they use, and in no wheel."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 
 
@@ -58,19 +56,10 @@ def test_every_room_is_named() -> None:
     assert {room(name) for name in MODULES} - {"", "__main__"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if room(name) in ROOMS and name not in RECIPES])
+@pytest.mark.parametrize("name", [name for name in MODULES if room(name) in ROOMS])
 def test_imports_point_down(name: str) -> None:
     for other in imported(MODULES[name]):
         assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), f"{name} imports {other}, which stands above it"
-
-
-def test_nothing_imports_what_is_in_no_wheel() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
-        "wheel"
-    ]
-    assert wheel["exclude"] == [f"ttabench/{name.replace('.', '/')}.py" for name in RECIPES]
-    others = (name for name in MODULES if name not in RECIPES)
-    assert [(name, other) for name in others for other in imported(MODULES[name]) if other in RECIPES] == []
 
 
 def folder(module: str) -> str:

@@ -20,7 +20,7 @@ MOST_WORDS = 1200
 
 
 def test_it_is_short() -> None:
-    assert len(README.split()) <= MOST_WORDS
+    assert len([word for word in README.split() if word != "|"]) <= MOST_WORDS
 
 
 def test_ci_runs_the_test_command_and_nothing_else() -> None:

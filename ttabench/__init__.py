@@ -1,5 +1,9 @@
 """ttabench: a benchmark of test-time adaptation of language models.
 
+runs = [ttabench.evaluate(method=name, task="streamingqa") for name in ("none", "icl", "mac")]
+runs[-1].table, runs[-1].samples
+ttabench.compare(runs).verdict
+
 session = ttabench.Session("nano", "mac")
 session.read(["Ada Voss lives in Port Ansel."])
 session.ask("Where does Ada Voss live?")
@@ -7,28 +11,26 @@ session.ask("Where does Ada Voss live?")
 ttabench.train("lora", "superglue", out="mine", steps=20)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.version import __version__
 
 if TYPE_CHECKING:
     from ttabench.run.session import Session
+    from ttabench.sweep.by_name import compare, evaluate, load
     from ttabench.training.by_name import train
 
-__all__ = ["Session", "__version__", "train"]
+__all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
+_WHERE = {"Session": "run.session", "train": "training.by_name"}
+_RUNS = "sweep.by_name"
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Session` and `train`, and torch with them, only when they are used."""
-    if name == "Session":
-        from ttabench.run.session import Session
-
-        return Session
-    if name == "train":
-        from ttabench.training.by_name import train
-
-        return train
-    raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
+    """Import what is named here, and what it takes, only when it is used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
+    return getattr(import_module(f"ttabench.{_WHERE.get(name, _RUNS)}"), name)
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,8 @@ def test_kinds_of_fault(kind: str) -> None:
     assert not bad({kind: found})
     assert found["none"] == "right"
     refused = {name for name, said in found.items() if said.startswith("refused")}
-    few = {"mamba": {"icl", "window", "snapkv", "h2o"}, "bloom": {"window", "snapkv", "h2o"}}.get(kind, set())
+    evicting = {"window", "snapkv", "h2o", "kvzip"}
+    few = {"mamba": {"icl", *evicting}, "bloom": evicting}.get(kind, set())
     assert refused - {"generative_adapter"} == few
 
 

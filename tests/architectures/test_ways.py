@@ -56,8 +56,6 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
         assert ways.attention == "sdpa"
         assert all((ways.linear_head, ways.rows, ways.lends, ways.positions, ways.gaps, ways.embeddings))
         assert "ways" not in lm.describe()
-    assert ways_of(tiny_llama()).lean
-    assert not ways_of(tiny_gpt2()).lean
 
 
 def test_what_happens_behind_the_last_linear_map_is_not_lost() -> None:

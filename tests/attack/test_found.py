@@ -5,25 +5,138 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.attack.test_fuzz import limited
 from tests.conftest import MAC, Command, one_line
 from tests.readers.test_bad_sources import put, refusal
 from ttabench.core import memory
-from ttabench.core.checked_file import Unreadable, json_of, plain
+from ttabench.core.checked_file import Unreadable, json_of, read_text
 from ttabench.core.files import PART
 from ttabench.lm.loading import safetensors_io
-from ttabench.methods.state_header import header_digest as _digest
+from ttabench.readers.cards import cards_folder
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")
+
+
+def sparse(path: Path, size: int, head: bytes = b"") -> Path:
+    """A file that says it is so long, and takes no room."""
+    path.write_bytes(head)
+    os.truncate(path, size)
+    return path
+
+
+def suite(text: str) -> Callable[[Path, Path], list[object]]:
+    """A suite that is planned, and not run."""
+    return lambda at, _: ["sweep", put(at, "suite.yaml", text), "--out", at / "o", "--dry-run", "--json"]
+
+
+def model(name: str, change: Callable[[Path], object]) -> Callable[[Path, Path], list[object]]:
+    """A copy of a model of which one file is changed."""
+
+    def words(at: Path, base: Path) -> list[object]:
+        shutil.copytree(base, at / "model")
+        change(at / "model" / name)
+        return ["eval", "--method", "none", "--model", at / "model", "--source", "mini", "--limit", 1,
+                "--chat-template", "--task-set", "max_new_tokens=1", "--out", at / "o"]  # fmt: skip
+
+    return words
+
+
+def said(**values: object) -> Callable[[Path], object]:
+    """Changes what a JSON file says."""
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def data(name: str, content: str | bytes, task: str = "streamingqa") -> Callable[[Path, Path], list[object]]:
+    return lambda at, base: ["eval", "--method", "none", "--model", base, "--task", task, "--limit", 1,
+                             "--source", put(at, name, content), "--out", at / "o"]  # fmt: skip
+
+
+def linked(at: Path, _: Path) -> list[object]:
+    (at / "loop.parquet").symlink_to("loop.parquet")
+    return ["compare", "--with", at / "loop.parquet", "--out", at]
+
+
+def saved(at: Path, base: Path) -> list[object]:
+    (at / "data").mkdir()
+    put(at, "data/state.json", "{}")
+    put(at, "data/dataset_info.json", "[]")
+    return [*data("none", "")(at, base)[:-3], at / "data", "--out", at / "o"]
+
+
+def card(change: dict[str, object]) -> Callable[[Path, Path], list[object]]:
+    def words(at: Path, base: Path) -> list[object]:
+        text = {**yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text()), "name": "mine", **change}
+        return ["eval", "--method", "none", "--model", base, "--source", "mini", "--out", at / "o", "--limit", 1,
+                "--task", put(at, "mine.yaml", yaml.safe_dump(text))]  # fmt: skip
+
+    return words
+
+
+def gguf(size: int) -> Callable[[Path, Path], list[object]]:
+    return lambda at, _: ["eval", "--method", "none", "--source", "mini", "--out", at / "o",
+                          "--model", sparse(at / "m.gguf", size, b"GGUF")]  # fmt: skip
+
+
+MANY = ", ".join(map(str, range(1, 1001)))
+LOOP = "{% for i in range(10**9) %}{{ i }}{% endfor %}"
+BAD: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
+    "suite: no YAML": (suite("methods: [none"), "suite.yaml line 1 cannot be read: not valid YAML"),
+    "suite: bytes": (suite("methods: \x00"), "suite.yaml cannot be read"),
+    "suite: an empty setting": (suite("methods: [{method: icl, set: {'': 3}}]\ntasks: [streamingqa]"),
+                                "suite.yaml line 1: a key is a word"),
+    "suite: a grid": (suite("methods: [none]\ntasks: [{task: streamingqa, task_set: "
+                            f"{{documents: [{MANY}], questions: [{MANY}], facts: [{MANY}]}}}}]"), "1,000,000,000 runs"),
+    "suite: seeds": (suite(f"methods: [none]\ntasks: [streamingqa]\nseeds: [{', '.join(map(str, range(20_000)))}]"),
+                     "20,000 runs, and 10,000 are the most"),
+    "card: a text for a number": (card({"max_new_tokens": "text"}), "max_new_tokens"),
+    "card: no mapping": (lambda at, base: [*card({})(at, base)[:-1], put(at, "c.yaml", "- a")], "c.yaml"),
+    "data: JSON lines": (data("a.jsonl", '{"text": "t"}\n{"text'), "a.jsonl line 2 cannot be read: not valid JSON"),
+    "data: 1 TiB": (lambda at, base: ["eval", "--method", "none", "--model", base, "--out", at / "o",
+                                      "--task", sparse(at / "a.jsonl", 2**40)], "its 1,024 GiB are more than"),
+    "data: deep JSON": (data("a.json", "[" * 100_000), "a.json cannot be read: it is nested too deep"),
+    "data: CSV": (data("a.csv", 'text,question,answers\nt,q,a\n"t"x,q,a\n'), "a.csv line 3 cannot be read"),
+    "data: Parquet": (data("a.parquet", b"PAR1" * 9), "a.parquet cannot be read"),
+    "data: gzip": (data("a.csv.gz", b"\x1f\x8b\x08"), "a.csv.gz cannot be read"),
+    "data: a saved set": (saved, "data cannot be read"),
+    "template: without end": (model("chat_template.jinja", lambda path: path.write_text(LOOP)), "Range too big"),
+    "template: long": (model("chat_template.jinja", lambda path: sparse(path, 2**40)), "GiB are more than the 1.0 MiB"),
+    "tokenizer: long": (model("tokenizer.json", lambda path: sparse(path, 2**40)), "tokenizer.json cannot be read"),
+    "tokenizer: damaged": (model("tokenizer.json", lambda path: path.write_text("{")), "could not be loaded"),
+    "model: positions": (model("config.json", said(max_position_embeddings="1")), "max_position_embeddings"),
+    "model: a pickle": (model("model.safetensors", lambda path: path.rename(path.with_name("pytorch_model.bin"))),
+                        "could not be loaded"),
+    "GGUF: 1 TiB": (gguf(2**40), "m.gguf cannot be read: its 1,024 GiB are more"),
+    "GGUF: zeros": (gguf(2**20), "m.gguf cannot be read"),
+    "submission: a link to itself": (linked, "loop.parquet"),
+    "submission: no Parquet": (
+        lambda at, _: ["compare", "--with", put(at, "x.parquet", "PAR1"), "--out", at], "x.parquet"),
+    "record: no object": (lambda at, _: ["compare", put(at, "run.json", "[]")], "run.json cannot be read"),
+    "state: no object": (lambda at, _: ["ask", "Who?", "--state", put(at, "state.json", "[]").parent], "state.json"),
+    "adapter: no object": (lambda at, base: ["eval", "--method", "none", "--model", base, "--source", "mini",
+                                             "--base-checkpoint", put(at, "adapter.json", "[]").parent],
+                           "adapter.json cannot be read"),
+    "page: of somebody else": (lambda at, _: ["report", "-o", put(at, "mine.html", "<p>mine")], "is not replaced"),
+    "training: a warm-up": (lambda at, base: ["train", "--method", "lora", "--model", base, "--source", "mini",
+                                              "--warmup", "-1", "--out", at / "o"], "warmup"),
+}  # fmt: skip
+"""What reads a file, and what is wrong with it: a command, and a part of its line."""
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_a_bad_file_is_one_line_that_names_it(ttabench: Command, tiny_base: Path, tmp_path: Path, name: str) -> None:
+    words, told = BAD[name]
+    with limited():
+        assert told in one_line(ttabench(*words(tmp_path, tiny_base)))
 
 
 @fifos
@@ -31,7 +144,7 @@ def test_a_pipe_is_not_waited_for(ttabench: Command, common: list[object], tiny_
     for name in ("a.jsonl", "a.csv.gz", "a.parquet", "a.json"):
         os.mkfifo(tmp_path / name)
         assert "it is no plain file" in refusal("streamingqa", tmp_path / name)
-    for read in (json_of, plain, safetensors_io.read):
+    for read in (json_of, read_text, safetensors_io.read):
         with pytest.raises(Unreadable):
             read(tmp_path / "a.json")
     for name in ("run/run.json", "state/state.json", "model/tokenizer.json"):
@@ -41,7 +154,7 @@ def test_a_pipe_is_not_waited_for(ttabench: Command, common: list[object], tiny_
     one_line(ttabench("compare", tmp_path / "run"))
     assert "it is no plain file" in one_line(ttabench("eval", *common, "--state", tmp_path / "state"))
     words = ("--model", tmp_path / "model", "--source", "mini", "--method", "none")
-    assert "is no file" in one_line(ttabench("eval", *words))
+    assert "it is no plain file" in one_line(ttabench("eval", *words))
 
 
 @fifos
@@ -59,7 +172,7 @@ def test_no_file_of_a_user_is_waited_for(ttabench: Command, tiny_base: Path, tmp
 def test_what_is_too_long_or_too_deep_is_not_read(tmp_path: Path) -> None:
     path = put(tmp_path, "a.json", '{"a": 1}')
     assert json_of(path, 8) == {"a": 1}
-    with pytest.raises(Unreadable, match="too long"):
+    with pytest.raises(Unreadable, match="are more than"):
         json_of(path, 7)
     with pytest.raises(Unreadable, match="nested too deep"):
         json_of(put(tmp_path, "a.json", "[" * 100_000))
@@ -69,58 +182,6 @@ def test_a_broken_archive_of_bytes_that_are_no_text(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(b"text,question,answers\n" + b"\xff" * 20, mtime=0))
     packed[-8] ^= 1  # its checksum
     assert "a.csv.gz" in refusal("streamingqa", put(tmp_path, "a.csv.gz", bytes(packed)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"method": 1},
-        {"base_name": None},
-        {"step": "2"},
-        {"stands_on": ["a"]},
-        {"stands_on": {"name": 1}},
-        {"settings": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("flag", ["--checkpoint", "--base-checkpoint"])
-def test_a_header_of_wrong_types(
-    ttabench: Command, common: list[object], trained: Path, change: dict[str, Any], flag: str
-) -> None:
-    said = json.loads((trained / "adapter.json").read_text())
-    (trained / "adapter.json").write_text(json.dumps({**said, **change}))
-    method = "mac" if flag == "--checkpoint" else "none"
-    assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", method, *common, flag, trained))
-
-
-ODD_SETTINGS = [
-    ({"hierarchy": float("inf")}, "hierarchy is Infinity"),
-    ({"hierarchy": 10**18}, "hierarchy is larger than any model"),
-    ({"retrieval_aux": float("nan")}, "retrieval_aux must be a finite number, got nan"),
-    ({"embeddings_from_base": [None]}, r"embeddings_from_base is \[null\]"),
-    ({"amortiser": 3}, "amortiser is 3"),
-    ({"nope": 3}, "unexpected keyword argument 'nope'"),
-]
-
-
-@pytest.mark.parametrize(("change", "told"), ODD_SETTINGS, ids=[str(change) for change, _ in ODD_SETTINGS])
-def test_settings_of_a_checkpoint_are_of_their_types(
-    ttabench: Command, common: list[object], trained: Path, change: dict[str, Any], told: str
-) -> None:
-    said = json.loads((trained / "adapter.json").read_text())
-    (trained / "adapter.json").write_text(json.dumps({**said, "settings": {**said["settings"], **change}}))
-    line = one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
-    assert re.search(f"Settings of the checkpoint .* do not fit: .*{told}", line), line
-    one_line(ttabench("eval", "--method", "none", *common, "--base-checkpoint", trained))
-
-
-@pytest.mark.parametrize("field", ["settings", "training"])
-def test_a_header_nested_deep_is_damaged(ttabench: Command, common: list[object], trained: Path, field: str) -> None:
-    """It is parsed, and whatever walks through it would call itself until Python ends."""
-    said = json.dumps({**json.loads((trained / "adapter.json").read_text()), field: "@"})
-    (trained / "adapter.json").write_text(said.replace('"@"', '{"a": ' + "[" * 900 + "1" + "]" * 900 + "}"))
-    for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
-        assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", method, *common, flag, trained))
 
 
 def test_depth_is_that_of_lists_and_objects(tmp_path: Path) -> None:
@@ -180,45 +241,9 @@ def test_a_save_that_does_not_fit(
     save_file(found, file, {"step": "2"})
     line = one_line(ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
                              "--documents", 2, "--out", trained))  # fmt: skip
-    assert "The training state in" in line
+    assert "training cannot be read: " in line
     assert told in line
     assert "--force" in line
-
-
-@pytest.mark.parametrize("record", [{"steps": "2"}, {"losses": [1.0]}, {"losses": None}, {"more": 1}], ids=str)
-def test_a_record_of_a_training_of_wrong_types(
-    ttabench: Command, common: list[object], trained: Path, record: dict[str, Any]
-) -> None:
-    (file,) = trained.glob("training/*/training.json")
-    said = json.loads(file.read_text())
-    file.write_text(json.dumps({**said, "record": {**said["record"], **record}}))
-    line = one_line(ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
-                             "--documents", 2, "--out", trained))  # fmt: skip
-    assert "The training state in" in line
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"meta": None}, "is of another version, or corrupted|was changed"), ({"rows": "1"}, "was changed"),
-        ({"read": [{"a": 1}]}, "was changed"), ({"read": 3}, "was changed"),
-        ({"read": [{"file": 1, "digest": "a", "pieces": "file"}]}, "was changed"),
-        ({"meta": {"tokens_read": [[1]]}}, "was changed"), ({"meta": {}}, "does not fit icl"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_state_made_up_by_somebody(
-    ttabench: Command, common: list[object], tmp_path: Path, change: dict[str, Any], told: str
-) -> None:
-    """Its digests fit; what it holds does not."""
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    out = tmp_path / "state"
-    assert ttabench("adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", out).code == 0
-    said = {**json.loads((out / "state.json").read_text()), **change}
-    (out / "state.json").write_text(json.dumps({**said, "digest": _digest(said)}))
-    more = ["adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", tmp_path / "more"]
-    line = one_line(ttabench(*more, "--state", out))
-    assert any(part in line for part in told.split("|")), line
 
 
 def test_what_is_typed_too_long_is_cut_in_the_middle(ttabench: Command) -> None:

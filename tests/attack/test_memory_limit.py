@@ -68,7 +68,8 @@ def test_a_model_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
         model = LlamaForCausalLM(LlamaConfig(**{**said, "vocab_size": 2**24}))
     sparse_weights(folder / "model.safetensors", {name: tuple(p.shape) for name, p in model.named_parameters()})
     line = line_of(limited(200 * MIB, "eval", "--method", "none", "--model", folder, "--source", "mini"))
-    assert "large' does not fit into memory: it takes 4.0 GiB. Take a smaller --model or --dtype bfloat16" in line
+    assert "large' does not fit into memory" in line
+    assert "Take a smaller --model or --dtype bfloat16" in line
 
 
 def test_data_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:

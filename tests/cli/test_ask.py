@@ -76,7 +76,7 @@ def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state:
      ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
      ("ask Who? --context README.md --attention p.svg", "icl does not tell which pieces of context a question looks"),
      ("ask Who? --context README.md --method mac --set hierarchy=2 --attention p.svg", "with these settings"),
-     ("ask Who? --context README.md --method mac --attention p.pdf", "--attention p.pdf is no picture"),
+     ("ask Who? --context README.md --method mac --attention p.doc", "--attention p.doc is no picture"),
      ("ask Who? --context README.md --method mac --attention no/p.svg", "there is no folder no"),
      ("ask Who? --context no.md", "no.md cannot be")],
 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from ttabench.readers.cards import cards_folder, load_card
 from ttabench.readers.content import content_digest
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
-from ttabench.records.store import RunFolder, Sample
 from ttabench.run import base_model
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
@@ -63,33 +61,6 @@ def test_the_same_eval_again_returns_what_is_stored(
     fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]
     assert fresh["how"] == "new"
     assert fresh["id"] == first["id"]
-
-
-def test_a_killed_eval_continues(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = ["--task-set", "documents=3", "--task-set", "questions=2", "--batch-size", 2, "--method", "icl",
-            "--set", "truncate=right"]  # fmt: skip
-    whole = ttabench("eval", *common, *more, "--json", "--out", tmp_path / "other").json()["runs"][0]
-    append = RunFolder.append
-
-    def die(self: RunFolder, samples: Sequence[Sample]) -> None:
-        append(self, samples)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunFolder, "append", die)
-    killed = ttabench("eval", *common, *more)
-    assert killed.code == 130
-    assert "What was answered is stored" in killed.err
-    monkeypatch.setattr(RunFolder, "append", append)
-    shown = ttabench("eval", *common, *more)
-    assert shown.code == 0
-    assert "2 queries are answered already" in shown.err
-    runs = tmp_path / "runs"
-    again = json.loads((runs / whole["id"] / "run.json").read_text())
-    assert [row["value"] for row in again["rows"]] == [row["value"] for row in whole["rows"]]
-    columns = ["key", "prediction", "f1"]
-    assert read_samples(runs / whole["id"], columns) == read_samples(tmp_path / "other" / whole["id"], columns)
 
 
 def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -255,13 +226,6 @@ def test_settings_stand_beside_those_of_a_preset(ttabench: Command) -> None:
     assert "Unknown preset" in one_line(ttabench("list", "methods", "templora", "--preset", "temporal"))
     assert "are of one method" in one_line(ttabench("list", "tasks", "--preset", "nano"))
     assert "choose among runs" in one_line(ttabench("list", "tasks", "--task", "piqa"))
-
-
-def test_a_bare_list_says_what_can_be_listed(ttabench: Command, tmp_path: Path) -> None:
-    ran = ttabench("list", "--out", tmp_path)
-    assert ran.code == 0
-    for what in ("methods", "tasks", "models", "runs"):
-        assert f"list {what}" in ran.out
 
 
 def test_help_and_version(ttabench: Command) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def test_a_checkpoint_of_another_base_is_refused(
     ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--model", other)
     assert "another base model" in one_line(ran)
     (trained / "adapter.safetensors").write_bytes(b"damaged")
-    assert "damaged" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
+    assert "cannot be read" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
 
 
 BAD: dict[str, tuple[list[Any], str]] = {
@@ -39,11 +38,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "unknown model": (["--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
     "unknown setting": (["--set", "truncat=left"], "Did you mean 'truncate'?"),
     "setting of another type": (["--set", "max_tokens=many"], "int or None"),
-    "setting out of its choices": (["--set", "truncate=middle"], "'left'"),
     "setting out of range": (["--set", "max_tokens=0"], "max_tokens must be at least 1"),
-    "no assignment": (["--set", "truncate"], "--set key=value"),
     "unknown task setting": (["--task-set", "document=3"], "Did you mean 'documents'?"),
-    "task setting of another type": (["--task-set", "documents=many"], "documents"),
     "unknown split": (["--split", "tset"], "Did you mean 'test'?"),
     "missing source": (["--source", "no/such/file.csv"], "no/such/file.csv"),
     "missing checkpoint": (["--method", "mac", "--checkpoint", "no/such"], "no/such"),
@@ -53,25 +49,17 @@ BAD: dict[str, tuple[list[Any], str]] = {
     ),
     "nothing shipped": (["--method", "mac", "--model", "distilgpt2", "--checkpoint", "shipped:mac-x"], "Train one"),
     "missing state": (["--state", "no/such"], "no/such"),
-    "checkpoint of nothing": (["--checkpoint", "somewhere"], "has no trained parameters"),
     "unknown preset": (["--method", "mac", "--preset", "nanno"], "Did you mean 'nano'?"),
-    "preset of nothing": (["--preset", "nano"], "no presets"),
     "limit 0": (["--limit", "0"], "limit"),
-    "negative limit": (["--limit", "-1"], "--limit 1 or more"),
     "batch size 0": (["--batch-size", "0"], "--batch-size"),
     "seeds": (["--seeds", "1,x"], "--seeds 1,2,3"),
-    "seeds with a gap": (["--seeds", "0,,1"], "--seeds 1,2,3"),
     "seed and seeds": (["--seed", "1", "--seeds", "1,2"], "Give one of them"),
     "negative seed": (["--seed", "-1"], "from 0"),
-    "seed beyond numpy's": (["--seed", "99999999999999999999999"], "from 0"),
     "unknown device": (["--device", "cudaa"], "Did you mean 'cuda'?"),
     "device that is not there": (["--device", "cuda:77"], "cuda:77"),
     "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),
-    "dtype of a dry run": (["--dtype", "float23", "--dry-run"], "Did you mean 'float32'?"),
     "asking without a state": (["--ask-only"], "--state DIR"),
     "T5 without the hub": (["--method", "mac", "--preset", "distilgpt2"], "T5 'google-t5/t5-small'"),
-    "unknown option": (["--methd", "none"], "--methd"),
-    "option of another type": (["--seed", "one"], "--seed"),
     "context too long": (["--task-set", "documents=40"], "truncate=left"),
 }
 
@@ -81,13 +69,6 @@ def test_bad_input_is_one_line(ttabench: Command, common: list[object], tmp_path
     arguments, hint = BAD[name]
     assert hint in one_line(ttabench("eval", *common, *arguments))
     assert not list((tmp_path / "runs").glob("*")), "a refused run leaves no folder"
-
-
-def test_bad_files_are_one_line(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    source = tmp_path / "test.csv"
-    for content in ("", "text,question\na,b\n", "text,question,answers\n"):
-        source.write_text(content)
-        assert "test.csv" in one_line(ttabench("eval", "--method", "none", *common, "--source", source))
 
 
 def test_bad_output_folders_and_records(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -114,41 +95,28 @@ def test_bad_output_folders_and_records(ttabench: Command, common: list[object],
         (["list", "method"], "Did you mean 'methods'?"),
         (["list", "tasks", "x"], "takes no name"),
         (["list", "methods", "icll"], "Did you mean 'icl'?"),
-        (["list", "runs", "--out", "no/such"], "no/such"),
         (["compare", "--format", "cvs"], "Did you mean 'csv'?"),
         (["adapt"], "--context FILE"),
         (["adapt", "--context", "no/such.txt"], "no/such.txt"),
         (["profile", "--repeat", "0"], "--repeat is 0"),
-        (["profile", "--repeat", "-3"], "--repeat is -3"),
-        (["profile", "--generate", "0"], "--generate is 0"),
-        (["profile", "--row-seconds", "0"], "--row-seconds is 0"),
         (["profile", "--time-limit", "-1"], "--time-limit is -1"),
         (["profile", "--prefill", "1k,many"], "--prefill 'many' is no length"),
-        (["profile", "--prefill", "16kb"], "like 512, 16k or 1m"),
-        (["profile", "--prefill", "0"], "--prefill '0'"),
         (["profile", "--methods", "icl,snapkw"], "Did you mean 'snapkv'?"),
         (["profile", "--methods", "icl,none", "--set", "chunk=3"], "Unknown setting of these methods 'chunk'"),
         (["profile", "--methods", "icl", "--set", "snapkv.chunk=3"], "Unknown method in --set 'snapkv'"),
         (["profile", "--methods", "snapkv", "--set", "snapkv.chunk=no"], "--set chunk of snapkv takes int or None"),
-        (["profile", "--methods", "icl,,none"], "--methods 'icl,,none' misses a name"),
-        (["profile", "--task", "streamingq"], "Unknown task 'streamingq'. Did you mean 'streamingqa'?"),
         (["profile", "--queries", "3"], "--queries has an effect only with --analytic"),
         (["profile", "--preset", "streem"], "Did you mean 'stream'?"),
         (["profile", "--checkpoint", "somewhere", "--methods", "icl"], "belongs to one trained method, not 0"),
         (["profile", "--memory-limit", "lots"], "like 512MiB or 4GiB"),
         (["profile", "--throughput", "--training"], "cannot be combined"),
         (["profile", "--throughput", "--device", "cpu"], "--memory-limit 4GiB"),
-        (["profile", "--plot", "picture.pdf"], ".png or .svg"),
-        (["profile", "--plot", "no/such/picture.svg"], "there is no folder no/such"),
-        (["profile", "--format", "cvs"], "Did you mean 'csv'?"),
+        (["profile", "--plot", "picture.doc"], "ends in .png"),
         (["profile", "--device", "cudaa"], "Unknown device"),
         (["profile", "--random-weights", "--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
-        (["profile", "--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
         (["train", "--method", "icl", "--source", "mini"], "no parameters"),
         (["train", "--schedule", "cosin", "--source", "mini"], "Did you mean 'cosine'?"),
-        (["train", "--documents", "8,x", "--source", "mini"], "--documents 1,2,3"),
         (["train", "--lr", "-1", "--source", "mini"], "lr and clip must be positive"),
-        (["evl"], "evl"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -166,40 +134,6 @@ def test_a_gpu_that_is_not_there_cannot_be_profiled(ttabench: Command, tiny_base
     assert "No CUDA device found (--device cuda)." in one_line(
         ttabench("profile", "--model", tiny_base, "--device", "cuda")
     )
-
-
-def test_a_device_is_checked_even_where_the_run_is_stored(ttabench: Command, common: list[object]) -> None:
-    assert ttabench("eval", "--method", "none", *common, "--quiet").code == 0
-    assert "Unknown device" in one_line(ttabench("eval", "--method", "none", *common, "--device", "cudaa"))
-
-
-def test_a_record_without_a_version_is_corrupted(ttabench: Command, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"id": 3}')
-    assert "corrupted" in one_line(ttabench("compare", tmp_path))
-
-
-def test_a_damaged_header_of_a_checkpoint(ttabench: Command, common: list[object], trained: Path) -> None:
-    header = trained / "adapter.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), "settings": [1]}))
-    assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
-
-
-@pytest.mark.parametrize(
-    ("change", "hint"),
-    [({"rows": 3}, "was changed"), ({"meta": {"tokens_read": "x"}}, "was changed"), ({"digest": 1}, "was changed"),
-     ({"schema_version": 1}, "another version")],
-    ids=["rows", "meta", "digest", "version"],
-)  # fmt: skip
-def test_a_damaged_state(
-    ttabench: Command, common: list[object], tmp_path: Path, change: dict[str, Any], hint: str
-) -> None:
-    notes, state = tmp_path / "notes.txt", tmp_path / "state"
-    notes.write_text("Ada Voss lives in Port Ansel.")
-    assert ttabench("adapt", "--context", notes, "--model", common[5], "--out", state).code == 0
-    assert (state / "state.safetensors").stat().st_mode & 0o044, "others may read a state"
-    header = state / "state.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), **change}))
-    assert hint in one_line(ttabench("eval", *common, "--state", state))
 
 
 @pytest.fixture
@@ -237,12 +171,6 @@ def test_random_weights_are_said(
     assert any("random weights" in note for note in record.notes)
 
 
-def test_an_unreachable_address() -> None:
-    environment._reachable.cache_clear()
-    assert not environment._reachable("http://127.0.0.1:9")
-    environment._reachable.cache_clear()
-
-
 def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise AssertionError("our own bug")
@@ -272,7 +200,7 @@ def test_a_wrong_model_is_named_before_its_data(ttabench: Command, monkeypatch: 
         (("eval", "--tail", "icl"), "No such option: --tail. ttabench eval --help lists them."),
         (("eval", "mac"), "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
         (("show",), "Missing argument 'RUN'. `ttabench show --help` lists what it takes."),
-        (("list", "methods", "tail"), "Unknown method 'tail'. Known: camels, ccm, compressive, "),
+        (("eval", "--task-set", "nonsense=1"), "Known: answer_tokens,"),
     ],
 )
 def test_commands_and_options_are_suggested_as_names_are(ttabench: Command, words: tuple[str, ...], told: str) -> None:
@@ -285,22 +213,9 @@ def test_no_words_at_all_show_the_help_and_no_fault(ttabench: Command) -> None:
     assert "eval" in ran.out
 
 
-def test_a_name_that_nothing_is_like_gets_the_list(ttabench: Command) -> None:
-    line = one_line(ttabench("eval", "--task-set", "nonsense=1"))
-    assert "Did you mean" not in line
-    assert "Known: answer_tokens," in line
-
-
-@pytest.mark.parametrize("below", ["", "x"])
-@pytest.mark.parametrize("kind", ["a file", "a loop of links"])
-def test_an_out_that_is_no_folder_is_one_line(
-    ttabench: Command, common: list[object], tmp_path: Path, kind: str, below: str
-) -> None:
+def test_an_out_that_is_no_folder_is_one_line(ttabench: Command, common: list[object], tmp_path: Path) -> None:
     out = tmp_path / "taken"
-    if kind == "a file":
-        out.write_text("mine")
-    else:
-        out.symlink_to(out)
+    out.write_text("mine")
     small = ["--task-set", "documents=1", "--task-set", "questions=1"]
     context = tmp_path / "notes.txt"
     context.write_text("Ada Voss lives in Port Ansel.")
@@ -313,4 +228,4 @@ def test_an_out_that_is_no_folder_is_one_line(
         ["train", "--method", "lora", "--model", common[5], "--source", "mini", "--steps", 1],
         ["new", "method", "mine"],
     ):
-        assert str(out) in one_line(ttabench(*words, "--out", out / below))
+        assert str(out) in one_line(ttabench(*words, "--out", out))

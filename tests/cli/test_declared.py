@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.places import ROOT
-from ttabench.cli.declaring import takes
+from ttabench.cli.options import takes
 from ttabench.core.declared import HOW, RUN, Declared, declared
 from ttabench.records import run_fields
 from ttabench.records.run_fields import RunFields, batch_size

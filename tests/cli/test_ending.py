@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
-from ttabench.cli import adapt_state
+from ttabench.cli import adapt
 from ttabench.records.store import RunFolder
-from ttabench.training.config import Curve
+from ttabench.training.training_state import Curve
 
 FULL = Path("/dev/full")
 Signal = signal.Signals
@@ -81,7 +81,7 @@ def test_reading_that_is_asked_to_end_leaves_nothing(
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     words = ["adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", tmp_path / "state"]
     with monkeypatch.context() as patched:
-        patched.setattr(adapt_state, "read", sending(adapt_state.read, signal.SIGTERM, 1))
+        patched.setattr(adapt, "read", sending(adapt.read, signal.SIGTERM, 1))
         stopped = ttabench(*words)
     assert (stopped.code, stopped.err.splitlines()[-1]) == (143, "Terminated. The same command begins anew.")
     assert not (tmp_path / "state").exists()

@@ -36,14 +36,14 @@ def test_a_run_ends_in_one_line_and_is_not_stored(ttabench: Command, tmp_path: P
     line = one_line(ttabench(*words, "--dtype", "float16"))
     assert f"Error: {task}/" in line
     assert "are not finite" in line
-    assert "try --dtype float32" in line
+    assert "--dtype float32" in line
     assert not list(tmp_path.rglob("run.json"))
     assert ttabench(*words, "--dtype", "float32").code == 0
     assert len(list(tmp_path.rglob("run.json"))) == 1
 
 
 @pytest.mark.parametrize("method", ["icl", "snapkv"])
-def test_asking_names_the_question(ttabench: Command, tmp_path: Path, large: Path, method: str) -> None:
+def test_asking_is_refused(ttabench: Command, tmp_path: Path, large: Path, method: str) -> None:
     (tmp_path / "notes.txt").write_text("Ada lives in Rome.")
     words = ("ask", "Where?", "--method", method, "--model", large, "--context", tmp_path / "notes.txt", "--quiet")
     assert "not finite" in one_line(ttabench(*words, "--dtype", "float16"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +22,6 @@ CSV = "text,question,answers\n"
 QA = {"text": "t", "question": "q", "answers": "word"}
 COPA = {"premise": "p.", "choice1": "a", "choice2": "b", "question": "cause", "label": 0}
 RTE = {"premise": "P.", "hypothesis": "H.", "label": "entailment", "idx": 0}
-
-
-@pytest.mark.parametrize(
-    ("task", "name", "content", "expected"),
-    [
-        ("streamingqa", "a.csv", "text,question,answers,text\nt,q,a,u\n", "line 1: two columns are called 'text'"),
-        ("superglue", "a.tsv", "sentence\tlabel\tlabel\ns\t0\t1\n", "line 1: two columns are called 'label'"),
-        ("streamingqa", "a.jsonl", '{"text": "t", "text": "u"}\n', "line 1: the key 'text' stands twice in one object"),
-        ("squad_seq", "a.json", '[{"answers": {"text": [], "text": []}}]', "the key 'text' stands twice in one object"),
-        ("streamingqa", "a.csv", CSV + "t\0,q,a\n", "line 2: text holds a NUL"),
-        ("streamingqa", "a.jsonl", json.dumps({**QA, "question": "q\0"}), "line 1: question holds a NUL"),
-        ("superglue", "a.jsonl", json.dumps({**RTE, "premise": "\0"}), "line 1: premise holds a NUL"),
-        ("pg19", "a.txt", "a b".encode("utf-16-le") * 99, "the text holds a NUL"),
-        ("streamingqa", "a.csv", CSV + "t,q,a\nt,q,the ans", "line 3 is the last and does not end"),
-        ("streamingqa", "a.csv", CSV + 't,q,a\nt,q,"the ans', "line 3 is the last and does not end"),
-        ("superglue", "a.tsv", "sentence\tlabel\ns\t0\ns\t1", "line 3 is the last and does not end"),
-        ("superglue", "a.jsonl", json.dumps({**RTE, "idx": "\ud800"}), "line 1: its id holds half of a surrogate"),
-        ("pg19", "a.jsonl", json.dumps({"text": "\ud800"}), "line 1: its text holds half of a surrogate"),
-        ("pg19", "a.jsonl", json.dumps({"id": "\ud800", "text": "t"}), "line 1: its id or title holds half"),
-        ("streamingqa", "a.csv.gz", gzip.compress(CSV.encode() + b"\xff" * 9999, mtime=0)[:-12], "a.csv.gz"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_told_is_refused(
-    tmp_path: Path, task: str, name: str, content: str | bytes, expected: str
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    options = {"superglue": {"task": "sst2" if name.endswith(".tsv") else "rte", "shots": 0}}.get(task, {})
-    message = refusal(task, source=str(path), options=options)
-    assert expected in message
-    assert str(path) in message
 
 
 def test_columns_without_a_name_may_repeat(tmp_path: Path) -> None:
@@ -121,7 +88,7 @@ def test_rows_without_text_are_counted(tmp_path: Path) -> None:
     assert task.describe()["dropped"] == dict(task.dropped)
     source = rte_folder(tmp_path, train, val[1:])
     message = refusal("superglue", source=source, options={"task": "rte", "shots": 1})
-    assert "none of the 2 rows can be used (empty premise: 1, empty hypothesis: 1)" in message
+    assert "is usable (empty premise: 1, empty hypothesis: 1)" in message
 
 
 @pytest.mark.parametrize(
@@ -157,41 +124,12 @@ def test_empty_rows_of_metaicl_are_counted(tmp_path: Path) -> None:
     assert (task.n_asks, task.dropped) == (1, {"quarel: empty input, output or option": 2})
 
 
-def test_a_companion_article_of_half_characters(tmp_path: Path) -> None:
-    row = {"question": "q", "answers": ["a"], "evidence_id": "k"}
-    path = write_jsonl(tmp_path / "streaminqa_eval.jsonl", [row])
-    write_jsonl(tmp_path / "articles.jsonl", [{"evidence_id": "k", "text": "\ud800"}])
-    assert "articles.jsonl line 1: the article holds half of a surrogate" in refusal("streamingqa", source=str(path))
-
-
-def test_long_and_broken_cells_of_book_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    BUILD["pg19"](tmp_path)
-    metadata = tmp_path / "pg19" / "metadata.csv"
-    metadata.write_text(f"3,{'T' * 131_073},1900,u\n")
-    options = {"tokens": "40", "window": 20, "stride": 8}
-    (episode,) = load("pg19", source=str(tmp_path), options=options).episodes()
-    assert len(episode.asks()[0].subtask) == 2 + 131_073
-    monkeypatch.setattr("ttabench.readers.book_files.MAX_CELL", 1000)
-    assert "metadata.csv line 1: not valid csv (field larger" in refusal("pg19", source=str(tmp_path), options=options)
-
-
-def test_a_configuration_nested_too_deep(tmp_path: Path) -> None:
-    BUILD["metaicl"](tmp_path)
-    config = tmp_path / "MetaICL" / "config" / "hr_to_lr.json"
-    config.write_text("[" * 100_000)
-    assert "hr_to_lr.json is missing or has no list 'test'" in refusal("metaicl", source=str(tmp_path))
-    config.write_text(json.dumps({"test": ["\ud800"]}))
-    assert "the name of a task holds half of a surrogate" in refusal("metaicl", source=str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("twin", "expected"),
     [
         ({"generator": "ttabench.mini.qa:nosuch"}, "there is no such function"),
-        ({"generator": "ttabench.mini.nosuch:x"}, "there is no such function"),
-        ({"generator": "ttabench.mini.nano:main"}, "it makes no rows from a split and a seed"),
-        ({"generator": "ttabench.mini.demonstrations:groups"}, "it makes no rows from a split and a seed"),
-        ({"generator": "ttabench.mini.demonstrations:superglue"}, "it does not fit this card's reader"),
+        ({"generator": "ttabench.mini.world:entities"}, "it makes no rows from a split and a seed"),
+        ({"generator": "ttabench.mini.demonstrations:superglue"}, "no miniature twin of 'test'"),
         ({"generator": "ttabench.mini.demonstrations:metaicl"}, "it makes rows for another reader"),
         (
             {"generator": "ttabench.mini.qa:streamingqa", "arguments": {"questions": "two"}},

@@ -14,7 +14,7 @@ from ttabench.core.environment import hardware, use_threads
 from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM
 from ttabench.profiling import machine, worker
-from ttabench.profiling.driver import End, Lines, Manner, execute
+from ttabench.profiling.driver import Lines, Manner, execute
 from ttabench.profiling.job import Chosen, Job
 from ttabench.profiling.rows import Row
 
@@ -35,18 +35,11 @@ def test_threads_are_those_asked_for() -> None:
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("count", [0, -1, MOST_THREADS + 1])
-def test_no_threads_are_refused(count: int) -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(UserError, match=f"{count} threads"):
-        use_threads(count)
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("command", ["eval", "eval --dry-run", "train", "adapt", "profile"])
-@pytest.mark.parametrize("count", ["0", "-2", "many"])
-def test_commands_refuse_in_one_line(command: str, count: str, ttabench: Command) -> None:
-    assert "--threads" in one_line(ttabench(*command.split(), "--threads", count))
+@pytest.mark.parametrize("words", ["eval --threads 0", "train --threads -2", "profile --threads many"])
+def test_commands_refuse_in_one_line(words: str, ttabench: Command) -> None:
+    assert "--threads" in one_line(ttabench(*words.split()))
+    with pytest.raises(UserError, match=f"{MOST_THREADS + 1} threads"):
+        use_threads(MOST_THREADS + 1)
 
 
 def test_a_profile_on_paper_has_no_threads(ttabench: Command) -> None:
@@ -81,7 +74,6 @@ def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path, mon
             yield "machine", {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 3}
         else:
             yield "row", Row(method="icl", prefill=32).model_dump()
-        yield End(code=0)
 
     job = Job(model=str(tiny_base), lengths=(32,), chosen=(Chosen(method="icl"),), device="cpu")
     execute(job, tmp_path, Manner(threads=3, launch=process))
@@ -89,7 +81,7 @@ def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path, mon
     monkeypatch.setattr(machine, "SECONDS", 0.0)
     monkeypatch.setattr(machine, "SIZES", {"cpu": (32,)})
     monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**16})
-    worker.work({"task": "machine", "job": Job(model="", lengths=(1,), chosen=job.chosen).to_json(), "threads": 2},
+    worker.work({"task": "machine", "job": Job(model="", lengths=(1,), chosen=job.chosen), "threads": 2},
                 lambda *_: None)  # fmt: skip
     assert torch.get_num_threads() == 2
 

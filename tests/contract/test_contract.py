@@ -12,30 +12,29 @@ from torch import nn
 
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
-from ttabench.contract import reading
 from ttabench.contract.bases import BASES
-from ttabench.contract.case import Case, tensors_of
+from ttabench.contract.case import Broken, Case, equal, tensors_of
 from ttabench.contract.check import cases, verdict, verdicts
-from ttabench.contract.keeping import Broken, equal
 from ttabench.contract.promises import PROMISES
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.registry import find, methods
 from ttabench.methods.spec import MethodSpec, always
 from ttabench.methods.trainable import Trainable
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "window stride": ("window", {"mode": "stride", "n_sink": 0, "recent": 12}),
+    "window budget": ("window", {"budget": 12}),
     "snapkv pieces": ("snapkv", {"join": False}),
     "snapkv query_aware": ("snapkv", {"query_aware": True}),
     "h2o pieces": ("h2o", {"join": False}),
     "h2o keeps answers": ("h2o", {"join": False, "evict_decode": False}),
     "ccm merge": ("ccm", {"update": "merge", "sink": True}),
+    "ccm held": ("ccm", {"held": 2}),
     "ccm alone": ("ccm", {"recursive": False, "conditional": False}),
     "ccm stream": ("ccm", {"window": 24, "piece": 8, "memory": 4}),
     "ccm stream everywhere": ("ccm", {"window": 24, "piece": 8, "memory": 4, "conditional": False}),
@@ -61,6 +60,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "mac encoder": ("mac", {"design": "encoder"}),
     "mac decoder": ("mac", {"design": "decoder"}),
     "mac tree of the attended": ("mac", {"hierarchy": 2, "hierarchy_by": "attended"}),
+    "rag of some tokens": ("rag", {"read": 30}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),
@@ -84,9 +84,10 @@ def test_a_method_keeps_a_promise(name: str, promise: str, base: str) -> None:
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_a_press_keeps_a_promise(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("press", ["LastPress", "AdaKVPress(LastPress)", "KVzipPress"])
+def test_a_press_keeps_a_promise(press: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kvpress.installed(monkeypatch)
-    spec = find("kvpress:LastPress")
+    spec = find(f"kvpress:{press}")
     PROMISES[promise](Case(spec, spec.checked, BASES["llama"]))
 
 
@@ -355,7 +356,7 @@ def test_what_grows_linearly(kind: str) -> None:
     class Sized(Sizes):
         size = staticmethod({**LINEAR, **NOT_LINEAR}[kind])
 
-    check = reading.bytes_follow_growth
+    (check,) = (promise for sentence, promise in PROMISES.items() if "bytes of the state" in sentence)
     case = Case(replace(Sizes.spec, where=Sized), NoSettings(), BASES["llama"])
     if kind in LINEAR:
         check(case)

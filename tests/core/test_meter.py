@@ -17,10 +17,10 @@ from tests.run.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
 from ttabench.core import meter
 from ttabench.core.types import Answer
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
+from ttabench.records.folder import seconds
 from ttabench.records.store import RunFolder
-from ttabench.records.typed_json import seconds
 from ttabench.run import runner
 from ttabench.run.recording import total_cost
 from ttabench.run.runner import RunContext
@@ -104,19 +104,3 @@ def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     measured = answered("a")
     monkeypatch.setattr(runner, "Meter", Blind)
     assert answered("b") == measured
-
-
-def test_paths_belong_to_the_phase_in_which_they_were_taken() -> None:
-    """Whoever collects inside another hides nothing from it."""
-    measured = meter.Meter("cpu")
-    meter.take_path("nowhere")
-    with meter.paths_taken() as whole:
-        with measured.phase("adapt"):
-            meter.take_path("sdpa")
-        for path in ("lean", "sdpa", "lean"):
-            with measured.phase("ask"):
-                meter.take_path(path)
-        with measured.phase("encode"):
-            pass
-    assert whole == {"lean", "sdpa"}
-    assert meter.named(measured.paths) == {"adapt": "sdpa", "ask": "lean+sdpa"}

@@ -13,11 +13,9 @@ from tests.test_imports import MODULES
 WRITER = "core.files"
 ALLOWED = {
     "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
-    "profiling.driver": "TemporaryFile",  # what a process says on standard error; it has no name
-    "contract.lasting": "TemporaryDirectory",  # a state that is written to be read back
-    "sweep.process": "TemporaryFile",  # likewise
-    "profiling.worker": "fdopen",  # standard output
-    "sweep.worker": "fdopen",  # likewise
+    "core.child": "TemporaryDirectory open",  # what a process says
+    "methods.states": "mkdtemp",  # beside what it becomes
+    "contract.promises": "TemporaryDirectory",  # a state that is written to be read back
     "lm.loading.safetensors_io": "save_file",
     "core.streams": "open",  # on nothing, where standard output is closed
 }
@@ -28,7 +26,7 @@ WRITES = set(
 )
 INTO_SCRATCH = {"save_pretrained", "savefig", "write_table", "to_parquet", "to_csv", "to_json", "save"}
 """Calls of libraries that write; they are given a file or folder of `replacing`, `replacing_folder` or
-`replacing_files`."""
+`replacing_folder`."""
 READERS = {"safe_open": "lm.loading.safetensors_io", "load_file": None}
 """Calls that read tensors, and the module that may make them."""
 FORBIDDEN = {("torch", "load"), ("os", "system"), ("os", "popen"), ("yaml", "load"), ("yaml", "unsafe_load")}
@@ -54,9 +52,9 @@ def writes(name: str, tree: ast.AST) -> Iterator[str]:
         if not isinstance(node, ast.Call):
             continue
         what = called(node)
-        if what in WRITES and ALLOWED.get(name) != what:
+        if what in WRITES and what not in ALLOWED.get(name, "").split():
             yield f"line {node.lineno}: {what}"
-        elif what == "open" and ALLOWED.get(name) == "open":
+        elif what == "open" and "open" in ALLOWED.get(name, "").split():
             continue
         elif what == "open" and set(mode_of(node)) & set("wax+"):
             yield f"line {node.lineno}: open to write"
@@ -70,26 +68,32 @@ def writes(name: str, tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: replace, which renames a file"
 
 
-def outside_scratch(tree: ast.AST) -> Iterator[str]:
-    """Calls of libraries that write, and stand in no block of `replacing`."""
+def within(tree: ast.AST, name: str) -> set[int]:
+    """All that stands in a block of `with NAME...(...)`, by its id."""
     inside: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.With):
             calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-            if any(called(call).startswith("replacing") for call in calls):
+            if any(called(call).startswith(name) for call in calls):
                 inside |= {id(each) for each in ast.walk(node)}
+    return inside
+
+
+def outside_scratch(tree: ast.AST) -> Iterator[str]:
+    """Calls of libraries that write, and stand in no block of `replacing`."""
+    inside = within(tree, "replacing")
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) in INTO_SCRATCH and id(node) not in inside and node.args:
             whose = getattr(getattr(node.func, "value", None), "id", "")
-            if whose not in ("checkpoints", "kind"):  # ours, which use `files`
+            memory = node.args[1:] and getattr(node.args[1], "id", "") == "file"  # a buffer of pyarrow
+            if whose not in ("checkpoints", "kind") and not memory:  # ours, which use `files`
                 yield f"line {node.lineno}: {called(node)}"
 
 
 BARE = {
-    "readers.raw": "open",  # a file that `plain` let through, read to its end
-    "mini.card": "read_text",  # files of the repository, and of a training of nano
-    "mini.nano": "read_text",
-    "core.digests": "open read_bytes",  # files that `is_file` let through
+    "core.digests": "open",  # within `reading` of its caller
+    "core.checked_file": "read_text",  # with a limit
+    "core.child": "open read_text",  # what a process said
     "core.plugins": "read_bytes",  # a module that is executed
     "core.meter": "read_text",  # of /proc
     "core.environment": "read_text",
@@ -99,13 +103,13 @@ BARE = {
 
 
 def bare_reads(name: str, tree: ast.AST) -> Iterator[str]:
-    """Files that are read without `plain`: a pipe would be waited for, a device read without end."""
+    """Files that are read outside `reading`: a pipe would be waited for, a device read without end."""
+    inside = within(tree, "reading")
     for node in ast.walk(tree):
         what = called(node) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
         if what in ("read_text", "read_bytes", "open") and what not in BARE.get(name, "").split():
             owner = node.func.value  # type: ignore[attr-defined]  # an attribute, by the line above
-            plain = isinstance(owner, ast.Call) and called(owner) == "plain"
-            if not plain and getattr(owner, "id", "") not in ("os", "gzip", "webbrowser"):
+            if id(node) not in inside and getattr(owner, "id", "") not in ("os", "gzip", "webbrowser"):
                 yield f"line {node.lineno}: {what}"  # type: ignore[attr-defined]
 
 
@@ -125,7 +129,7 @@ def test_no_module_reads_what_may_be_a_pipe() -> None:
 @pytest.mark.parametrize("line", ["path.open('rb')", "path.read_text()", "Path(a).read_bytes()", "path.open()"])
 def test_what_reads_a_pipe_is_seen(line: str) -> None:
     assert list(bare_reads("anywhere", ast.parse(line)))
-    assert not list(bare_reads("anywhere", ast.parse(f"plain({line.partition('.')[0]}).read_text()")))
+    assert not list(bare_reads("anywhere", ast.parse(f"with reading(path):\n    {line}")))
 
 
 def dangers(name: str, tree: ast.AST) -> Iterator[str]:
@@ -185,4 +189,5 @@ def test_a_library_writes_into_a_scratch_file() -> None:
 def test_every_exception_is_needed() -> None:
     for name, what in ALLOWED.items():
         tree = ast.parse(Path(MODULES[name]).read_text(encoding="utf-8"))
-        assert any(isinstance(node, ast.Call) and called(node) == what for node in ast.walk(tree)), name
+        calls = {called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert set(what.split()) <= calls, name

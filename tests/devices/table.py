@@ -161,17 +161,16 @@ def _measured_here() -> Iterator[None]:
 
     def launch(request: Mapping[str, Any]) -> driver.Lines:
         lines: list[tuple[str, Any]] = []
-        worker.work(json.loads(json.dumps(dict(request))), lambda kind, value: lines.append((kind, value)))
+        worker.answer(dict(request), lines.append)
         yield from lines
-        yield driver.End(code=0)
 
-    before = driver.launch, machine.SECONDS, machine.SIZES, machine.TRIAD_BYTES
-    driver.launch, machine.SECONDS = launch, 0.0  # type: ignore[assignment]
+    before = driver.launched, machine.SECONDS, machine.SIZES, machine.TRIAD_BYTES
+    driver.launched, machine.SECONDS = launch, 0.0
     machine.SIZES, machine.TRIAD_BYTES = dict.fromkeys(machine.SIZES, (32,)), dict.fromkeys(machine.SIZES, 2**16)
     try:
         yield
     finally:
-        driver.launch, machine.SECONDS, machine.SIZES, machine.TRIAD_BYTES = before  # type: ignore[assignment]
+        driver.launched, machine.SECONDS, machine.SIZES, machine.TRIAD_BYTES = before
 
 
 VERBS: dict[str, Callable[[str], str]] = {"ask": ask, "train": train, "profile": profile}

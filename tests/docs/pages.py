@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -56,12 +57,17 @@ def beside(page: str, target: str) -> Path:
     return (ROOT / page).parent / target
 
 
+def module_of_docs(name: str) -> ModuleType:
+    """A module of docs/, which may import those beside it."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(DOCS))
+
+
 def assemble(build: Path) -> ModuleType:
     """The module docs/assemble.py, which is to write below this folder."""
-    place = importlib.util.spec_from_file_location("assemble", DOCS / "assemble.py")
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
+    module = module_of_docs("assemble")
     module.BUILD = build  # type: ignore[attr-defined]
     return module

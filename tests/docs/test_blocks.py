@@ -113,12 +113,12 @@ def test_python_runs_and_prints_what_stands_behind_it(
 
 
 @pytest.mark.parametrize("block", FILES, ids=lambda block: block.title)
-def test_a_method_written_in_a_page_keeps_every_promise(
+def test_a_method_or_metric_written_in_a_page_keeps_every_promise(
     block: Block, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(block.title).write_text(block.code, encoding="utf-8")
-    ran = ttabench("check", f"./{block.title}")
+    ran = ttabench("check", *(["--metric"] if "metric" in block.page else []), f"./{block.title}")
     assert ran.code == 0, ran.out + ran.err
 
 
@@ -144,7 +144,7 @@ def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:
     assert found
     for block in found:
         for group, offers in tomllib.loads(block.code)["project"]["entry-points"].items():
-            assert group in ("ttabench.methods", "ttabench.readers")
+            assert group in ("ttabench.methods", "ttabench.metrics", "ttabench.readers")
             for place in offers.values():
                 module, _, name = place.partition(":")
                 path = ROOT / "tests/methods/plugin" / module.replace(".", "/")

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import DOCS, METHODS, assemble, beside, pages
+from tests.docs.pages import METHODS, assemble, beside, module_of_docs, pages
 from tests.places import ROOT
-from ttabench.report.reference import page_of, parts, specs
 
 PART = re.compile(r"^<!-- part (\S+) -->\n(.*?)^<!-- /part -->$", re.M | re.S)
 RAW = re.compile(r"^--8<--|^:::|^!!!|\]\[[\w.]+\]", re.M)
@@ -25,6 +24,8 @@ FIGURE = re.compile(r"\d[\d.]* ± [\d.]*\d")
 MEASURED = {"87.5 ± 5.9", "65.6 ± 8.5", "0.0 ± 0.0", "4.4 ± 2.2", "32.6 ± 6.8"}
 """Figures of no suite: what the first lines print (tests/test_readme.py), and one run of SmolLM2 on
 SQuAD's articles 36 to 48."""
+reference = module_of_docs("reference")
+page_of, parts, specs = reference.page_of, reference.parts, reference.specs
 RECORDED = "docs/guide/first-hour.md"
 """What a terminal showed, written by docs/recordings.py."""
 
@@ -122,7 +123,6 @@ def test_links_to_files_lead_somewhere(page: str) -> None:
 
 def test_every_figure_is_one_of_the_tables_of_results() -> None:
     known = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "results").rglob("*.md"))
-    known += (DOCS / "results.md").read_text(encoding="utf-8")  # which tests compare with the records
     for page, text in pages().items():
         if page == RECORDED:
             continue
@@ -143,11 +143,15 @@ def test_names_in_pages_are_on_the_page_of_the_api() -> None:
     assert len(shown) > 30
 
 
+def test_the_first_hour_lists_the_methods_that_there_are() -> None:
+    listed = pages()[RECORDED].partition("ttabench list methods\n")[2].partition("Settings of one")[0]
+    assert re.findall(r"^│ (\S+)", listed, re.M) == [spec.name for spec in specs()], "run: python docs/recordings.py"
+
+
 def test_layout_names_every_room_and_no_other() -> None:
     there = {path.name for path in (ROOT / "ttabench").iterdir() if path.is_dir() and not path.name.startswith("__")}
-    for page in ("README.md", "docs/extend/layout.md"):
-        tree = pages()[page].partition("\nttabench/ ")[2].partition("\ntasks/ ")[0]
-        assert set(re.findall(r"^  (\w+)/", tree, re.M)) == there, page
+    tree = pages()["docs/extend/layout.md"].partition("\nttabench/ ")[2].partition("\ntasks/ ")[0]
+    assert set(re.findall(r"^  (\w+)/", tree, re.M)) == there
 
 
 def test_layout_names_the_scripts_of_results() -> None:

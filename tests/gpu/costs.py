@@ -25,13 +25,12 @@ from ttabench.core.sizes import lengths
 from ttabench.core.types import Json, Observe
 from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens
-from ttabench.profiling import method_rows
-from ttabench.profiling.analytic import AnalyticLoad, table
+from ttabench.profiling import methods as method_rows
 from ttabench.profiling.job import Job, Typed, choose
 from ttabench.profiling.load import Load
-from ttabench.profiling.measure import WARMING, Measuring
+from ttabench.profiling.measure import WARMING, Measuring, pieces, question
+from ttabench.profiling.on_paper import AnalyticLoad, table
 from ttabench.profiling.rows import Row, exactly
-from ttabench.profiling.text import pieces, question
 from ttabench.profiling.training_cost import training
 
 METHODS = ("none", "icl", "window", "snapkv", "h2o", "ccm", "mac", "streamadapter", "generative_adapter")
@@ -109,7 +108,7 @@ class Costs:
             "peak_bytes": peak, "beside_model_bytes": peak - meter.peak_bytes["idle"],
             "paper_keys_values_bytes": max(paper["adapt_peak_kv_bytes"], paper["ask_peak_kv_bytes"]),
             "kept_bytes": state.nbytes, "paper_kept_bytes": paper["state_bytes"],
-            "paper_read_flops": paper["adapt_flops"], "paths": sorted(meter.paths["adapt"]),
+            "paper_read_flops": paper["adapt_flops"],
         }  # fmt: skip
 
     def _on_paper(self, name: str, tokens: int) -> dict[str, Json]:

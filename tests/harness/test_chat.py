@@ -22,8 +22,7 @@ from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Observe
 from ttabench.harness import AdaptedLM, evaluate
-from ttabench.harness.prompts import Prompts
-from ttabench.harness.turns import Dialogues, Templated
+from ttabench.harness.prompts import Dialogues, Prompts, Templated
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.settings import H2OSettings

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("lm_eval")
 
@@ -24,7 +23,9 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 
+from tests.docs.pages import commands
 from tests.lm.test_texts import _sentencepiece
+from tests.places import ROOT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UnknownName, UserError
@@ -276,6 +277,15 @@ def test_the_command_asks_many_at_once_where_nobody_says_how_many(
     assert told == [size]
 
 
+def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (words,) = [words for words in commands().values() if "docs/examples/lm_eval.yaml" in words]
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    monkeypatch.setattr(sys, "argv", ["lm-eval", *words[words.index("ttabench.harness") + 1 :]])
+    monkeypatch.chdir(ROOT)
+    assert command.main() in (None, 0)
+    assert "|lighthouse|" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -284,6 +294,8 @@ def test_the_command_asks_many_at_once_where_nobody_says_how_many(
         ("method=icl,set.truncat=left", "Did you mean 'truncate'"),
         ("method=icl,split=nonne", "Did you mean 'none'"),
         ("method=icl,batch_size=many", "batch_size"),
+        ("method=kvzip,keep=all", "keep=all is not a number"),
+        ("method=icl,keep=0.2", "--keep has no meaning for icl"),
     ],
 )
 def test_bad_model_arguments(arguments: str, told: str) -> None:
@@ -350,27 +362,6 @@ def test_sampling_is_refused() -> None:
     requests = [Instance("generate_until", {}, ("a", {"do_sample": True, "temperature": 1.0}), 0, ("t", 0, 1))]
     with pytest.raises(UserError, match="do_sample"):
         adapted("icl", tiny_llama()).generate_until(requests)
-
-
-@pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling", "generate_until"])
-def test_a_request_whose_logits_are_no_numbers_is_named(lm: LM, kind: str) -> None:
-    more = {"loglikelihood": (" no",), "loglikelihood_rolling": (), "generate_until": ({"max_gen_toks": 2},)}[kind]
-    requests = [Instance(kind, {}, (f"Is a {word} a bird?", *more), 0, ("toy", doc, 1))
-                for doc, word in enumerate(["wren", "lynx", "moth"])]  # fmt: skip
-    model = adapted("none", lm)
-    assert len(getattr(model, kind)(requests)) == 3
-    ids = [set(lm.encode(request.args[0])) for request in requests]
-    fault = min(ids[1] - ids[0] - ids[2])
-
-    def broken(module: torch.nn.Module, ids: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
-        return out.masked_fill((ids[0] == fault)[..., None], float("nan"))
-
-    handle = lm.model.get_input_embeddings().register_forward_hook(broken)
-    with pytest.raises(
-        UserError, match=r"query 'toy/1: Is a lynx a bird\?' are not finite .* without the method either"
-    ):
-        getattr(model, kind)(requests)
-    handle.remove()
 
 
 def test_where_a_prompt_is_cut() -> None:

@@ -27,13 +27,14 @@ from tests.qa_files import write_jsonl
 from tests.tiny import byte_tokenizer, tiny_llama
 from ttabench.lm.model import LM
 from ttabench.lm.model import load as load_lm
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import load
 from ttabench.readers.cards import SubTask, load_card
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import METRICS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 TEMPLATES = {
@@ -135,7 +136,12 @@ def ours(lm: LM, held: Files, scratch: Path, shots: int) -> tuple[list[str], lis
     task = load(held.card, source=str(held.folder), seed=SEED, options={"task": held.part, "shots": shots})
     (episode,) = task.episodes()
     sink = RunFolder(scratch, "ours")
-    context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=task.card.metrics, batch_size=4)
+    context = RunContext(
+        lm=lm,
+        method=InContext(lm, InContextSettings()),
+        metrics=tuple(METRICS[name] for name in task.card.metrics),
+        batch_size=4,
+    )
     run_episodes(context, task, sink, lambda *_: None)
     found = {sample.key: sample for sample in sink.samples}
     return [piece.key for piece in episode.observes()], [found[ask.key] for ask in episode.asks()]

@@ -1,4 +1,4 @@
-"""Answers that are no numbers end in an error that names the query; what is finite, or masked, is answered."""
+"""Answers that are no numbers end in an error; what is finite, or masked, is answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny_methods import PROMPTS
 from ttabench.core.types import Ask, Choose, Generate, Score
 from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch
+from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, rolling, score_options
@@ -50,37 +50,17 @@ def patch_of(lm: LM, faults: dict[int, float], rows: int) -> Patch:
 
 @KINDS
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_query_of_a_broken_row_is_named_and_so_is_the_method(lm: LM, kind: str, fault: float) -> None:
+def test_answers_that_are_no_numbers_are_refused(lm: LM, kind: str, fault: float) -> None:
     questions = asks(kind)
-    sound = patch_of(lm, {}, len(questions))
-    assert len(answer(lm, sound, questions)) == len(questions)
-    with pytest.raises(NotFinite, match=r"query 'b' are not finite .* Without what the method adds they are"):
+    assert len(answer(lm, patch_of(lm, {}, len(questions)), questions)) == len(questions)
+    with pytest.raises(NotFinite, match="--dtype float32"):
         answer(lm, patch_of(lm, {1: fault}, len(questions)), questions)
-
-
-@KINDS
-def test_a_broken_model_is_not_the_methods_fault(lm: LM, kind: str) -> None:
-    with torch.no_grad():
-        lm.model.lm_head.weight[7, 0] = float("inf")
-    with pytest.raises(NotFinite, match=r"query 'a' .* not without the method either: check the model's weights"):
-        answer(lm, patch_of(lm, {}, 1), asks(kind))
-
-
-@KINDS
-def test_weights_too_large_for_the_number_format_are_said_to_be(lm: LM, kind: str) -> None:
-    with torch.no_grad():
-        for parameter in lm.model.parameters():
-            parameter.mul_(2000)
-    assert len(answer(lm, Patch(), asks(kind))) == 3, "float32 holds them"
-    lm.model.half()
-    with pytest.raises(NotFinite, match=r"try --dtype float32 \(here float16\)"):
-        answer(lm, Patch(), asks(kind))
 
 
 def test_how_likely_the_right_answer_was_has_to_be_a_number_too(lm: LM) -> None:
     questions = asks("generate")
     assert all(value < 0 for value, _ in gold_likelihoods(lm, patch_of(lm, {}, 3), questions))
-    with pytest.raises(NotFinite, match="query 'c'"):
+    with pytest.raises(NotFinite):
         gold_likelihoods(lm, patch_of(lm, {2: FAULTS[0]}, 3), questions)
 
 
@@ -148,10 +128,3 @@ def test_slots_that_a_bias_masks_are_answered_under(lm: LM) -> None:
     patch = Patch(prefix=replace(prefix, bias_LBHP=(bias,) * len(prefix.keys_LBHPD)))
     for kind in WANTS:
         assert len(answer(lm, patch, asks(kind))) == 3
-
-
-def test_a_low_rank_delta_of_all_rows_names_the_first_query(lm: LM) -> None:
-    patch = patch_of(lm, {0: FAULTS[0]}, 1)
-    assert isinstance(next(iter(patch.deltas.values())), LowRank)
-    with pytest.raises(NotFinite, match="query 'a'"):
-        answer(lm, patch, asks("score"))

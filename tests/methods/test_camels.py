@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.contract.lasting import _episode
+from ttabench.contract.promises import episode
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
@@ -42,19 +42,19 @@ def test_untrained_it_is_uniform_with_smaller_losses() -> None:
 def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
     method = Camels(tiny_gpt2(), replace(PLAIN, reset_every=4))
     optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
-    episode = _episode("a", 2)
-    before = method.validate([episode])
+    one = episode("a", 2)
+    before = method.validate([one])
     assert method.training_state().keys() == {"since"}
     for step in range(4):
         optimiser.zero_grad()
-        method.accumulate_gradients([episode])
+        method.accumulate_gradients([one])
         optimiser.step()
         carried = method.training_state()
         assert ("start" in carried) == (step % 2 == 0)
         other = Camels(method.lm, method.settings)
         other.load_training_state(carried)
         assert all(torch.equal(each, carried[name]) for name, each in other.training_state().items())
-    after = method.validate([episode])
+    after = method.validate([one])
     assert after["loss"] < before["loss"]
     assert after["uniform"] == before["uniform"]
 

@@ -22,7 +22,6 @@ from ttabench.lm.forward.patching import forward, hidden_states
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints
-from ttabench.methods.ccm.comp_tokens import first_embeddings
 from ttabench.methods.ccm.gisting import Gisting
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.ccm.parallel import laid
@@ -118,15 +117,6 @@ def test_a_merged_memory_is_the_mean_of_what_the_pieces_became() -> None:
     torch.testing.assert_close(moved, kept[..., 0, :, :] / 4 + kept[..., 1, :, :] / 4 + kept[..., 2, :, :] / 2)
 
 
-@pytest.mark.parametrize(("update", "sink", "slots"), [("concat", False, 12), ("merge", False, 3), ("merge", True, 4)])
-def test_how_much_is_kept(update: str, sink: bool, slots: int) -> None:
-    lm = tiny_llama()
-    state = read(ccm(lm, update=update, sink=sink), observes(*FOUR))
-    assert state.tensors["keys"].shape == (2, 1, 2, slots, 8)
-    tokens = sum(len(lm.encode(each.joiner + each.text, follows=True)) for each in observes(*FOUR)[1:])
-    assert state.tensors["next"].tolist() == [1 + len(lm.encode(observes(*FOUR)[0].text)) + tokens]
-
-
 def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> None:
     lm = tinyllama_shaped()  # the first layer of a COMP token knows no text: two do not tell
     one, other = observes("Ada keeps bees.", "Then came May."), observes("Bob keeps cats.", "Then came May.")
@@ -138,15 +128,6 @@ def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> N
     assert apart[0] < 1e-6 < 1e-4 < apart[1]
 
 
-def test_without_comp_tokens_the_base_is_as_it_was() -> None:
-    lm = tiny_llama()
-    method, ids_BT = ccm(lm), torch.arange(20)[None]
-    plain = hidden_states(lm, method.patch(method.begin(1), []), ids_BT, Layout())[0]
-    marked = Layout(marked_BT=torch.zeros(1, 20, dtype=torch.bool))
-    state = replace(method.patch(method.begin(1), []), deltas=method.deltas)
-    assert torch.equal(hidden_states(lm, state, ids_BT, marked)[0], plain)
-
-
 def test_questions_stand_where_the_whole_text_would_end() -> None:
     lm = tiny_llama()
     method = ccm(lm)
@@ -155,14 +136,6 @@ def test_questions_stand_where_the_whole_text_would_end() -> None:
     ids_BT = torch.tensor([lm.encode("Where?")])
     told = [hidden_states(lm, method.patch(each, []), ids_BT, Layout())[0] for each in (state, near)]
     assert not torch.allclose(*told, atol=1e-3)
-
-
-def test_comp_tokens_begin_as_means_of_the_vocabulary() -> None:
-    lm = tiny_llama()
-    table = lm.model.get_input_embeddings().weight
-    found = first_embeddings(lm, 4)
-    torch.testing.assert_close(found[1], table[1::4].mean(0))
-    assert len(found) == 4
 
 
 def test_it_learns(tmp_path: Any) -> None:

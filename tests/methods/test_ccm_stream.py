@@ -82,17 +82,20 @@ def test_bytes_of_the_state_are_the_same_after_any_text() -> None:
     assert state.meta["tokens_read"] == [2000]
 
 
-def test_without_compressing_the_first_and_the_newest_stay() -> None:
-    ids = text(100)
-    places = read(ccm(tiny_llama(), **SMALL, compress=False), ids).tensors["index"].flatten()
+@pytest.mark.parametrize("n_sink", [None, 0, 3])
+def test_without_compressing_the_first_and_the_newest_stay(n_sink: int | None) -> None:
+    ids, first = text(100), 1 if n_sink is None else n_sink
+    places = read(ccm(tiny_llama(), **SMALL, compress=False, n_sink=n_sink), ids).tensors["index"].flatten()
     places = places[places >= 0].tolist()
-    assert places == [0, *range(102 - len(places), 101)], "behind what begins the text"
+    assert places == [*range(first), *range(101 + first - len(places), 101)], "behind what begins the text"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"compress": False}, "give window, too"),
+        ({"n_sink": 2}, "give window, too"),
+        ({"window": 160, "n_sink": -1}, "n_sink must be at least 0"),
         ({"window": 72}, "must be larger than memory and piece"),
         ({"window": 160, "comp_tokens": 3}, "whole groups of comp_tokens"),
         ({"window": 160, "piece": 8}, "fewer than a piece"),

@@ -16,8 +16,7 @@ from tests.tiny_methods import observes
 from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.methods.ccm.compressive import Compressive
-from ttabench.methods.ccm.pooling import groups, pooled, taps_of
+from ttabench.methods.ccm.compressive import Compressive, groups, pooled, taps_of
 from ttabench.methods.ccm.settings import CompressiveSettings
 from ttabench.methods.trainable import answer_loss
 

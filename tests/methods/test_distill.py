@@ -14,17 +14,15 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import Stopped
-from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again
-from ttabench.methods.distill.method import Distill
-from ttabench.methods.distill.settings import DistillSettings
+from ttabench.methods.distill import DistillSettings
+from ttabench.methods.distill.method import BREAK, Distill, grouped, joined, self_asked, taught
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_export import exportable, is_cartridge, save_cartridge
+from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge
 from ttabench.methods.session import Session
 
 TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
@@ -111,24 +109,11 @@ def test_the_first_slot_of_a_prefix_stays() -> None:
         assert not torch.equal(ours[:, :, 1:], theirs[:, :, 1:])
 
 
-def test_a_short_context_is_repeated_to_fill_the_prefix() -> None:
-    lm = tiny_llama()
-    start = Distill(lm, replace(TINY, target="prefix"))._student.start
-    assert torch.equal(start([3, 4]), start([3, 4] * 9))
-
-
 def test_texts_go_together_into_windows_and_long_ones_are_cut() -> None:
     texts = [[1, 2, 3], [4, 5], [6], [7] * 11]
     assert list(grouped(texts, 6, 1)) == [[[1, 2, 3], [4, 5]], [[6]], [[7] * 6], [[7] * 5]]
     assert list(grouped(texts, 100, 1)) == [texts]
     assert list(grouped([], 6, 1)) == []
-
-
-def test_a_text_is_read_again_in_stretches() -> None:
-    lm = tiny_llama()
-    joint = lm.encode(BREAK, follows=True)
-    pairs = text_again(lm, replace(TINY, length=4), [[1, 2, 3, 4, 5, 6], [7], [8, 9, 10, 11, 12]])
-    assert pairs == [((joint, part), ([], part)) for part in ([1, 2, 3, 4], [5, 6], [8, 9, 10, 11])]
 
 
 def asked(settings: DistillSettings, seed: int = 0) -> list[Any]:
@@ -160,15 +145,8 @@ def test_a_question_without_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatc
     def silent(*given: Any, **words: Any) -> list[list[int]]:
         return generate(*given, **words) if "pick" in words else [[]] * len(given[2])
 
-    monkeypatch.setattr("ttabench.methods.distill.lessons.generate", silent)
+    monkeypatch.setattr("ttabench.methods.distill.method.generate", silent)
     assert asked(replace(TINY, ask="self", questions=1, temperature=0.0, length=6)) == []
-
-
-def test_questions_are_drawn_from_the_seed() -> None:
-    settings = replace(TINY, ask="self", questions=4, length=6)
-    assert asked(settings) == asked(settings)
-    assert asked(settings) != asked(settings, seed=1)
-    assert 2 < len(asked(settings)) <= 8
 
 
 def test_what_is_asked_is_learned_from_the_template_to_the_answer() -> None:
@@ -186,13 +164,6 @@ def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [observes(TEXTS[2])])
     assert torch.equal(apart.tensors["weights"], state.tensors["weights"])
     assert not torch.equal(later.tensors["weights"], state.tensors["weights"])
-
-
-@pytest.mark.parametrize("target", ["lora", "prefix"])
-def test_nothing_to_learn_leaves_the_student_as_it_began(target: Any) -> None:
-    method = Distill(tiny_gpt2(), replace(TINY, target=target))
-    state = method.adapt(method.begin(1), [[Observe(text="")]])
-    assert torch.equal(state.tensors["weights"][0], method._student.start([]))
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_nothing() -> None:
@@ -264,11 +235,3 @@ def test_adapt_writes_a_folder_for_peft(ttabench: Command, tiny_base: Path, tmp_
     assert (Path(ran["peft"]) / "adapter_model.safetensors").exists()
     told = one_line(ttabench("adapt", "--method", "distill", *words, "--set", "slots=1", "--out", tmp_path / "other"))
     assert "slots must be at least 2, got 1" in told
-
-
-def test_lessons_hold_what_the_head_makes_logits_of() -> None:
-    lm = tiny_llama()
-    item = ([5, 6], [7, 8, 9])
-    (lesson,) = taught(lm, Patch(), [(item, item)], follows=True)
-    assert isinstance(lesson, Lesson)
-    torch.testing.assert_close(lm.logits(lesson.hidden_ND).log_softmax(-1), plain(lm, [5, 6], [7, 8, 9]))

@@ -14,7 +14,6 @@ from tests.methods.test_eviction import dense_sums
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.cost import Workload, shape_from
 from ttabench.lm.forward.patching import encoded, select_rows
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.forward.ways import ways_of
@@ -26,9 +25,8 @@ from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
 from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
-from ttabench.methods.registry import cost_of
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
@@ -216,19 +214,3 @@ def test_without_a_prompt_the_first_token_stands_for_it() -> None:
     for values, item in zip(found, items, strict=True):
         torch.testing.assert_close(values, token_logprobs(lm, patch, [item])[0], **NOISE)
     torch.testing.assert_close(found[0], token_logprobs(lm, patch, [([1], [2, 3])])[0], **NOISE)
-
-
-def test_what_is_written_under_a_budget_costs_the_same_for_every_token() -> None:
-    shape = shape_from(tiny_llama().config.to_dict(), "llama")
-
-    def ask(new_tokens: int, *, evict_decode: bool) -> int:
-        work = Workload(pieces=(50,) * 10, prompt_tokens=20, new_tokens=new_tokens)
-        cost = cost_of("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
-        assert cost is not None
-        return cost.ask_flops
-
-    fixed, growing = (
-        [ask(n + 1, evict_decode=value) - ask(n, evict_decode=value) for n in (1, 100)] for value in (True, False)
-    )
-    assert fixed[0] == fixed[1]
-    assert growing[0] < growing[1]

@@ -12,7 +12,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from tests.tiny_methods import PROMPTS, TEXTS, episode, observes
 from ttabench.core.errors import UserError
@@ -29,7 +29,7 @@ from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.parallel import row_logprobs
 from ttabench.methods.generative_adapter.rows import Row, Rows
 from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
-from ttabench.methods.peft_export import save_lora
+from ttabench.methods.peft_weights import save_lora
 from ttabench.methods.registry import cost_of
 from ttabench.methods.trainable import answer_loss
 from ttabench.profiling.counting import Counter
@@ -79,6 +79,7 @@ def test_chunks_are_as_few_as_can_be_and_of_one_length(tokens: int) -> None:
     assert len(set(cut[:-1])) <= 1
     assert not cut or max(cut) - cut[-1] < len(cut)
     assert replace(TINY, strategy="concat").cut(tokens) == [tokens] * bool(tokens)
+    assert replace(TINY, chunk_len=7).cut(tokens) == [7] * (tokens // 7) + [tokens % 7] * bool(tokens % 7)
 
 
 @torch.no_grad()
@@ -123,25 +124,6 @@ def test_singular_values_are_one_and_as_many_as_there_were_tokens(tokens: int) -
         values = torch.linalg.svdvals(left @ right)[0]
         torch.testing.assert_close(values[:wanted], torch.ones(wanted), **CLOSE)
         assert float(values[wanted:].abs().max()) < 1e-5
-
-
-def test_the_decomposition_does_not_depend_on_the_order_of_tokens() -> None:
-    method = taught(tiny_llama())
-    generator = method.networks.generators_of(0)[0][1]
-    hidden = torch.randn(1, 40, 32, generator=torch.Generator().manual_seed(0))
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        one, other = (generator.delta(generator.summed(each)) for each in (hidden, hidden[:, order]))
-    torch.testing.assert_close(one.b_BOR @ one.a_BRI, other.b_BOR @ other.a_BRI, atol=1e-4, rtol=1e-4)
-
-
-def test_padding_adds_nothing() -> None:
-    generator = taught(tiny_llama()).networks.generators_of(0)[0][1]
-    hidden = torch.randn(2, 9, 32)
-    real = torch.arange(9) < torch.tensor([[9], [5]])
-    with torch.no_grad():
-        padded, alone = generator.summed(hidden, real), generator.summed(hidden[1:, :5])
-    torch.testing.assert_close(padded[1:], alone, **CLOSE)
 
 
 @pytest.mark.parametrize("changes", [*NORMS, {"targets": ("q_proj", "v_proj", "down_proj")}, {"inner_keys": 6}])
@@ -311,15 +293,6 @@ def test_the_exact_gradient_is_that_of_the_decomposition(shape: tuple[int, int],
     assert torch.autograd.gradcheck(product, inputs, eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
-def test_equal_singular_values_have_a_finite_exact_gradient() -> None:
-    for sums in (torch.eye(8)[None], torch.zeros(1, 8, 8), torch.ones(1, 8, 8)):
-        given = sums.clone().requires_grad_()
-        left, right = learned_directions(given, replace(TINY, gradient="exact"))
-        (left @ right).square().sum().backward()  # type: ignore[no-untyped-call]
-        assert given.grad is not None
-        assert bool(given.grad.isfinite().all())
-
-
 @pytest.mark.parametrize("targets", [(), ("q_proj", "v_proj", "up_proj", "down_proj")])
 def test_an_aligned_start_gives_deltas_of_a_share_of_their_maps(targets: tuple[str, ...]) -> None:
     lm = tiny_llama()
@@ -382,18 +355,6 @@ def test_a_chunk_that_does_not_fit_the_model_says_what_helps() -> None:
     method = taught(tiny_llama(), strategy="concat")
     with pytest.raises(UserError, match="--set chunk=512"):
         read(method, "x" * 600)
-
-
-def test_a_checkpoint_of_another_base_is_refused(tmp_path: Path) -> None:
-    checkpoints.save(taught(tiny_llama()), tmp_path)
-    with pytest.raises(UserError, match="was trained on another base model"):
-        checkpoints.load(GenerativeAdapter, tiny_llama(seed=1), tmp_path)
-
-
-def test_an_empty_file_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_text("")
-    words = ("--method", "generative_adapter", "--model", tiny_base, "--context", tmp_path / "empty.txt")
-    assert "empty.txt" in one_line(ttabench("adapt", *words, "--out", tmp_path / "state"))
 
 
 # --- out of here, and in ---------------------------------------------------------------------------------------------

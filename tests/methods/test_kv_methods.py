@@ -1,4 +1,4 @@
-"""snapkv, h2o and window: a full budget is full context, eviction is felt, rows stay apart, bytes are as computed."""
+"""snapkv, h2o, window, random_slots: full budgets are full context, rows stay apart, bytes are as computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.typed import parse_value
-from ttabench.cost import Workload, shape_from
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
@@ -21,27 +20,33 @@ from ttabench.lm.patch import State
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.h2o import H2O
+from ttabench.methods.eviction.random_slots import RandomSlots, drawn
 from ttabench.methods.eviction.scores import kept_slots
-from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
-from ttabench.methods.registry import cost_of
 
-CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow}
+CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow, "random_slots": RandomSlots}
 FULL: dict[str, Any] = {
     "snapkv": SnapKVSettings(budget=400, window=8),
     "h2o": H2OSettings(heavy=200, recent=200),
     "window": WindowSettings(recent=400),
+    "random_slots": RandomSlotsSettings(budget=400),
 }
 SMALL: dict[str, Any] = {
     "snapkv": SnapKVSettings(budget=12, window=4),
     "h2o": H2OSettings(heavy=6, recent=6),
     "window": WindowSettings(n_sink=2, recent=10),
     "window-postprefill": WindowSettings(n_sink=2, recent=10, mode="postprefill"),
+    "random_slots": RandomSlotsSettings(budget=12),
 }
-SHARES: dict[str, Any] = {"snapkv": SnapKVSettings(budget=0.2, window=0.1), "h2o": H2OSettings()}
+SHARES: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=0.2, window=0.1),
+    "h2o": H2OSettings(),
+    "random_slots": RandomSlotsSettings(),
+}
 QUESTION = asks("Where does Ada live?")
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
@@ -115,7 +120,7 @@ def test_positions_go_on_where_the_text_stopped_whatever_was_evicted(name: str) 
     assert (kept.index[..., 1:] > kept.index[..., :-1]).all()
 
 
-@pytest.mark.parametrize("name", ["snapkv", "h2o", "window"])
+@pytest.mark.parametrize("name", ["snapkv", "h2o", "window", "random_slots"])
 def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
     lm, long = tiny_llama(), " ".join(TEXTS * 10)
     assert len(lm.encode(long)) > 2 * POSITIONS
@@ -134,20 +139,8 @@ def test_shares_grow_with_the_text(name: str) -> None:
     for count in (1, 2, 4):
         state = read(method, *TEXTS[:count])
         tokens = int(state.tensors["next"])
-        expected = tokens // 5 if name == "snapkv" else 2 * (tokens // 10)
+        expected = 2 * (tokens // 10) if name == "h2o" else tokens // 5
         assert state.tensors["keys"].shape[3] == expected
-
-
-@pytest.mark.parametrize("name", ["snapkv", "h2o"])
-def test_bytes_are_as_computed(name: str) -> None:
-    lm = tiny_llama()
-    method = make(name, SMALL[name], lm)
-    state = read(method, *TEXTS)
-    shape = shape_from(lm.config.to_dict(), "llama")
-    work = Workload(pieces=(31,) * 4, prompt_tokens=1, new_tokens=1)
-    cost = cost_of(name, vars(SMALL[name]), shape, work)
-    assert cost is not None
-    assert state.nbytes == cost.state_bytes
 
 
 def test_evicted_keys_have_no_influence() -> None:
@@ -169,6 +162,33 @@ def test_postprefill_drops_the_middle() -> None:
     assert held is not None
     assert state.tensors["index"].flatten().tolist() == [0, 1, *range(113, 123)]
     assert sum(t.shape[2] for t in held.keys_LBHPD) == 12 * method.lm.layers
+
+
+def kept_places(settings: RandomSlotsSettings) -> Tensor:
+    """int32 [L, H, P]"""
+    places: Tensor = read(RandomSlots(tiny_llama(), settings), *TEXTS).tensors["index"][:, 0]
+    return places
+
+
+def test_a_random_choice_is_its_own_for_every_head_and_seed_and_the_same_in_parts() -> None:
+    places = kept_places(RandomSlotsSettings(budget=12))
+    heads = places.flatten(0, 1).tolist()
+    assert all(head[0] == 0 for head in heads), "the first token always stays"
+    assert len({tuple(head) for head in heads}) == len(heads) > 1
+    assert not torch.equal(places, kept_places(RandomSlotsSettings(budget=12, seed=1)))
+    for parts in ({"chunk": 17}, {"join": False}, {"chunk": 9, "positions": "cache"}):
+        assert torch.equal(places, kept_places(RandomSlotsSettings(budget=12, **parts)))  # type: ignore[arg-type]
+
+
+def test_a_random_choice_prefers_no_place() -> None:
+    """Of 4,096 heads each keeps a fifth of 100 places: every place about 819 times, and neighbours no more often."""
+    stays = drawn(torch.arange(100)[None, None, None], 64, 64, seed=0).flatten(0, 2).argsort(-1).argsort(-1) >= 80
+    spread = (4096 * 0.2 * 0.8) ** 0.5
+    assert ((stays.sum(0) - 4096 * 0.2).abs() < 4 * spread).all()
+    neighbours = (stays[:, 1:] & stays[:, :-1]).float().mean()
+    assert abs(float(neighbours) - 0.2 * 19 / 99) < 0.002
+    chi_square = float(((stays.sum(0) - 4096 * 0.2) ** 2).sum()) / spread**2
+    assert 50 < chi_square < 160, "neither more even nor less than drawing gives"
 
 
 def test_settings_are_checked() -> None:

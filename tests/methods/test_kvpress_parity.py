@@ -1,4 +1,4 @@
-"""Against kvpress itself, where it is installed: what `snapkv` and `window` keep is what its presses keep."""
+"""Against kvpress itself, where it is installed: what `snapkv`, `window` and `kvzip` keep is what its presses keep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,11 +21,13 @@ from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.settings import SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.kvzip import KVzip
+from ttabench.methods.eviction.scores import tokens_of
+from ttabench.methods.eviction.settings import KVzipSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.kvpress.names import INSTALL
 
 pytestmark = pytest.mark.skipif(
@@ -83,8 +85,7 @@ def test_slots_hidden_from_heads_are_as_in_its_own_decoding(lm: LM, kvpress: Any
     method = make("kvpress:AdaKVPress(SnapKVPress?window_size=8)?alpha_safeguard=0.1", 20, lm)
     mine = asked(method, *TEXTS)
     full = asked(InContext(lm, InContextSettings()), *TEXTS)
-    hidden = read(method, *TEXTS).tensors["hidden"]
-    assert hidden.sum((1, 2, 3)).tolist() == [lm.kv_heads * (123 - 20)] * 2
+    assert read(method, *TEXTS).tensors["counts"].sum((1, 2)).tolist() == [lm.kv_heads * 20] * 2
     press = kvpress.AdaKVPress(kvpress.SnapKVPress(1 - 20.5 / 123, window_size=8), alpha_safeguard=0.1)
     ids = torch.tensor([[*lm.bos_ids, *lm.encode("\n\n".join(TEXTS))]])
     question = torch.tensor([lm.encode(QUESTION[0].prompt)])
@@ -107,24 +108,98 @@ def _with_positions(module: Any, args: Any, kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "reduced"),
+    "name",
     [
-        ("KnormPress", True),
-        ("TOVAPress", True),
-        ("ExpectedAttentionPress", True),
-        ("ObservedAttentionPress", True),
-        ("KeyRerotationPress(StreamingLLMPress)", True),
-        ("CriticalKVPress(KnormPress)", True),
-        ("CriticalAdaKVPress(KnormPress)", False),
+        "KnormPress",
+        "TOVAPress",
+        "ExpectedAttentionPress",
+        "ObservedAttentionPress",
+        "KeyRerotationPress(StreamingLLMPress)",
+        "CriticalKVPress(KnormPress)",
     ],
 )
-def test_presses_keep_their_budget(lm: LM, name: str, reduced: bool) -> None:
+def test_presses_keep_their_budget(lm: LM, name: str) -> None:
     method = make(f"kvpress:{name}", 40, lm)
     state = read(method, *TEXTS)
-    assert state.tensors["keys"].shape[3] == (40 if reduced else 123)
+    assert state.tensors["keys"].shape[3] == 40
     assert state.tensors["next"].tolist() == [40 if name.startswith("KeyRerotation") else 123]
-    assert state.labels == {"cache_reduced": reduced, "needs_eager": name.startswith("Observed")}
+    assert state.labels == {"cache_reduced": True, "needs_eager": name.startswith("Observed")}
     assert asked(method, *TEXTS).isfinite().all()
+
+
+@pytest.mark.parametrize("chunk", [2048, 50])
+@pytest.mark.parametrize("budget", [0.25, 0.5, 40])
+@pytest.mark.parametrize(
+    ("score", "press"),
+    [
+        ("max", "KVzipPress?chunk_size={}"),
+        ("plus", "KVzipPress?kvzip_plus_normalization=true&chunk_size={}"),
+        ("grad", "KVgradPress?chunk_size={}"),
+    ],
+)
+def test_kvzip_keeps_what_its_press_does_not_hide(
+    lm: LM, press: str, score: Literal["max", "plus", "grad"], budget: int | float, chunk: int
+) -> None:
+    """Not of presses that are `layerwise`: they share a layer's budget out over heads, `uniform` gives each as much."""
+    theirs = make(f"kvpress:{press.format(chunk)}", budget, lm)
+    ours = KVzip(lm, KVzipSettings(score=score, budget=budget, repeat_chunk=chunk))
+    found, expected = (read(method, *TEXTS).tensors for method in (ours, theirs))
+    assert int(expected["counts"].sum()) == lm.layers * lm.kv_heads * int(tokens_of(budget, torch.tensor([123])))
+    assert len(set(expected["counts"].flatten().tolist())) > 1
+    for part in ("counts", "index", "next"):
+        assert torch.equal(found[part], expected[part])
+    torch.testing.assert_close(asked(ours, *TEXTS), asked(theirs, *TEXTS), **NOISE)
+
+
+@pytest.mark.parametrize("budget", [0.25, 0.5, 40])
+@pytest.mark.parametrize(
+    ("name", "eager", "alike"),
+    [
+        ("AdaKVPress(KnormPress)", False, "layers"),
+        ("CriticalAdaKVPress(KnormPress)", False, "layers"),
+        ("KVzipPress?layerwise=true", False, "layers"),
+        ("KVzipPress", False, "none"),
+        ("KVgradPress", False, "none"),
+        ("KVComposePress", True, "heads"),
+        ("KVComposePress?structured=false", True, "none"),
+    ],
+)
+def test_presses_share_out_their_budget_exactly(
+    lm: LM, name: str, budget: int | float, eager: bool, alike: str
+) -> None:
+    method = make(f"kvpress:{name}", budget, lm)
+    state = read(method, *TEXTS)
+    kept = int(tokens_of(budget, torch.tensor([123])))
+    assert state.tensors["keys"].numel() == lm.layers * lm.kv_heads * kept * lm.head_dim
+    if alike != "heads" or "counts" in state.tensors:  # of one of the models it happens to keep as many in both layers
+        counts_LH = state.tensors["counts"][:, 0]
+        assert (len(set(counts_LH.sum(1).tolist())) == 1) is (alike == "layers")
+        assert bool((counts_LH == counts_LH[:, :1]).all()) is (alike == "heads")
+    assert state.tensors["next"].tolist() == [123]
+    assert state.labels == {"cache_reduced": True, "needs_eager": eager}
+    assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
+
+
+def test_the_model_is_left_as_it_was(lm: LM) -> None:
+    def traces() -> list[Any]:
+        modules = [lm.model, lm.decoder, *(block.self_attn for block in lm.decoder.layers)]  # type: ignore[union-attr]
+        hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
+        parts = [
+            sorted({*vars(module)} - {"masked_key_indices"}) for module in modules
+        ]  # any attention it wraps sets it
+        return [hooks, parts, lm.model.config._attn_implementation]
+
+    full, before = asked(InContext(lm, InContextSettings()), *TEXTS), traces()
+    for name in ("KVzipPress", "KVgradPress", "KVComposePress", "KVComposePress?structured=false"):
+        read(make(f"kvpress:{name}", 40, lm), *TEXTS)
+        assert traces() == before
+        with pytest.raises(UserError, match=r"exceeds the 512 positions of .* a second time"):
+            read(make(f"kvpress:{name}", 40, lm), *TEXTS * 4)
+        with pytest.raises(UserError, match=r"exceeds the 512 positions of [^;]*\."):
+            read(make(f"kvpress:{name}", 40, lm), *TEXTS * 5)
+        assert traces() == before
+    assert torch.equal(asked(InContext(lm, InContextSettings()), *TEXTS), full)
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -134,8 +209,15 @@ def test_presses_keep_their_budget(lm: LM, name: str, reduced: bool) -> None:
         ("SnapKVPress?windowsize=3", "Did you mean 'window_size'"),
         ("AdaKVPress", r"kvpress:AdaKVPress\(SnapKVPress\)"),
         ("AdaKVPress(SimLayerKVPress)", "AdaKVPress requires a ScorerPress"),
-        ("KVzipPress", "only presses that read the text in one pass"),
-        ("DecodingPress(StreamingLLMPress)", "only presses that read the text in one pass"),
+        ("DecodingPress(StreamingLLMPress)", "evicts while the answer is generated"),
+        ("PrefillDecodingPress(KVzipPress)", "evicts while the answer is generated"),
+        ("CompressionRatioDecodingPress(KnormPress)", "evicts while the answer is generated"),
+        (
+            "ComposedPress(KVComposePress,KnormPress)",
+            "KVComposePress reads the text several times, which ComposedPress",
+        ),
+        ("FinchPress", "needs the question behind the text"),
+        ("RestoreKVPress", "loads a LoRA into the model and leaves it there"),
         ("SnapKVPress?compression_ratio=0.5", "--set budget=0.5"),
     ],
 )
@@ -144,9 +226,19 @@ def test_what_is_not_offered_is_said(name: str, complaint: str) -> None:
         make(f"kvpress:{name}", 40)
 
 
-def test_uneven_layers_and_short_texts_are_refused() -> None:
-    with pytest.raises(UserError, match="in one layer and"):
-        read(make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0.5,0.25"), *TEXTS)
+def test_layers_may_keep_unequal_numbers(lm: LM) -> None:
+    method = make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0.5,0", lm=lm)
+    counts = read(method, *TEXTS).tensors["counts"][:, 0]
+    assert counts.tolist() == [[61] * lm.kv_heads, [123] * lm.kv_heads]
+    whole = make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0,0", lm=lm)
+    full = asked(InContext(lm, InContextSettings()), *TEXTS)
+    torch.testing.assert_close(asked(whole, *TEXTS), full, **NOISE)
+    assert (asked(method, *TEXTS) - full).abs().max() > 1e-2
+
+
+def test_short_texts_and_missing_weights_are_refused() -> None:
+    with pytest.raises(UserError, match=r"FastKVzipPress cannot compress .*The gates for the given model are not"):
+        read(make("kvpress:FastKVzipPress", 20), *TEXTS)
     with pytest.raises(UserError, match=r"cannot compress these 31 tokens \(Query length 31 should be greater"):
         read(make("kvpress:SnapKVPress", 20), TEXTS[0] + ".")
 

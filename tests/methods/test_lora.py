@@ -24,17 +24,18 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.verbs.scoring import nll, token_logprobs
 from ttabench.methods import checkpoints
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
-from ttabench.methods.peft_export import exportable, save_lora
+from ttabench.methods.parts.trained import shaped
+from ttabench.methods.peft_weights import exportable, save_lora
 from ttabench.methods.registry import find
 from ttabench.methods.states import load_state, save_state
+from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
-from ttabench.methods.templora.settings import TempLoraSettings
 from ttabench.methods.trainable import answer_loss
 from ttabench.run.base_model import merge_checkpoint
 
@@ -90,8 +91,9 @@ def test_first_step_is_adams_by_hand() -> None:
     norm = torch.cat([grad.flatten() for grad in grads if grad is not None]).norm()
     assert float(norm) > settings.clip
     state = read(method, TEXTS[0])
-    for name, (a, b) in method._factors(state.tensors["factors"]).items():
-        for after, before in zip((a[0], b[0]), factors[name], strict=True):
+    parts = shaped(state.tensors["factors"][0], method._factors.layout)
+    for name, pair in factors.items():
+        for after, before in zip((parts[f"{name}.a"], parts[f"{name}.b"]), pair, strict=True):
             grad = before.grad * settings.clip / norm
             wanted = before - settings.lr * grad / (grad.abs() + settings.eps)
             torch.testing.assert_close(after, wanted, atol=1e-5, rtol=1e-4)
@@ -99,20 +101,13 @@ def test_first_step_is_adams_by_hand() -> None:
 
 @pytest.mark.parametrize("prefix", [1, 8, 400])
 def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> None:
-    """The query brings the token that its answer is predicted from; rows of other lengths keep their own newest."""
+    """The query brings the token that its answer is predicted from."""
     lm = tiny_llama()
     method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
-    state = method.adapt(method.begin(2), [[*observes("Ada."), *observes(TEXTS[0])]])
-    patch = method.patch(state, [])
-    texts = [piece_ids(lm, piece, first=True) for piece in observes("Ada.", TEXTS[0])]
-    wanted = [text[max(0, len(text) - prefix + 1) :] if prefix > 1 else [] for text in texts]
-    if prefix == 1:
-        assert patch.tokens_BT is None
-        return
-    assert patch.tokens_BT is not None
-    assert patch.tokens_mask_BT is not None
-    held = [row[mask].tolist() for row, mask in zip(patch.tokens_BT, patch.tokens_mask_BT, strict=True)]
-    assert held == wanted
+    patch, (text,) = method.patch(read(method, TEXTS[0]), []), observes(TEXTS[0])
+    ids = piece_ids(lm, text, first=True)
+    held = [] if patch.tokens_BT is None else patch.tokens_BT[0].tolist()
+    assert held == ids[max(0, len(ids) - prefix + 1) :]
 
 
 def test_a_new_reader_knows_nothing_of_the_one_before() -> None:
@@ -303,35 +298,12 @@ def test_what_was_trained_is_no_state_of_the_context(
     assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes
 
 
-@pytest.mark.parametrize("prefix", [0, 8])
-@pytest.mark.parametrize("room", [0, 2**40])
-def test_rows_train_together_as_each_alone(prefix: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of other lengths, one of a single token, a row that ends early; room for one row of a step, or for all.
-
-    At a rate where float noise in gradients near zero, which Adam scales up to the rate, stays below the tolerance.
-    """
-    monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
-    lm = tiny_llama()
-    method = TempLora(lm, replace(TINY, prefix=prefix, dropout=0.2, lr=2e-3, schedule="units2"))
-    texts = [[TEXTS[0], TEXTS[1], TEXTS[2]], [TEXTS[3][:5], "", TEXTS[0] + TEXTS[1]], ["a", TEXTS[2], ""]]
-    rows = [[Observe(text=text, joiner="") for text in row] for row in texts]
-    together = method.adapt(method.begin(3), [list(pieces) for pieces in zip(*rows, strict=True)])
-    together = method.adapt(together, [observes(*TEXTS[:3])])
-    for number, row in enumerate(rows):
-        alone = method.adapt(method.begin(1), [[piece] for piece in row])
-        alone = method.adapt(alone, [observes(TEXTS[number])])
-        for name, wanted in alone.tensors.items():
-            torch.testing.assert_close(together.tensors[name][number], wanted[0], atol=1e-5, rtol=0)
-        assert together.meta["tokens_read"][number] == alone.meta["tokens_read"][0]
-    assert float((together.tensors["factors"][0] - together.tensors["factors"][1]).abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    kept = recompute._Kept.put
-    monkeypatch.setattr(recompute._Kept, "put", lambda *given: entered.append(given[1]) or kept(*given))
+    plain = recompute.checkpoint
+    monkeypatch.setattr(recompute, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]
@@ -379,9 +351,9 @@ def test_demonstrations_of_a_chat_that_stand_alone_begin_it(monkeypatch: pytest.
     method = TempLora(lm, replace(TINY, by="epoch", prefix=0, epochs=1))
     plain = method._backward
 
-    def watched(factors: Any, items: list[Any], seeds: list[int]) -> list[bool]:
-        learned.extend(items)
-        return plain(factors, items, seeds)
+    def watched(factors: Any, item: Any, seed: int) -> bool:
+        learned.append(item)
+        return plain(factors, item, seed)
 
     monkeypatch.setattr(method, "_backward", watched)
     turns = [Observe(text=f"q{i} a{i}", turns=(f"q{i}", f"a{i}")) for i in range(3)]

@@ -17,7 +17,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.mac.t5 import config_of, word_size
-from ttabench.methods.parts.sentences import MODULE, REQUIREMENT
+from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 
 SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
 ONE_STACK = ["encoder", "decoder"]

@@ -20,12 +20,10 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Stopped
-from ttabench.methods.online.cpt import Cpt
-from ttabench.methods.online.losses import weighted_loss
-from ttabench.methods.online.method import Uniform
+from ttabench.methods.online.method import Cpt, Uniform, weighted_loss
 from ttabench.methods.online.settings import CptSettings, UniformSettings
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_export import exportable, save_lora
+from ttabench.methods.peft_weights import exportable, save_lora
 from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
@@ -111,12 +109,6 @@ def test_the_padded_normaliser_is_the_mean_over_a_padded_text() -> None:
     )
 
 
-def test_the_order_of_documents_matters() -> None:
-    method = Uniform(tiny_gpt2(), PLAIN)
-    one, other = read(method, *TEXTS), read(method, *TEXTS[::-1])
-    assert not torch.equal(one.tensors["weights"], other.tensors["weights"])
-
-
 def test_dropout_is_drawn_from_the_seed_and_over_after_a_step() -> None:
     lm = tiny_gpt2()
     found = [read(Uniform(lm, replace(PLAIN, dropout=on, seed=seed)), *TEXTS)
@@ -151,12 +143,11 @@ def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read
     assert session._state.meta == kept.meta
 
 
-def test_one_reader_at_a_time_unless_restricted() -> None:
+def test_one_reader_at_a_time() -> None:
     with pytest.raises(UserError, match="reads for one reader, not 3"):
         Uniform(tiny_gpt2(), PLAIN).begin(3)
     method = Uniform(tiny_gpt2(), replace(PLAIN, restrict="lora", rank=2))
-    assert method.begin(3).rows == 3
-    assert method.patch(method.begin(3), []) == Patch()
+    assert method.patch(method.begin(1), []) == Patch()
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -181,19 +172,6 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
     assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
 
 
-def test_cpt_shuffles_by_its_seed_and_anew_in_each_pass() -> None:
-    documents = list(range(32))
-    first, other = (
-        list(
-            Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2, batch=32, seed=seed)).lessons(documents, 0)
-        )
-        for seed in (0, 1)
-    )
-    assert first[0] != first[1]
-    assert first != other
-    assert all(sorted(numbers) == documents for numbers in (*first, *other))
-
-
 def test_cpt_says_that_later_documents_had_passes_of_their_own() -> None:
     method = Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2))
     state = read_together(method, *TEXTS[:2])
@@ -210,11 +188,6 @@ def test_cpt_keeps_nothing_of_a_run_that_it_stopped_in() -> None:
         session.flush()
     assert session.pending == 3
     assert not session._state.tensors
-
-
-def test_cpt_without_a_token_to_predict_takes_no_step() -> None:
-    state = read_together(Cpt(tiny_gpt2(), CptSettings()), "", "")
-    assert state.tensors["steps"].tolist() == [0]
 
 
 @pytest.mark.parametrize(("changes", "wrong"), [({"epochs": 0}, "epochs must be at least 1"), ({"batch": 0}, "batch")])

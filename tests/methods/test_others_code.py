@@ -28,6 +28,10 @@ icl = notebook:NOTEBOOK
 
 [ttabench.readers]
 pairs = notebook.pairs:read
+
+[ttabench.metrics]
+opening = notebook.metrics:opening
+adrift = notebook.metrics:opening_of
 """
 FILE = '''
 from dataclasses import replace
@@ -113,6 +117,8 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(typed: Any,
     assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "facts")
     assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"]["method"])
     assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"]["reader"])
+    assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"]["metric opening"])
+    assert "opening" in {row["metric"] for row in run["rows"]}, "the card names it"
     (again,) = good(typed("eval", *words))["runs"]
     assert again["id"] == run["id"]
     good(typed("eval", "--method", "none", *FACTS, "--out", tmp_path / "runs", "--json"))
@@ -136,6 +142,11 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(typed: Any,
         (("--method", "notebok"), "Did you mean 'notebook'"),
         (("--method", "notebook", "--set", "tokens=0"), "Settings of notebook: tokens must be at least 1, got 0"),
         (("--method", "notebook", "--preset", "long"), "Unknown preset 'long'"),
+        (
+            ("--metric", "adrift"),
+            "ttabench.metrics 'adrift' of notebook==1.2 takes (prediction), not (prediction, ask)",
+        ),
+        (("--metric", "openning"), "Did you mean 'opening'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

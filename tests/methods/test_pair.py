@@ -13,7 +13,7 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, teach, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask
 from ttabench.cost import Workload, shape_of
 from ttabench.cost.load import closed_book
 from ttabench.lm.model import LM, load
@@ -25,8 +25,8 @@ from ttabench.methods.registry import cost_of, find, is_file, parts_of
 from ttabench.methods.session import Session
 from ttabench.methods.settings import describe_settings
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ASSETS, resolve_method
-from ttabench.run.state_control import replaced
+from ttabench.run.resolve import ADAPTERS, resolve_method
+from ttabench.run.runner import replaced
 
 QUESTION = asks("Where does Ada live?")
 
@@ -232,7 +232,7 @@ def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path
     assert name == ""
     assert notes == ["mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"]
     own = tmp_path / "own"
-    shutil.copytree(ASSETS / "adapters" / "nano" / "mac-streamingqa", own)
+    shutil.copytree(ADAPTERS / "nano" / "mac-streamingqa", own)
     assert resolved(checkpoint=str(own)) == (str(own), [])
     words = ("eval", "--method", "rag+templora", "--task", "streamingqa", "--checkpoint", own)
     assert "is a checkpoint of mac. Use --method mac, or mac with others" in one_line(ttabench(*words))
@@ -261,27 +261,3 @@ def test_a_file_takes_part_and_may_have_the_sign_in_its_name(ttabench: Command, 
     ran = ttabench("check", f"rag+{file}")
     assert ran.code == 0
     assert "rag+tail passes" in ran.out
-
-
-def test_a_pair_is_profiled_on_paper(ttabench: Command) -> None:
-    words = ("profile", "--analytic", "--methods", "none,rag,mac,rag+mac", "--prefill", "1k", "--json")
-    (rows,) = ttabench(*words).json().values()
-    state = {row["method"]: row["state_bytes"] for row in rows}
-    assert state["rag+mac"] == state["rag"] + state["mac"] > 0
-
-
-def test_a_run_of_both(ttabench: Command) -> None:
-    ran = ttabench("eval", "--method", "rag+window", "--task", "streamingqa", "--limit", "8", "--json").json()["runs"]
-    (run,) = ran
-    assert run["config"]["method"] == "rag+window"
-    assert run["method"]["looks_at_question"] is True
-    f1 = next(row["value"] for row in run["rows"] if row["metric"] == "f1")
-    assert f1 > 0.5
-
-
-def test_pieces_are_read_by_all(lm: LM) -> None:
-    pair = paired("rag+window", lm)
-    state = pair.adapt(pair.begin(1), [[Observe(text="Ada lives.")]])
-    counts = [pair.state_of(state, label).meta["tokens_read"] for label in pair.spec.labels]
-    assert counts == [[10], [10]]
-    assert state.meta["tokens_read"] == [10]

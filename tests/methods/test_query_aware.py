@@ -12,15 +12,13 @@ from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.cost import Workload, shape_from
 from ttabench.lm.model import LM
 from ttabench.lm.verbs.scoring import choose
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.settings import SnapKVSettings
 from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
-from ttabench.methods.registry import cost_of
 
 SMALL = SnapKVSettings(budget=20, window=6, query_aware=True)
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
@@ -92,17 +90,3 @@ def test_a_question_without_room_is_the_users_error() -> None:
     state = read(method, "x" * (POSITIONS - 10))
     with pytest.raises(UserError, match="exceeds the 512 positions"):
         method.patch(state, asks("Is this too long?"))
-
-
-def test_bytes_are_as_computed() -> None:
-    lm = tiny_llama()
-    state = read(SnapKV(lm, SMALL), *TEXTS)
-    read_tokens = int(state.tensors["next"])
-    work = Workload(pieces=(read_tokens - len(lm.bos_ids),), prompt_tokens=10, new_tokens=1)
-    shape = shape_from(lm.config.to_dict(), "llama")
-    aware, plain = (cost_of("snapkv", vars(replace(SMALL, query_aware=value)), shape, work) for value in (True, False))
-    assert aware is not None
-    assert plain is not None
-    assert state.nbytes == aware.state_bytes > plain.state_bytes
-    assert aware.ask_flops > plain.ask_flops + shape.forward(work.prompt_tokens, read_tokens)
-    assert aware.adapt_flops < plain.adapt_flops

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,14 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.cost import Workload, shape_of
-from ttabench.lm.model import LM, load
+from ttabench.lm.model import LM
 from ttabench.lm.patch import State
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
-from ttabench.methods.parts.ragged import appended, items
-from ttabench.methods.rag.bm25 import Bm25, words_of
-from ttabench.methods.rag.cost import cost
-from ttabench.methods.rag.method import Rag, best
-from ttabench.methods.rag.settings import RagSettings
-from ttabench.methods.rag.texts import packed, unpacked
+from ttabench.methods.rag import RagSettings
+from ttabench.methods.rag.method import Bm25, Rag, best, packed, unpacked, words_of
 from ttabench.methods.session import Session
 from ttabench.methods.states import load_state, save_state
-from ttabench.run.plan import make_plan
-from ttabench.run.request import RunRequest
 
 TEXTS = (
     "Ada Voss lives in Port Ansel.",
@@ -149,7 +141,7 @@ def test_weights_are_computed_once_for_a_state(lm: LM, monkeypatch: pytest.Monke
             made.append(len(words))
             super().__init__(words, **settings)
 
-    monkeypatch.setattr("ttabench.methods.rag.bm25.Bm25", Counted)
+    monkeypatch.setattr("ttabench.methods.rag.method.Bm25", Counted)
     session = Session(lm, Rag(lm, RagSettings()))
     session.read(observed(*TEXTS[:3]))
     for number in range(3):
@@ -176,20 +168,6 @@ def test_bytes_are_those_of_texts_words_and_sizes(lm: LM) -> None:
     assert state.nbytes == sum(map(len, TEXTS)) + 8 * words + 2 * 4 * len(TEXTS)
 
 
-def test_bytes_of_english_are_near_those_on_paper() -> None:
-    nano = load("nano", device="cpu")
-    plan = make_plan(RunRequest(method="rag", task="streamingqa"), seed=0)
-    pieces = next(iter(plan.task.episodes(nano))).observes()
-    method = Rag(nano, RagSettings())
-    state = method.adapt(method.begin(1), [[piece] for piece in pieces])
-    shape = shape_of("nano")
-    assert shape is not None
-    work = Workload(pieces=(state.meta["tokens_read"][0],), prompt_tokens=8, new_tokens=4)
-    paper = cost(replace(method.settings, document_tokens=10**6), shape, work)
-    assert paper is not None
-    assert paper.state_bytes == pytest.approx(state.nbytes, rel=0.3)
-
-
 def test_a_long_document_keeps_its_first_tokens(lm: LM) -> None:
     method = Rag(lm, RagSettings(document_tokens=14))
     state = read(method, "Ada Voss lives in Port Ansel.", "Short one.")
@@ -214,18 +192,6 @@ def test_a_long_document_keeps_its_first_tokens(lm: LM) -> None:
 )
 def test_a_piece_comes_back_from_its_bytes(piece: Observe) -> None:
     assert unpacked(packed(piece)) == piece
-
-
-def test_items_of_rows_of_different_number_and_length() -> None:
-    def made(*words: bytes) -> list[torch.Tensor]:
-        return [torch.tensor(list(word), dtype=torch.uint8) for word in words]
-
-    once = appended({}, "texts", [made(b"Ada", b""), []])
-    twice = appended(once, "texts", [[], made(b"Cy", b"Dido", b"E")])
-    assert [bytes(item.tolist()) for item in items(twice, "texts", 0)] == [b"Ada", b""]
-    assert [bytes(item.tolist()) for item in items(twice, "texts", 1)] == [b"Cy", b"Dido", b"E"]
-    assert items(once, "texts", 1) == items({}, "texts", 0) == []
-    assert appended({}, "texts", [[], []]) == {}
 
 
 def test_a_stored_index_of_other_weights_of_words_is_refused(lm: LM, tmp_path: Path) -> None:

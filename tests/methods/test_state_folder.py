@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ from safetensors.torch import load_file
 
 from tests.conftest import Command, Ran, one_line
 from ttabench.core.digests import digest
-from ttabench.core.errors import UserError
 from ttabench.lm.patch import State
-from ttabench.methods import state_folder
-from ttabench.methods.state_folder import WHOLE, StateFolder
-from ttabench.methods.states import load_state, save_state
+from ttabench.methods.states import StateFolder, save_state
 
 BELONGS = {"method": "icl", "model": "m", "fingerprint": "f", "checkpoint": "", "settings": {}}
 Adapt = Callable[..., Ran]
@@ -89,19 +85,6 @@ def test_files_beside_a_state_stay(adapt: Adapt, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_what_somebody_else_left_half_written_stays(adapt: Adapt, tmp_path: Path, force: tuple[str, ...]) -> None:
-    (tmp_path / "out" / ".backup.part").mkdir(parents=True)
-    mine = {".movie.mkv.part": b"mine", ".backup.part/letters.txt": b"mine", ".whole": b"mine"}
-    for name, content in mine.items():
-        (tmp_path / "out" / name).write_bytes(content)
-    if force:
-        assert adapt(*force).code == 0
-    else:
-        assert "out holds .backup.part, which is of no adapted state" in one_line(adapt())
-    assert contents(tmp_path / "out").items() >= mine.items()
-
-
 def test_a_lora_that_was_trained_further_is_the_users(adapt: Adapt, tmp_path: Path) -> None:
     peft = Path(adapt(method="templora").json()["peft"])
     (peft / "adapter_model.safetensors").write_bytes(b"trained further")
@@ -141,48 +124,6 @@ def test_a_lock_does_not_change_what_a_folder_holds(tmp_path: Path) -> None:
     assert digest(tmp_path) == before
 
 
-def write(folder: StateFolder, value: float, lora: str = "") -> None:
-    def peft(inside: Path) -> None:
-        inside.mkdir()
-        (inside / "adapter_model.safetensors").write_text(lora)
-
-    with folder.held():
-        folder.write(state(value), BELONGS, peft if lora else None)
-
-
-class KilledError(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("moves", range(4))
-def test_a_kill_between_renames_is_made_good_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
-    """After so many renames of the second state (header, tensors, peft): the state is there, and nothing is lost."""
-    out, move, left = tmp_path / "out", state_folder.moved, moves
-    write(StateFolder(out), 1.0, "one")
-
-    def dying(path: Path, target: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KilledError
-        move(path, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(state_folder, "moved", dying)
-        with suppress(KilledError):
-            write(StateFolder(out, force=True), 2.0, "two")
-    if moves == 1:  # the header is of the second state, the tensors of the first
-        with pytest.raises(UserError, match="do not belong together"):
-            load_state(out, BELONGS)
-    with StateFolder(out, force=True).held():
-        pass
-    assert float(load_state(out, BELONGS).tensors["memory"][0]) == 2.0
-    assert (out / "peft" / "adapter_model.safetensors").read_text() == "two"
-    assert not (out / WHOLE).exists()
-
-
 def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
     first = adapt(method="templora")
     before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
@@ -196,31 +137,6 @@ def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
     (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
     assert "Replace it with --force" in one_line(adapt(method="templora"))
     assert adapt("--force", method="templora").json() == first.json()
-
-
-def test_somebody_elses_file_is_not_replaced_by_what_a_kill_left(tmp_path: Path) -> None:
-    write(StateFolder(tmp_path / "made"), 1.0)
-    out = tmp_path / "out"
-    out.mkdir()
-    (tmp_path / "made").rename(out / WHOLE)
-    (out / "state.safetensors").write_text("mine")
-    with pytest.raises(UserError, match=r"state\.safetensors is of no adapted state"), StateFolder(out).held():
-        pass
-    assert (out / "state.safetensors").read_text() == "mine"
-
-
-def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "kept").write_text("kept")
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / WHOLE).symlink_to(precious)
-    write(StateFolder(out), 1.0)
-    assert contents(precious) == {"kept": b"kept"}
-    (out / ".state.safetensors.tmp").symlink_to(precious / "kept")
-    save_state(out, state(2.0), BELONGS)
-    assert contents(precious) == {"kept": b"kept"}
 
 
 def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
-from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.verbs.scoring import token_logprobs
-from ttabench.methods.streamadapter.chunk_state import ChunkMapper, absorbed
 from ttabench.methods.streamadapter.method import StreamAdapter
+from ttabench.methods.streamadapter.networks import ChunkMapper, absorbed
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import training_item
 from ttabench.profiling.counting import Counter
@@ -120,16 +119,6 @@ def test_deltas_are_those_of_the_equations() -> None:
         torch.testing.assert_close(x @ delta.a_BRI[0].T @ delta.b_BOR[0].T, wanted, **CLOSE)
 
 
-def test_one_chunk_does_not_see_the_gates() -> None:
-    made, other = mapper(), mapper()
-    with torch.no_grad():
-        other.gate_bias.fill_(-50.0)
-    keys, values, zero = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.zeros(1, *made.shape)
-    one = absorbed(zero, *made.summaries(keys, values, 8))
-    torch.testing.assert_close(one, absorbed(zero, *other.summaries(keys, values, 8)))
-    torch.testing.assert_close(one, made.summaries(keys, values, 8)[0][:, 0])
-
-
 @pytest.mark.parametrize(("bias", "wanted"), [(1e4, "sum"), (-1e4, "last")])
 def test_gates_at_their_ends(bias: float, wanted: str) -> None:
     """Open gates add chunks up; shut ones leave the last."""
@@ -211,19 +200,6 @@ def test_texts_read_together_are_one_text_and_leave_a_state_of_one_size() -> Non
     assert read(method, *TEXTS).nbytes == together.nbytes == read(method, TEXTS[0]).nbytes
 
 
-@pytest.mark.parametrize("changes", [{}, {"keep_cache": True}])
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_a_row_alone_equals_the_row_in_a_batch(make: Any, changes: dict[str, Any]) -> None:
-    method = taught(make(), **changes)
-    first, second = [TEXTS[0], "Gulls.", TEXTS[2] + TEXTS[3]], ["Terns!", TEXTS[1] + TEXTS[1], TEXTS[0]]
-    state = method.adapt(method.adapt(method.begin(3), [observes(*first)]), [observes(*second)])
-    together = lowranks(method.patch(state, asks(*PROMPTS)))
-    for row in range(3):
-        alone = lowranks(method.patch(read(method, first[row], second[row]), asks(PROMPTS[row])))
-        for one, other in zip(together, alone, strict=True):
-            torch.testing.assert_close(one[row], other[0], **CLOSE)
-
-
 def test_untaught_deltas_are_zero_and_stay_out_of_the_way() -> None:
     lm = tiny_llama()
     method = StreamAdapter(lm, TINY)
@@ -277,22 +253,6 @@ def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     patch = method.patch(read(method, "Ada lives here."), asks(PROMPTS[0]))
     plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.")]))
     torch.testing.assert_close(logits(lm, patch), logits(lm, plain), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("queries", "share"), [(16, 4.99), (32, 5.55), (64, 6.66), (128, 8.81)])
-def test_parameters_on_tinyllama_are_the_papers(queries: int, share: float) -> None:
-    """Table 6: learnable parameters as a share of all, counted on the mappers themselves."""
-    config = ARCHITECTURES["tinyllama-1.1b"].config
-    hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    heads, size = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
-    wide = heads * size
-    sizes = [(hidden, hidden), (hidden, wide), (hidden, wide), (hidden, hidden), (hidden, inner), (hidden, inner),
-             (inner, hidden)]  # fmt: skip
-    with torch.device("meta"):
-        made = ChunkMapper(sizes, heads=heads, head_dim=size, queries=queries, down=32, temperature=16.0)
-    new, base = layers * sum(p.numel() for p in made.parameters()), 1_100_048_384
-    assert round(100 * new / (base + new), 2) == pytest.approx(share, abs=0.011)
-    assert new == {16: 57_736_602, 32: 64_675_226, 64: 78_552_474, 128: 106_306_970}[queries]
 
 
 def test_gradients_stop_at_the_window_before_unless_asked() -> None:

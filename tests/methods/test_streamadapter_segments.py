@@ -18,8 +18,7 @@ from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.methods.streamadapter import segments
-from ttabench.methods.streamadapter.judged import compared, judged
-from ttabench.methods.streamadapter.method import StreamAdapter
+from ttabench.methods.streamadapter.method import StreamAdapter, compared, judged
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.training.loop import TrainConfig, train
 
@@ -108,50 +107,6 @@ def test_gradients_are_those_of_the_whole_graph(make: type) -> None:
     assert all(float(each.abs().max()) > 1e-6 for each in wanted.values())
 
 
-def test_memory_is_that_of_one_segment() -> None:
-    """What autograd holds at a time grows by the small chain of states, not by the activations of a segment."""
-    ours, graphs = ([_held(taught(tiny_llama()), count, plain=plain) for count in (2, 8)] for plain in (False, True))
-    assert ours[1] - ours[0] < (graphs[1] - graphs[0]) / 3, "most of it queries and keys of the tiny mappers"
-    assert ours[0] < graphs[0]
-
-
-def _held(method: StreamAdapter, count: int, *, plain: bool = False) -> int:
-    """Peak bytes of tensors that autograd saves, shared storages counted once."""
-    alive: dict[int, int] = {}
-    peak = 0
-
-    class Held:
-        def __init__(self, tensor: Tensor) -> None:
-            self.tensor, self.key = tensor, tensor.untyped_storage().data_ptr()
-            alive[self.key] = alive.get(self.key, 0) + 1
-            sizes[self.key] = tensor.untyped_storage().nbytes()
-            nonlocal peak
-            peak = max(peak, sum(sizes[key] for key, users in alive.items() if users))
-
-        def __del__(self) -> None:
-            alive[self.key] -= 1
-
-    sizes: dict[int, int] = {}
-    ids, h = torch.tensor([text(count * SEGMENT + 1)]), method.networks.empty(1)["h"]
-    with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
-        if plain:
-            plainly(method, h, ids)[0].mean().backward()  # type: ignore[no-untyped-call]
-        else:
-            segments.learned(method.networks, h, ids, SEGMENT, 1.0)
-    return peak
-
-
-def test_texts_are_cut_into_stretches_that_meet() -> None:
-    method = taught(tiny_llama())
-    found = list(method.training_steps([[book(150), book(130, 1)]]))
-    assert [row.start for row, _ in found] == [0, 48, 96]
-    for number, (seed, tokens) in enumerate(((0, 150), (1, 130))):
-        ids = text(tokens, seed)
-        assert tuple(segments.sequence_ids(method.lm, book(tokens, seed))) == ids
-        pieces = [step[number].observes()[0].ids for step in found]
-        assert pieces == [ids[0:49], ids[48:97], ids[96:129]], "both as long as the shorter allows"
-
-
 def test_the_state_goes_on_from_step_to_step() -> None:
     lm = tiny_llama()
     method = taught(lm)
@@ -215,15 +170,6 @@ def test_centred_states_of_two_texts_have_less_in_common() -> None:
             h = plainly(method, method.networks.empty(2)["h"], ids)[1]
         likeness[centred] = float(torch.cosine_similarity(h[:, 0].flatten(), h[:, 1].flatten(), dim=0))
     assert likeness[True] < likeness[False] - 0.1
-
-
-def test_gates_begin_with_memories_of_several_lengths() -> None:
-    method = StreamAdapter(tiny_llama(), replace(TINY, gate_bias=-0.4, gate_spread=1.6))
-    first, second = (mapper.gate_bias.tolist() for mapper in method.networks.mappers)
-    assert first == pytest.approx([-2.0 + 3.2 * i / 6 for i in range(7)])
-    assert second == pytest.approx(first[::-1])
-    chunks = [1 / (1 - torch.sigmoid(torch.tensor(b)).item() ** (1 / 16)) for b in (0.0, first[0], first[-1])]
-    assert chunks == pytest.approx([23.6, 8.0, 61.3], abs=0.3)
 
 
 def books() -> Iterator[list[Episode]]:

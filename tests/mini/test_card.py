@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import pytest
 
+from results.nano_recipe.card import card
+from results.nano_recipe.far import FAR
+from results.nano_recipe.figures import QUESTIONS, Worlds, answering
+from results.nano_recipe.lessons import STAGES
 from ttabench.lm.model import LM, load
 from ttabench.mini import qa
-from ttabench.mini.card import card
-from ttabench.mini.far import FAR
-from ttabench.mini.figures import QUESTIONS, Worlds, answering
-from ttabench.mini.lessons import STAGES
 
 
 @pytest.fixture(scope="module")

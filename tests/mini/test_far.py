@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from results.nano_recipe import corpus, far, lessons
+from results.nano_recipe.teaching import losses_of
 from ttabench.lm.model import LM, load
-from ttabench.mini import corpus, far, lessons
-from ttabench.mini.teaching import losses_of
 from ttabench.mini.world import entities, rng
 
 

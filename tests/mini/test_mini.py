@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
+from results.nano_recipe import corpus
+from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.relations import RELATIONS
 from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, categories_in, entities, name_pieces, rng
 

@@ -12,17 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from results.nano_recipe import far, figures, lessons, nano
+from results.nano_recipe.tokens import train_tokenizer
+from results.nano_recipe.trainer import Trainer
+from tests.places import ROOT
 from ttabench.lm.model import LM, load
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
-from ttabench.mini import far, figures, lessons, nano
-from ttabench.mini.tokens import train_tokenizer
-from ttabench.mini.trainer import Trainer
 from ttabench.readers import load as load_task
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import metric
 
-ASSETS = Path(nano.__file__).parent.parent / "assets"
+ASSETS = ROOT / "ttabench" / "assets"
 FOLDER = ASSETS / "nano"
 
 
@@ -66,7 +68,7 @@ def test_demonstrations_help_it_on_every_unseen_task(lm: LM, task: str, tmp_path
     for shots in (0, 10):
         asked = load_task(task, split="validation", seed=1, options={"shots": shots, "queries": 32})
         sink = RunFolder(tmp_path, f"{shots}")
-        context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc",))
+        context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=(metric("acc"),))
         run_episodes(context, asked, sink, lambda *_: None)
         right[shots] = sum(sample.metrics["acc"] for sample in sink.samples) / len(sink.samples)
     assert right[0] < asked.card.chance + 0.25
@@ -83,7 +85,7 @@ def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> Non
 
 
 def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
-    from ttabench.mini.corpus import vocabulary_words
+    from results.nano_recipe.corpus import vocabulary_words
 
     assert all(len(lm.encode(f" {word}")) == 1 for word in vocabulary_words())
 

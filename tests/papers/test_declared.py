@@ -9,9 +9,8 @@ import pytest
 from tests.places import ROOT
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.papers import declared
-from ttabench.papers.declared import PAPERS, Paper
-from ttabench.papers.reported import by_model, figures
-from ttabench.papers.standing import named
+from ttabench.papers.declared import PAPERS, Paper, by_model, figures
+from ttabench.papers.matching import named
 from ttabench.papers.wording import figures as of_line
 from ttabench.records.suite_archive import runs
 from ttabench.sweep.file import read

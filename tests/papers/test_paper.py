@@ -12,8 +12,8 @@ from tests.conftest import Command, one_line
 from tests.papers.test_judging import run
 from tests.places import ROOT
 from ttabench.papers import declared
+from ttabench.papers.claims import claims_page
 from ttabench.papers.matching import stored
-from ttabench.papers.tables import claims_page
 
 
 def test_the_committed_claims_are_what_the_committed_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,14 +40,18 @@ def test_a_table_shows_ours_beside_the_papers(ttabench: Command, tmp_path: Path)
     ran = ttabench("paper", "mac/table1", "--out", tmp_path, "--format", "json")
     found = json.loads(ran.out)
     (claims,) = [rows for title, rows in found.items() if title == "claims"]
-    (decided,) = [row for row in claims if row["verdict"] != "undecided"]
-    assert (decided["claim"], decided["verdict"]) == ("salient-spans better than uniform", "reproduced")
+    (decided,) = [row for row in claims if row["verdict"] != "no runs"]
+    assert (decided["claim"], decided["verdict"]) == ("salient-spans better than uniform", "no control")
     assert decided["ci_low"] > 0
     (beside,) = [rows for title, rows in found.items() if title.startswith("mac/table1")]
     ours = {row["line"]: row for row in beside if row["ours, nano"]}
     assert set(ours) == {"uniform", "salient-spans"}
     assert ours["uniform"]["llama-2-7b"] == "13.5"
     assert ours["uniform"]["ours, nano"].startswith("20.0 ±")
+    shown = ttabench("paper", "mac/table1", "--out", tmp_path)
+    assert "compare the order of lines, not the figures" in " ".join(shown.out.split())
+    assert ("1 no control" in shown.out, "no runs of" in shown.out) == (True, False)
+    assert "17 of 18 claims have no runs here." in shown.out
     assert "45 runs, 0 stored" in ran.err
     assert f"45 are missing: ttabench paper mac/table1 --run --out {tmp_path}" in " ".join(ran.err.split())
 
@@ -96,8 +100,9 @@ def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> No
     run(tmp_path / "suite", "salient_spans", 0.8)
     page = tmp_path / "claims.md"
     assert ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "-o", page).code == 0
-    line = "| table1 | salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 ["
+    line = "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 ["
     assert line in page.read_text(encoding="utf-8")
+    assert "distinct claims 1 have runs, 0 hold with a memory of the own text" in page.read_text(encoding="utf-8")
     found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
     assert {row["paper"] for row in found} == set(declared.PAPERS)
 

@@ -51,9 +51,11 @@ def load(name: str) -> Fixture:
 
 
 def cases(name: str, **wanted: Any) -> list[str]:
-    """Names of the cases of a fixture, or of those whose fields have the wanted values."""
+    """Names of the cases of a fixture, or of those whose fields, where they have them, have the wanted values."""
     found = json.loads(fixture_file(f"{name}.json").read_text(encoding="utf-8"))["cases"]
-    return [case for case, spec in found.items() if all(spec[field] == value for field, value in wanted.items())]
+    return [
+        case for case, spec in found.items() if all(spec.get(field, value) == value for field, value in wanted.items())
+    ]
 
 
 def base_lm(kind: str, config: dict[str, Any], weights: dict[str, Tensor]) -> LM:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.parity.fixtures import base_lm, load
+from tests.parity.reference.ccm import ANSWER
+from tests.parity.reference.numbers import llama_config
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward
@@ -31,14 +33,8 @@ def base(name: str) -> LM:
     weights = {key: tensor for key, tensor in state.items() if "lora" not in key and "embeddings" not in key}
     rows = [state[f"model.embed_tokens.{part}.weight"] for part in ("embeddings", "comp_embeddings")]
     weights["model.embed_tokens.weight"] = torch.cat(rows)
-    config = {
-        "vocab_size": len(state["lm_head.weight"]), "hidden_size": told["hidden"],
-        "intermediate_size": told["intermediate"], "num_hidden_layers": told["layers"],
-        "num_attention_heads": told["heads"],
-        "num_key_value_heads": told["kv_heads"], "head_dim": told["head_dim"], "rms_norm_eps": told["rms_norm_eps"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": told["rope_theta"]},
-        "bos_token_id": told["bos_id"], "eos_token_id": told["pad_id"], "pad_token_id": told["pad_id"],
-    }  # fmt: skip
+    ends = {"bos_token_id": told["bos_id"], "eos_token_id": told["pad_id"], "pad_token_id": told["pad_id"]}
+    config = {**llama_config(told), "vocab_size": len(state["lm_head.weight"]), **ends}
     lm = base_lm("llama", config, weights)
     lm.bos_ids = (told["bos_id"],)
     return lm
@@ -49,8 +45,9 @@ def method(name: str, way: str, **settings: Any) -> Ccm:
     told, state = CONFIGS[name], load("ccm_model").under(f"{name}/state")
     made = Ccm(
         base(name),
-        CcmSettings(rank=told["lora_r"], alpha=told["lora_alpha"], comp_tokens=told["n_comp"], **WAYS[way], **settings),
-    )
+        CcmSettings(rank=told["lora_r"], alpha=told["lora_alpha"], targets=tuple(told["lora_targets"]),
+                    comp_tokens=told["n_comp"], **WAYS[way], **settings),
+    )  # fmt: skip
     for place, key in enumerate(made.names):
         made.a[place].data.copy_(state[f"{key}.lora_A.default.weight"])
         made.b[place].data.copy_(state[f"{key}.lora_B.default.weight"])
@@ -91,11 +88,10 @@ def numbers(told: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize(("name", "way"), TWICE)
 def test_loss_and_gradients_of_one_forward(name: str, way: str) -> None:
-    """Of the last three tokens of the question: they are its answer here."""
     fixture, made = load("ccm_model"), method(name, way)
-    query = fixture.tensors[f"{name}/query_tokens"]
-    want = Score(continuation=words(query[-3:]), ids=tuple(query[-3:].tolist()), prompt_ids=tuple(query[:-3].tolist()))
-    episode = Episode(key="one", steps=(*pieces(name), Ask(prompt=words(query[:-3]), key="q", want=want)))
+    *_, prompt, answer = fixture.tensors[f"{name}/query_tokens"].tensor_split([0, -ANSWER])
+    want = Score(continuation=words(answer), ids=tuple(answer.tolist()), prompt_ids=tuple(prompt.tolist()))
+    episode = Episode(key="one", steps=(*pieces(name), Ask(prompt=words(prompt), key="q", want=want)))
     loss = made.loss_parts([episode])["answer"]
     numbers_of_loss = {"atol": fixture.spec["tolerance"]["loss"]["atol"], "rtol": 0.0}
     torch.testing.assert_close(loss, fixture.tensors[f"{name}/train/{way}/loss"], **numbers_of_loss)
@@ -120,13 +116,14 @@ def test_full_context_is_the_base_model(name: str) -> None:
     torch.testing.assert_close(logits_BTV, wanted, **numbers(fixture.spec["tolerance"]["logits"]))
 
 
+@pytest.mark.parametrize("name", [name for name, told in CONFIGS.items() if "stream" in told])
 @torch.no_grad()
-def test_a_stream_token_by_token() -> None:
+def test_a_stream_token_by_token(name: str) -> None:
     """Logits behind every token, their likelihoods, and how much is held before each."""
-    name, fixture = "llama", load("ccm_model")
+    fixture = load("ccm_model")
     told, given = CONFIGS[name]["stream"], fixture.under(f"{name}/stream")
-    sizes = {"window": told["window"], "piece": told["comp_size"], "memory": told["comp_cache"]}
-    made = method(name, "concat_recur", **sizes)
+    sizes = {"window": "window", "piece": "comp_size", "memory": "comp_cache", "n_sink": "sink"}
+    made = method(name, "concat_recur", **{ours: told[theirs] for ours, theirs in sizes.items()})
     assert made.stream is not None
     use, ids = made.comp_use(), given["text"].tolist()
     kept, done, lengths, logits = None, 0, [], []
@@ -135,7 +132,7 @@ def test_a_stream_token_by_token() -> None:
         logits.append(forward(made.lm, patch, torch.tensor([[token]]))[0][0, -1])
         kept, done = made.stream.read(kept, [token], done, use, lengths.extend)
     assert lengths == given["kv_len_before"].tolist()
-    assert done == told["compressions"]
+    assert done == int((given["kv_len_before"] >= told["window"]).sum())
     found = torch.stack(logits)
     torch.testing.assert_close(found, given["logits"], **numbers(fixture.spec["tolerance"]["logits"]))
     nll = torch.nn.functional.cross_entropy(found, given["text"][1:], reduction="none")

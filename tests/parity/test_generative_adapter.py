@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.parity.fixtures import base_lm, load
+from tests.parity.reference.numbers import NORMS, llama_config
 from tests.places import fixture_file
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
@@ -59,8 +60,7 @@ def test_the_sum_of_outer_products() -> None:
     close(generator("frobenius").summed(hidden, mask.bool()).mT, given["S_sum"], "S")
 
 
-@pytest.mark.parametrize(("norm", "folder"), [("frobenius", "frobenius/"), ("spectral", "spectral/"),
-                                              ("svd", "svd/exact_")])  # fmt: skip
+@pytest.mark.parametrize(("norm", "folder"), NORMS.items())
 @torch.no_grad()
 def test_the_delta_of_a_sum(norm: str, folder: str) -> None:
     given = load(FIXTURE).under("generator")
@@ -82,6 +82,8 @@ def test_the_truncated_decomposition() -> None:
 def test_the_randomised_decomposition_is_that_of_the_seed() -> None:
     """An optional oracle: the released code after `torch.manual_seed(7)`, which decomposes the transpose."""
     given, made = load(FIXTURE).under("generator"), generator("svd", svd="lowrank", seed=7)
+    if "svd/randomised_lora_a_seed7" not in given:
+        pytest.skip("not in these fixtures")
     left, right = directions(given["S_sum"], made.settings)
     close((left @ right).mT @ made.queries, given["svd/randomised_lora_a_seed7"], "generator")
 
@@ -92,19 +94,15 @@ def test_the_randomised_decomposition_is_that_of_the_seed() -> None:
 @cache
 def base(name: str) -> LM:
     told = CONFIGS[name]
-    config = {
-        "vocab_size": told["vocab"], "hidden_size": told["hidden"], "intermediate_size": told["intermediate"],
-        "num_hidden_layers": told["layers"], "num_attention_heads": told["heads"],
-        "num_key_value_heads": told["kv_heads"], "head_dim": told["head_dim"], "rms_norm_eps": told["rms_norm_eps"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": told["rope_theta"]},
-        "eos_token_id": told["pad_id"], "pad_token_id": told["pad_id"],
-    }  # fmt: skip
+    config = llama_config(told, eos_token_id=told["pad_id"], pad_token_id=told["pad_id"])
     return base_lm("llama", config, load(FIXTURE).under(f"{name}/base_state"))
 
 
 def method(name: str, **changes: Any) -> GenerativeAdapter:
     told = CONFIGS[name]
-    changes = {"norm": told["norm"], "chunk": told["window"], **changes}
+    size = load(FIXTURE).tensors[f"{name}/chunks_mask"].shape[-1]
+    targets = (told["target"].rpartition(".")[2],)
+    changes = {"norm": told["norm"], "chunk": told["window"], "chunk_len": size, "targets": targets, **changes}
     made = GenerativeAdapter(base(name), GenerativeAdapterSettings(**sizes(told, **changes)))
     released.take(made.networks, load(FIXTURE).under(f"{name}/ga_state"))
     return made
@@ -127,10 +125,11 @@ def kind(name: str, usual: str) -> str:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_contexts_are_cut_as_they_are(name: str) -> None:
-    """Into as few chunks as the window allows, of one length; a shorter context into fewer."""
-    made, mask = method(name), load(FIXTURE).tensors[f"{name}/chunks_mask"]
-    cuts = [made.settings.cut(length) for length in CONFIGS[name]["context_lens"]]
-    assert cuts == [[count for count in row.tolist() if count] for row in mask.sum(2)]
+    """The longest of a batch into as few chunks as the window allows, of one length; the others to that length."""
+    lengths, mask = CONFIGS[name]["context_lens"], load(FIXTURE).tensors[f"{name}/chunks_mask"]
+    cuts = [[count for count in row.tolist() if count] for row in mask.sum(2)]
+    assert [method(name).settings.cut(length) for length in lengths] == cuts
+    assert method(name, chunk_len=None).settings.cut(max(lengths)) == max(cuts, key=sum)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -185,4 +184,4 @@ def test_the_training_loss_and_its_gradients(name: str) -> None:
         ours = made.networks.get_parameter(f"generators.{place}.{released.PARTS[matched['part']]}").grad
         assert ours is not None
         assert float((ours - wanted).abs().max()) <= 2e-3 * float(wanted.abs().max()) + 1e-7, key
-    assert bool(gradients) == (CONFIGS[name]["norm"] == "frobenius")
+    assert gradients or CONFIGS[name]["norm"] == "svd"

@@ -21,7 +21,8 @@ from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
 
-BASES = [("gpt2", "out/qa_logits"), ("llama", "out/qa_logits_llama")]
+KEYS = {"gpt2": "out/qa_logits", "llama": "out/qa_logits_llama"}
+BASES = [(kind, key) for kind, key in KEYS.items() if key in load("mac").tensors]
 
 PARTS = {
     "norm1": "norm",

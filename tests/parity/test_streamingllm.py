@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.parity.fixtures import base_lm, cases, load
-from tests.parity.reference.numbers import CONFIG
+from tests.parity.reference.numbers import llama_config
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
@@ -16,8 +16,8 @@ TOLERANCE = load("streamingllm").spec["tolerance"]["logits"]
 
 def model(name: str) -> LM:
     fixture = load("streamingllm")
-    config = {CONFIG.get(field, field): value for field, value in fixture.spec["models"][name].items()}
-    return base_lm("llama", {**config, "bos_token_id": None, "eos_token_id": 1}, fixture.under(f"model_{name}"))
+    config = llama_config(fixture.spec["models"][name], bos_token_id=None, eos_token_id=1)
+    return base_lm("llama", config, fixture.under(f"model_{name}"))
 
 
 @pytest.mark.parametrize("case", cases("streamingllm"))

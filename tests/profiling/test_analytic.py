@@ -18,8 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.cost.formula import Formula
 from ttabench.methods import registry
 from ttabench.methods.registry import find, formulas, methods
-from ttabench.profiling.analytic import AnalyticLoad, table
-from ttabench.profiling.break_even import break_even
+from ttabench.profiling.on_paper import AnalyticLoad, break_even, table
 
 LENGTHS = (1, 100, 1024, 65_536)
 ALL = list(formulas())
@@ -44,17 +43,8 @@ def test_what_grows_and_what_does_not() -> None:
     def grows(method: str, key: str) -> bool:
         return bool(rows[method, 65_536][key] > rows[method, 1024][key])
 
-    constant = (
-        "none",
-        "window",
-        "snapkv",
-        "lora",
-        "templora",
-        "streamadapter",
-        "generative_adapter",
-        "camels",
-    )
-    for method in constant:
+    constant = "none window snapkv lora templora streamadapter generative_adapter camels"
+    for method in constant.split():
         assert not grows(method, "state_bytes"), method
         assert not grows(method, "ask_flops"), method
     for method in ("icl", "h2o", "mac", "ccm", "gisting", "compressive", "rag"):
@@ -92,7 +82,6 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("llama-2-7", ["icl"], [8]), "Unknown architecture 'llama-2-7'. Did you mean 'llama-2-7b'?"),
-        (("/no/such/folder", ["icl"], [8]), "Unknown architecture '/no/such/folder'. Known:"),
         (("nano", ["steamadapter"], [8]), "Unknown method 'steamadapter'. Did you mean 'streamadapter'?"),
         (("nano", ["icl"], [8, 0]), "A context of 0 tokens is none."),
         (("nano", ["icl"], [8], {"mca": {}}), "Unknown method 'mca'."),
@@ -121,21 +110,13 @@ def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> 
     ("name", "settings"),
     [
         ("snapkv", {"budget": 1.5}),
-        ("snapkv", {"budget": 0.0}),
-        ("snapkv", {"window": float("nan")}),
-        ("snapkv", {"window": 2000}),
         ("snapkv", {"budget": 0.1, "window": 0.2}),
         ("h2o", {"heavy": 1.2}),
-        ("h2o", {"recent": float("inf")}),
-        ("window", {"mode": "stride", "recent": 1}),
         ("window", {"mode": "stride", "positions": "original"}),
-        ("window", {"mode": "postprefill", "positions": "cache"}),
         ("mac", {"bank_cap": 1}),
         ("lora", {"rank": 0}),
         ("templora", {"prefix": -1}),
-        ("templora", {"epochs": -1}),
         ("streamadapter", {"chunk": 0}),
-        ("streamadapter", {"window": 512}),
         ("streamadapter", {"window": 1024, "stride": 200}),
     ],
     ids=str,
@@ -190,7 +171,7 @@ def test_a_break_even_of_seconds_is_counted_in_whole_queries() -> None:
 def test_a_table_loads_nothing_heavy() -> None:
     code = (
         "import sys\nfrom ttabench.methods.registry import formulas\n"
-        "from ttabench.profiling.analytic import AnalyticLoad, table\n"
+        "from ttabench.profiling.on_paper import AnalyticLoad, table\n"
         "assert len(table('llama-2-7b', list(formulas()), [1024, 65536], AnalyticLoad())) == 2 * len(formulas())\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )

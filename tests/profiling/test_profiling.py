@@ -22,21 +22,19 @@ from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.generation import generate, greedy_tokens
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of
 from ttabench.profiling import batches, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import machine_limits
-from ttabench.profiling.measure import Measuring
-from ttabench.profiling.method_rows import lift_positions
+from ttabench.profiling.measure import Measuring, pieces, question
+from ttabench.profiling.methods import lift_positions
 from ttabench.profiling.picture import ticks
-from ttabench.profiling.rows import Row, added, exactly, figure
-from ttabench.profiling.text import pieces, question
+from ttabench.profiling.rows import Limits, Row, added, exactly, figure
 from ttabench.profiling.training_cost import training
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
@@ -150,12 +148,6 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
     assert states[1] == 0 if growth == "none" else (states[1] > 1.5 * states[0]) == (growth == "linear")
     if name in ("icl", "h2o", "snapkv", "window"):
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
-
-
-def test_a_row_says_which_way_the_model_was_run(lm: LM) -> None:
-    """Milliseconds of two methods compare where it was the same way."""
-    paths = {name: Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD).row(64).paths for name in ("icl", "h2o")}
-    assert paths == {"icl": {"adapt": "lean", "ask": "lean"}, "h2o": {"adapt": "sdpa", "ask": "sdpa"}}
 
 
 def test_the_state_of_a_profile_is_that_of_the_method(lm: LM) -> None:

@@ -70,15 +70,6 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     assert task.source == f"folder:{tmp_path / level}"
 
 
-@pytest.mark.parametrize("top", ["SuperGLUE", "combined", "superglue"])
-def test_super_glue_under_the_names_people_have(tmp_path: Path, top: str) -> None:
-    archives.superglue(tmp_path, top)
-    archives.sst2(tmp_path, "glue_data")
-    task = load("superglue", source=str(tmp_path), options=SHOTS)
-    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
-    assert not task.notes
-
-
 def test_archives_unpacked_into_folders_named_after_what_they_hold(tmp_path: Path) -> None:
     archives.superglue(tmp_path, "superglue")
     archives.sst2(tmp_path, "sst2")
@@ -115,11 +106,6 @@ def test_metaicl(tmp_path: Path, level: str) -> None:
     assert not task.notes
     (note,) = load("metaicl", source=source, split="validation", options={"steps": "2"}).notes
     assert "rows of the training tasks" in note
-
-
-def test_metaicl_from_inside_its_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(unpacked(tmp_path, "metaicl") / "MetaICL" / "data")
-    assert told(load("metaicl", source=".", options={"steps": "2"})) == ({"train"}, {"test"})
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -206,10 +192,6 @@ def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) ->
             write_jsonl(path, rows)
         task = load("streamingqa", source=str(tmp_path))
         assert next(task.episodes()).observes()[0].text == suffix
-        assert task.notes == ("all documents of the source are read: 1",), "the same number of rows in all"
-    write_csv(tmp_path / "test.csv", [row, row])
-    notes = load("streamingqa", source=str(tmp_path)).notes
-    assert notes[0] == f"{tmp_path / 'test.jsonl'} was read (1 rows), not test.csv beside it (2 rows)"
 
 
 # --- which split is asked ------------------------------------------------------------------------------------------
@@ -232,14 +214,12 @@ def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) ->
         ("pg19", "pg19", "pg19/train/1.txt", "test"),
     ],
 )
-def test_what_is_known_to_be_another_split_is_refused(
+def test_what_is_known_to_be_another_split_serves_with_a_note(
     tmp_path: Path, name: str, archive: str, file: str, split: str
 ) -> None:
-    options = BOOKS if name == "pg19" else {}
-    message = refusal(name, source=str(unpacked(tmp_path, archive) / file), split=split, options=options)
-    assert "holds the rows of split" in message
-    assert f"not of {split!r}" in message
-    assert "--source FILE" not in message
+    options = BOOKS if name == "pg19" else SHOTS if name != "squad_seq" else {}
+    task = load(name, source=str(unpacked(tmp_path, archive) / file), split=split, options=options)
+    assert any(f"as split {split!r}" in note for note in task.notes)
 
 
 def test_a_file_of_unknown_split_serves_with_a_note(tmp_path: Path) -> None:
@@ -253,14 +233,6 @@ def test_a_file_of_unknown_split_serves_with_a_note(tmp_path: Path) -> None:
     archives.put(book, "words " * 30)
     for source in (book, book.parent):
         assert f"{source} serves as split 'test' of pg19" in load("pg19", source=str(source), options=BOOKS).notes[0]
-
-
-def test_a_file_of_the_split_shows_rows_of_its_own_with_a_note(tmp_path: Path) -> None:
-    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
-    task = load("openbookqa", source=str(main / "test.jsonl"), options=SHOTS)
-    assert told(task) == ({"test"}, {"test"})
-    (note,) = task.notes
-    assert "demonstrations and queries are rows of one file" in note
 
 
 def test_a_split_of_training_rows_says_so(tmp_path: Path) -> None:
@@ -285,7 +257,7 @@ def test_a_missing_split_is_not_replaced_by_another(tmp_path: Path) -> None:
     assert "--source FILE" not in message, "a task of two splits needs a folder"
 
 
-@pytest.mark.parametrize(("saved", "expected"), [("test", ""), ("train", "not of 'test'"), (None, "could be any")])
+@pytest.mark.parametrize(("saved", "expected"), [("test", ""), ("train", "could be any"), (None, "could be any")])
 def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, expected: str) -> None:
     import datasets
 
@@ -293,10 +265,7 @@ def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, exp
     held = datasets.Dataset.from_list(rows, split=datasets.NamedSplit(saved) if saved else None)
     held.save_to_disk(tmp_path / "held")
     source = str(tmp_path / "held")
-    if saved == "train":
-        assert expected in refusal("streamingqa", source=source)
-    else:
-        assert expected in load("streamingqa", source=source).notes[0]
+    assert expected in load("streamingqa", source=source).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -340,4 +309,3 @@ def test_real_books() -> None:
     options = {"tokens": "16k", "books": 1}
     top, folder = (load("pg19", source=shared(level), options=options) for level in ("pg19", "pg19/test"))
     assert top.describe()["digest"] == folder.describe()["digest"]
-    assert "not of 'validation'" in refusal("pg19", source=shared("pg19/test"), split="validation", options=options)

@@ -17,8 +17,8 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
+from ttabench.readers.book import Settings
 from ttabench.readers.book_pieces import CutText, spans, steps, up_to
-from ttabench.readers.book_protocol import Settings
 
 LM = tiny_llama()
 SMALL = {"tokens": "100", "window": 20, "stride": 8}
@@ -272,23 +272,25 @@ def test_bad_protocols(options: dict[str, Any], expected: str) -> None:
 
 def test_bad_books(tmp_path: Path) -> None:
     undecodable = put(tmp_path, "bad/test/1.txt", b"good text \xe9 and more")
-    assert f"{undecodable} byte 10: not UTF-8 text (0xe9)" in refusal("pg19", source=str(tmp_path / "bad"))
+    assert f"{undecodable} cannot be read: it is not UTF-8 text (byte 10)" in refusal(
+        "pg19", source=str(tmp_path / "bad")
+    )
     empty = put(tmp_path, "empty/1.txt", "")
     for source in (empty, empty.parent):
         assert f"{source} holds no text for pg19" in refusal("pg19", source=str(source))
     put(tmp_path, "meta/1.txt", "text")
     put(tmp_path, "meta/metadata.csv", "1,Title,1900,u\n2\n")
-    assert "metadata.csv line 2: one cell" in refusal("pg19", source=str(tmp_path / "meta"))
+    assert "metadata.csv cannot be read: not enough values" in refusal("pg19", source=str(tmp_path / "meta"))
     (tmp_path / "nothing").mkdir()
     assert "No file of split 'test' of pg19" in refusal("pg19", source=str(tmp_path / "nothing"))
     table = write_csv(tmp_path / "t.csv", [{"id": "1", "body": "words"}])
-    assert "line 2: the column 'text' holds None, no text" in refusal("pg19", source=str(table))
+    assert "line 2: the column 'text' is None, no text" in refusal("pg19", source=str(table))
 
 
 def test_a_card_of_other_metrics_is_refused(tmp_path: Path) -> None:
     card = (ROOT / "tasks" / "pg19.yaml").read_text()
     path = put(tmp_path, "mine.yaml", card.replace("name: pg19", "name: mine").replace("ppl_word]", "f1]"))
-    assert "f1 is no metric of scored texts" in refusal(str(path))
+    assert "scores given texts, which f1 does not judge" in refusal(str(path))
 
 
 def test_a_real_book() -> None:

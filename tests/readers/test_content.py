@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from ttabench.core.types import Json
 from ttabench.readers import cards
@@ -123,47 +122,11 @@ def read(card: Json) -> Card:
     return Card.model_validate_json(json.dumps(card), strict=True)
 
 
-def fields_of(model: type[BaseModel], place: str = "") -> Iterator[str]:
-    """Every field of a model and of those within it, as places of `CARD`."""
-    entries = {
-        "parts": "parts.rte",
-        "profiles": "profiles.news",
-        "splits": "splits.test",
-        "parts.rte.sizes": "parts.rte.sizes.xs",
-    }
-    for name, field in model.model_fields.items():
-        here = f"{place}.{name}".lstrip(".")
-        models = [each for each in (field.annotation, *within(field.annotation)) if isinstance(each, type)]
-        inner = [each for each in models if issubclass(each, BaseModel)]
-        yield from fields_of(inner[0], entries.get(here, here)) if inner else [here]
-
-
-def within(annotation: Any) -> Iterator[Any]:
-    for each in get_args(annotation):
-        yield each
-        yield from within(each)
-
-
 PLACES = list(leaves(CARD))
 
 
 def aside(place: str, names: tuple[str, ...]) -> bool:
     return any(place == name or place.startswith(f"{name}.") for name in names)
-
-
-def test_every_field_is_here() -> None:
-    """A new field of a card is to be put among those that count, or not."""
-    there = {place for place in PLACES if not any(place.startswith(f"{each}.") for each in FREE)} | set(FREE)
-    assert set(fields_of(Card)) == there
-    bare = read({key: CARD[key] for key in ("name", "reader", "columns", "splits", "metrics", "main_metric")})
-    assert {key for key, value in read(CARD) if value == getattr(bare, key)} == {
-        "name", "reader", "columns", "splits", "metrics", "main_metric",
-    }  # fmt: skip
-
-
-FREE = ("columns", "parts.rte.columns", "parts.rte.templates", "prompt.templates", "protocol", "quirks",
-        "twin.protocol", "twin.arguments")  # fmt: skip
-"""Fields that hold names of the card's own."""
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if not aside(place, (*ASIDE, *OPTIONS))])

@@ -14,8 +14,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.mini.world import categories_in, names_in
 from ttabench.readers import Task, load
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_demonstrations import OTHER_ROWS
+from ttabench.readers.base import with_pieces
+from ttabench.readers.demonstrations import OTHER_ROWS
 
 LM = tiny_llama()
 QA = {"documents": 6, "questions": 2}
@@ -24,6 +24,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("squad_seq", {**QA, "order": "titles"}),
     ("archivalqa", {**QA, "downsample": "rows"}),
     ("streamingqa", {**QA, "kind": "grouped", "group_tokens": 200}),
+    ("streamingqa", {**QA, "kind": "grouped", "group_documents": 3}),
     ("streamingqa", {**QA, "kind": "retention", "probe": 2, "every": 2}),
     ("superglue", {"queries": 4}),
     ("superglue", {"queries": 4, "ratio": 0.6, "task": "cb"}),

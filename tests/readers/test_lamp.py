@@ -203,7 +203,7 @@ def test_the_schema_that_is_published(name: str) -> None:
         ({"id": 4, "profile": "none"}, "profile is 'none', no list"),
         ({"input": "Which tag?"}, "does not hold 'description:'"),
         ({"input": None}, "input is None, no text"),
-        ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks 'description'"),
+        ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks the column 'description'"),
         ({"profile": ["x"]}, "profile[0]: an entry was expected"),
         ({"id": "u1"}, "the id 'u1' stands twice"),
         ({"id": ""}, "its id is empty"),
@@ -226,18 +226,18 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "on no hub" in refusal("lamp", source="hub")
     nothing = refusal("lamp", options={**SMALL, "max_entry_tokens": 1})
     assert "nothing to ask of lamp (entry too long: 12, user with too many long entries: 3)" in nothing
-    assert "gives no users" in refusal("lamp", options={"users": 0})
+    assert "gives no rows" in refusal("lamp", options={"users": 0})
     source = published(tmp_path, [question(0)], ["drama"])
     assert "output 'drama' is none of the options 'sci-fi" in refusal("lamp", source=source, options=MOVIES)
     assert "No file of split 'train'" in refusal("lamp", source=source, split="train", options=MOVIES)
-    assert "does not hold 'article:': it may be of another sub-task" in refusal("lamp", source=source)
+    assert "does not hold 'article:'. It may be of another sub-task" in refusal("lamp", source=source)
     published(tmp_path, [question(0)])
     assert "has no other user" in refusal_of_others(source)
     outputs = tmp_path / "LaMP_2" / "dev_outputs.json"
     outputs.write_text(json.dumps({"task": "LaMP_2", "golds": [{"id": "x", "output": "comedy"}]}))
     assert "row 0: the id 'u0' has no right answer" in refusal("lamp", source=source, options=MOVIES)
     outputs.write_text('{"task": "LaMP_2", "golds": [{"id"')
-    assert "dev_outputs.json line 1: not valid JSON" in refusal("lamp", source=source, options=MOVIES)
+    assert "dev_outputs.json cannot be read: not valid JSON" in refusal("lamp", source=source, options=MOVIES)
     outputs.unlink()
     assert "has no right answers beside it (dev_outputs.json)" in refusal("lamp", source=source, options=MOVIES)
 

@@ -151,7 +151,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     (base / "data" / "quarel" / "quarel_16_100_test.jsonl").write_text('{"task": "quarel"}\n')
     assert "line 1 lacks the column 'input'" in refusal("metaicl", source=source)
     (base / "config" / "hr_to_lr.json").write_text("[]")
-    assert "has no list 'test' of tasks" in refusal("metaicl", source=source)
+    assert "it holds a list, not an object" in refusal("metaicl", source=source)
 
 
 def test_free_answers_are_generated_not_chosen(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_column_that_is_not_there_is_told_with_the_names_it_may_have(tmp_path:
     assert "lacks the column 'text' or 'context' or 'document'" in message
     assert "it has 'question, answers'" in message
     assert "ttabench ask --questions FILE" in message
-    assert "any file may be this split" in refusal("qa", source=str(tmp_path))
+    assert "--source FILE" in refusal("qa", source=str(tmp_path))
 
 
 def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
@@ -96,12 +96,11 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("q.jsonl", '{"q": "Who?"}\n', "line 1: no column 'question' or 'query'; it has 'q'"),
+        ("q.jsonl", '{"q": "Who?"}\n', "line 1 lacks the column 'question' or 'query'; it has 'q'"),
         ("q.jsonl", '{"question": " "}\n', "line 1: the question is empty or no text"),
         ("q.jsonl", '{"question": 3}\n', "line 1: the question is empty or no text"),
         ("q.txt", "\n \n", "holds no question"),
         ("q.docx", "Who?", "Its name must end in .txt, .jsonl"),
-        ("q.txt", "Who\0?\n", "line 1: the question holds a NUL"),
     ],
 )
 def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content: str, told: str) -> None:

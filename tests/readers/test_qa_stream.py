@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
 # --- protocols -----------------------------------------------------------------------------------------------------
@@ -93,6 +93,26 @@ def test_grouped_protocol(stream: Callable[..., Task]) -> None:
     assert task.describe()["protocol"]["documents"] is None
 
 
+def test_groups_of_so_many_documents_are_disjoint_and_asked_about_all(stream: Callable[..., Task]) -> None:
+    task = stream(kind="grouped", group_documents="2", order="file")
+    episodes = list(task.episodes(SimpleNamespace(encode=lambda _: [0] * 200)))
+    assert [len(episode.observes()) for episode in episodes] == [2, 2, 1]
+    assert len({piece.text for episode in episodes for piece in episode.observes()}) == 5
+    assert sorted(ask.key for episode in episodes for ask in episode.asks()) == sorted(f"q{i}" for i in range(10))
+    for episode in episodes:
+        assert {ask.source_key for ask in episode.asks()} == {piece.key for piece in episode.observes()}
+    assert episodes == list(task.episodes()), "no tokenizer moves them"
+    others = [[piece.key for piece in episode.observes()] for episode in task.others()]
+    own = [[piece.key for piece in episode.observes()] for episode in episodes]
+    assert others == [own[1], [*own[2], own[0][0]], own[0][:1]], "the next documents, of other groups"
+    assert task.describe()["unit"] == "group"
+    assert stream(kind="grouped").describe()["unit"] == "document"
+    with pytest.raises(UserError, match="kind=stream knows no group_documents"):
+        stream(group_documents=2)
+    with pytest.raises(UserError, match="group_documents"):
+        stream(kind="grouped", group_documents=0)
+
+
 def test_retention_protocol(stream: Callable[..., Task]) -> None:
     task = stream(kind="retention", probe=1, every=2, order="file")
     (episode,) = task.episodes()
@@ -150,14 +170,3 @@ def test_squad_csv_and_json_are_the_same_stream() -> None:
 def test_published_questions_without_texts() -> None:
     assert "LDC2008T19" in refusal("archivalqa", source=shared("archivalqa/readme_rows.csv"))
     assert "extraction.py" in refusal("streamingqa", source=shared("streamingqa/made_up_schema"))
-
-
-def test_a_loaded_task_is_a_value(stream: Callable[..., Task]) -> None:
-    task = stream()
-    with pytest.raises(AttributeError):
-        task.seed = 4  # type: ignore[misc]  # the point of the test
-
-
-def test_unknown_split_is_a_user_error() -> None:
-    with pytest.raises(UnknownName):
-        load("streamingqa", split="dev")

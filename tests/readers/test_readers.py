@@ -43,7 +43,8 @@ def own_card(tmp_path: Path, **changes: Any) -> str:
 
     data = yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text(encoding="utf-8"))
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**data, "name": "mine", **changes}), encoding="utf-8")
+    data = {key: value for key, value in {**data, "name": "mine", **changes}.items() if value is not ...}
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
     return str(path)
 
 
@@ -58,19 +59,18 @@ def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
     [
         ({"name": "streamingqa", "chance": 0.5}, "belongs to a shipped task"),
         ({"name": "My Task"}, "name: String should match pattern"),
-        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"titel": "x"}, "Unknown field 'titel'. Did you mean 'title'?"),
+        ({"splits": {"test": {"file": ["x"]}}}, "splits.test: Unknown field 'file'. Did you mean 'files'?"),
         ({"arxiv": 2205.11388}, "arxiv: Input should be a valid string, received 2205.11388"),
         ({"metrics": ["f1", "bleurt"]}, "Unknown metric 'bleurt'"),
-        ({"metrics": ["f1", "acc"]}, "The metric acc needs log-probabilities of options"),
         ({"columns": {}}, "columns or parts must say what the rows hold"),
         ({"main_metric": "em_strict"}, "is not among metrics"),
         ({"reader": "qa_steam"}, "Unknown reader 'qa_steam'. Did you mean 'qa_stream'?"),
         ({"prompt": {"templates": {"bare": "no question"}}}, "must hold {question} once"),
-        ({"protocol": {"kind": "stream", "colour": "red"}}, "protocol of the task card mine: colour"),
+        ({"protocol": {"kind": "stream", "colour": "red"}}, "protocol of the task card mine: Unknown field 'colour'"),
         ({"twin": {"generator": "os:system"}}, "twin.generator: String should match pattern"),
         ({"twin": None}, "has no miniature twin"),
         ({"splits": {"test": {"rows": [5, 5], "of": 9}}}, "rows [5, 5] is no range within `of` = 9 rows"),
-        ({"title": None}, "title: Input should be a valid string"),
     ],
 )
 def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
@@ -80,20 +80,17 @@ def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"name: [a\nb: }", "line 2: not valid YAML"),
+        (b"name: [a\nb: }", "line 2 cannot be read: not valid YAML"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"- 1\n- 2", "top level"),
-        (b"", "top level"),
-        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
-        (b"a: \x07", "not valid YAML"),
-        (b"name: x", "title: Field required"),
+        (b"!!python/object/apply:os.system ['true']", "cannot be read"),
+        (b"name: x", "Field required"),
     ],
 )
 def test_unreadable_cards_are_refused_in_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "card.yaml"
     path.write_bytes(content)
-    message = refusal(str(path))
-    assert expected in message or (expected == "title: Field required" and "Field required" in message)
+    assert expected in refusal(str(path))
 
 
 def test_missing_card_file(tmp_path: Path) -> None:
@@ -132,9 +129,7 @@ def test_asks_name_the_document_that_holds_the_answer(name: str) -> None:
     ("options", "expected"),
     [
         ({"documents": "many"}, "documents: Input should be a valid integer"),
-        ({"documents": 0}, "documents: Input should be greater than 0"),
         ({"order": "newest"}, "order: Input should be 'random'"),
-        ({"dedupe": "perhaps"}, "dedupe: Input should be a valid boolean"),
         ({"questions": "two"}, "questions of streamingqa takes int, got 'two'"),
         ({"questions": 0}, "no rows"),
     ],
@@ -223,13 +218,6 @@ def test_official_streamingqa_with_companion_articles(tmp_path: Path, suffix: st
     task = load("streamingqa", source=str(tmp_path), options={"order": "chronological"})
     assert steps(task) == (["Ada Voss it was."], [("Who?", ("Ada", "Ada Voss", "Voss"))])
     assert task.dropped == {"no article": 1}
-
-
-def test_official_streamingqa_with_a_text_column(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "rebuilt.jsonl", [{**OFFICIAL, "text": "Ada Voss it was."}])
-    task = load("streamingqa", source=str(path))
-    assert steps(task)[0] == ["Ada Voss it was."]
-    assert task.source == f"file:{path}"
 
 
 @pytest.mark.parametrize("layout", ["json", "csv", "parquet", "shards", "saved", "saved_dict"])

@@ -12,7 +12,6 @@ import pytest
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import write_atomically
 from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
 from ttabench.records.local_paths import source_name
 from ttabench.records.sample_files import read_samples, write_samples
@@ -78,20 +77,6 @@ def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"rows\.0\.value"):
         load_record(tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.json"
-    write_atomically(path, "old")
-
-    def no_space(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", no_space)
-    with pytest.raises(UserError, match="No space left"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
 
 
 @pytest.mark.parametrize("out", ["file/out", "/proc/nowhere"])

@@ -17,11 +17,10 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack, unpack
-from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, is_stored, load_record, save_record
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE
 from ttabench.report.finding import find_runs, runs_in
-from ttabench.report.tables import run_table
 
 FILES = (RUNS_FILE, ALL_SAMPLES_FILE)
 RUNS = ("cc33", "aa11", "bb22")
@@ -112,15 +111,6 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
         read_samples(suite / "aa11")  # its samples were those of the other
 
 
-def test_several_runs_without_answers_are_pooled_from_their_records(suite: Path) -> None:
-    pack(suite)
-    for run in RUNS:
-        assert has_samples(suite / run) == (run != "bb22")
-    seeds = [(load_record(suite / run), suite / run) for run in ("aa11", "bb22")]
-    (whole,) = (row for row in run_table(seeds).rows if row[0] == "all")
-    assert whole[1:4] == ("f1", "50.0", "4")
-
-
 def test_runs_that_go_on_and_other_files_are_left_alone(suite: Path) -> None:
     (suite / "dd44").mkdir()
     (suite / "dd44" / "partial.jsonl").write_text("{}\n")
@@ -166,9 +156,9 @@ def test_what_is_damaged_or_does_not_belong_is_one_clear_line(suite: Path, tmp_p
     (suite / ALL_SAMPLES_FILE).write_bytes(b"PAR1")
     assert "samples.parquet cannot be read" in one_line(ttabench("compare", suite / "aa11", "--metric", "f1"))
     shutil.copy(tmp_path / "folders" / "aa11" / SAMPLES_FILE, suite / RUNS_FILE)  # Parquet of something else
-    assert "runs.parquet cannot be read (no column" in ttabench("list", "runs", "--out", suite).err, "beside run dd44"
+    assert "runs.parquet cannot be read: no column" in ttabench("list", "runs", "--out", suite).err, "beside run dd44"
     shutil.rmtree(suite / "dd44")
-    assert "runs.parquet cannot be read (no column" in one_line(ttabench("list", "runs", "--out", suite))
+    assert "runs.parquet cannot be read: no column" in one_line(ttabench("list", "runs", "--out", suite))
 
 
 def test_commands_go_on_with_a_packed_suite(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -189,13 +179,8 @@ def test_commands_go_on_with_a_packed_suite(ttabench: Command, common: list[obje
     assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 2
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, SCORES_FILE])
 def test_tables_of_somebody_else_are_not_replaced(suite: Path, name: str) -> None:
-    content = b"mine"
-    (suite / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"{name} holds no packed runs and is not replaced"):
-        pack(suite)
-    assert (suite / name).read_bytes() == content
     table = pyarrow.table({"name": ["Ada"]})
     parquet.write_table(table, suite / name)
     with pytest.raises(UserError, match=f"{name} holds no packed runs and is not replaced"):

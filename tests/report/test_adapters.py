@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.conftest import Command
-from ttabench.core.checked_file import json_of
 from ttabench.methods.checkpoint_header import header
-from ttabench.report.adapters import ADAPTERS, CHOSEN, adapters_table, shipped
+from ttabench.report.adapters import adapters_table
+from ttabench.run import resolve
+from ttabench.run.resolve import chosen, shipped
 
 
 def test_every_adapter_says_what_it_was_chosen_on_and_no_other() -> None:
-    chosen = json_of(ADAPTERS / CHOSEN)
-    assert isinstance(chosen, dict)
-    assert sorted(chosen) == sorted(shipped())
-    assert all(isinstance(words, str) and words for words in chosen.values())
+    assert sorted(chosen()) == sorted(shipped())
+    assert all(chosen().values())
+
+
+def test_without_a_checkout_the_large_ones_are_named_and_not_there(
+    ttabench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "HOMES", (resolve.ADAPTERS,))
+    assert "not installed: nano/camels-streamingqa" in adapters_table().caption
+    for words in (("--checkpoint", "shipped:mac-squad_seq"), ()):
+        refused = ttabench("eval", "--method", "mac", "--task", "squad_seq", *words)
+        assert refused.code == 2
+        assert "results/adapters/nano/mac-squad_seq" in refused.err
 
 
 def test_figures_are_those_of_the_header() -> None:
@@ -31,7 +43,8 @@ def test_figures_are_those_of_the_header() -> None:
         assert all(each["task"] in str(row["trained_on"]) for each in config["data"].get("also", ()))
         assert f" {config['data']['split']}" in str(row["trained_on"])
     shown = next(row for row in adapters_table().rows if row[0] == "nano/mac-streamingqa")
-    assert shown[6:11] == ("1,200", "76,800", "153,600", "3.93 M", "44")
+    assert shown[6:12] == ("1,200", "76,800", "153,600", "gold documents", "3.93 M", "44")
+    assert rows["nano/ccm-metaicl"]["labels"] == "none"
     assert rows["nano/streamadapter-superglue"]["trained_on"] == "superglue rules=mixed, mini train"
 
 

@@ -9,8 +9,7 @@ from tests.report.test_compare import asked, stored
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.config_diff import differing
-from ttabench.report.problems import problems
+from ttabench.report.further import differing, problems
 
 VALUES = {"a": 1.0, "b": 0.0, "c": 1.0}
 

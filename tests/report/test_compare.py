@@ -21,8 +21,8 @@ from ttabench.records.schema import Row, load_record, save_record
 from ttabench.records.suite_archive import read_table
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables, entries_table
+from ttabench.report.entries import front
 from ttabench.report.figures import shown
-from ttabench.report.pareto import front
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.stats.aggregation import aggregate
@@ -349,5 +349,5 @@ def test_milliseconds_of_a_busy_machine_are_marked_and_make_no_front(tmp_path: P
     assert [entry.label for entry in front(busy.entries)] == ["none", "icl", "mac"], "alike in value and bytes"
     table = comparison_tables(busy)[0]
     assert [row[table.columns.index("#ask ms")] for row in table.rows] == ["~1.0", "2.0", "9.0"]
-    assert "~ other programs took 2.2 processors while it ran" in table.caption
+    assert "~ load of other programs while it ran: 2.2 (load average)." in table.caption
     assert "Front: of value and state alone here, without ask ms." in table.caption

@@ -59,10 +59,63 @@ def test_three_draws_with_equal_answers_show_the_error_of_their_questions(tmp_pa
     assert compare(folders).entries[0].stderr == pytest.approx(once.stderr), "records alone: no error of 0 either"
 
 
+def grouped(folder: Path, seed: int, groups: list[dict[str, Values]]) -> Path:
+    """A run that reads documents in groups: {document: {question: value}} each."""
+    values = {key: value for group in groups for own in group.values() for key, value in own.items()}
+    path = drawn(folder, "icl", seed, values, unit="group")
+    samples = []
+    for number, group in enumerate(groups):
+        for document, own in group.items():
+            for key, value in own.items():
+                one = sample(key, value=value)
+                ask = replace(one.ask, prompt=f"Who is {key}?", source_key=document)
+                samples.append(replace(one, episode=f"t/test/seed{seed}/group{number}", ask=ask))
+    store_samples(path, [each.flat() for each in samples])
+    return path
+
+
+def test_the_error_of_disjoint_groups_is_over_groups(tmp_path: Path) -> None:
+    """Two documents a group, two questions a document: neither the twelve questions nor the six documents."""
+    generator = np.random.default_rng(1)
+    marks = {f"d{i}": {f"d{i}q{j}": float(generator.normal(0.3 * (i // 2))) for j in range(2)} for i in range(6)}
+    groups = [{name: marks[name] for name in (f"d{i}", f"d{i + 1}")} for i in (0, 2, 4)]
+    means = [float(np.mean([value for own in group.values() for value in own.values()])) for group in groups]
+    (entry,) = compare([grouped(tmp_path, 0, groups)]).entries
+    assert (entry.n, entry.stderr) == (12, pytest.approx(aggregate(means).stderr))
+
+
+def test_the_same_documents_in_other_groups_vary_too(tmp_path: Path) -> None:
+    """Every document answers alike in both draws: another draw tells nothing new, and the error does not fall."""
+    marks = {f"d{i}": {f"d{i}q{j}": i / 6 for j in range(2)} for i in range(6)}
+    pairs = [[("d0", "d1"), ("d2", "d3"), ("d4", "d5")], [("d0", "d3"), ("d2", "d5"), ("d4", "d1")]]
+    runs = [
+        grouped(tmp_path, seed, [{name: marks[name] for name in pair} for pair in own])
+        for seed, own in enumerate(pairs)
+    ]
+    (entry,) = compare(runs).entries
+    assert entry.stderr == pytest.approx(aggregate([i / 6 for i in range(6)]).stderr, rel=0.35)
+    nested = aggregate([(int(a[1]) + int(b[1])) / 12 for own in pairs for a, b in own]).stderr
+    assert nested is not None
+    assert entry.stderr > 1.2 * nested, "six groups are not six of their own"
+
+
 def test_the_same_keys_of_worlds_of_their_own_are_no_questions_in_common(tmp_path: Path) -> None:
     """Every seed of the miniature world asks others, and a draw is what varies."""
     folders = [drawn(tmp_path, "icl", seed, right((0.5, 0.6, 0.7)[seed], 20), source="mini") for seed in range(3)]
     assert compare(folders).entries[0].stderr == pytest.approx(0.1 / 3**0.5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_draws_of_documents_are_contexts_whether_or_not_they_share_one(tmp_path: Path, shared: bool) -> None:
+    """Three draws of four published documents that differ by far more than documents of one draw do."""
+    folders = []
+    for seed, level in enumerate((0.2, 0.5, 0.8)):
+        documents = [f"d{4 * seed + i - (shared and seed)}" for i in range(4)]
+        values = {f"{name}.{j}": level + 0.02 * i for i, name in enumerate(documents) for j in range(3)}
+        folders.append(drawn(tmp_path, "icl", seed, values, unit="document"))
+    by_draws = aggregate([0.23, 0.53, 0.83]).stderr
+    error = compare(folders).entries[0].stderr
+    assert error == pytest.approx(by_draws, rel=0.05)
 
 
 def test_paired_differences_vary_by_question_and_by_draw(tmp_path: Path) -> None:

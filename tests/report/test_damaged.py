@@ -41,10 +41,6 @@ def odd_device(run: Path) -> None:
     (run / RECORD_FILE).write_text(json.dumps(content))
 
 
-def samples_of_another(run: Path) -> None:
-    (run / SAMPLES_FILE).write_bytes((run.with_name("bbbb00000002") / SAMPLES_FILE).read_bytes())
-
-
 def three_of_eight(run: Path) -> None:
     parquet.write_table(parquet.read_table(run / SAMPLES_FILE).slice(0, 3), run / SAMPLES_FILE)
 
@@ -58,7 +54,7 @@ def of_record(damage: Callable[[Path], None]) -> bool:
     return damage in (cut_record, odd_device)
 
 
-DAMAGE = pytest.mark.parametrize("damage", [cut_record, odd_device, samples_of_another, three_of_eight, no_numbers])
+DAMAGE = pytest.mark.parametrize("damage", [cut_record, odd_device, three_of_eight, no_numbers])
 
 
 @DAMAGE
@@ -116,30 +112,7 @@ def other_columns(suite: Path) -> None:
     parquet.write_table(pa.table({"name": ["x"]}), suite / RUNS_FILE)
 
 
-def ids_that_are_numbers(suite: Path) -> None:
-    columns = parquet.read_table(suite / RUNS_FILE).to_pydict()
-    parquet.write_table(pa.table({**columns, "id": list(range(len(columns["id"])))}), suite / RUNS_FILE)
-
-
-def records_that_are_no_texts(suite: Path) -> None:
-    columns = parquet.read_table(suite / RUNS_FILE).to_pydict()
-    parquet.write_table(pa.table({**columns, "record": [None] * len(columns["id"])}), suite / RUNS_FILE)
-
-
-def ids_that_are_no_utf8(suite: Path) -> None:
-    table = parquet.read_table(suite / RUNS_FILE)
-    parquet.write_table(table.set_column(table.column_names.index("id"), "id", no_utf8(len(table))), suite / RUNS_FILE)
-
-
-def no_utf8(count: int) -> pa.Array:
-    """Texts of one byte that begins no character."""
-    ends = b"".join(end.to_bytes(4, "little") for end in range(count + 1))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(b"\xff" * count)])
-
-
-PACK_DAMAGE = pytest.mark.parametrize(
-    "damage", [cut_pack, other_columns, ids_that_are_numbers, records_that_are_no_texts, ids_that_are_no_utf8]
-)
+PACK_DAMAGE = pytest.mark.parametrize("damage", [cut_pack, other_columns])
 
 
 @PACK_DAMAGE
@@ -156,7 +129,7 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
         ran = ttabench("compare", name, out, "--format", "csv")
         assert (ran.code, ran.out) == (0, expected)
         (line,) = ran.err.splitlines()
-        assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read (")
+        assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read: ")
     strict = ttabench("compare", out, suite, "--strict")
     assert strict.code == 1
     assert "Strict: 1 run or file of runs is damaged." in strict.err
@@ -178,21 +151,4 @@ def test_runs_beside_a_damaged_file_of_runs_are_found(
     assert ttabench("show", "dddd0", "--out", out).code == 0
     listed = ttabench("list", "runs", "--out", out, "--json")
     assert len(listed.json()["runs"]) == 2
-    assert f"Left out: {out / RUNS_FILE} cannot be read (" in listed.err
-
-
-@pytest.mark.parametrize("column", ["prompt", "answers", "prediction", "key"])
-@pytest.mark.parametrize("kind", ["no UTF-8", "bytes", "numbers"])
-def test_damaged_texts_of_samples_are_one_line(ttabench: Command, out: Path, column: str, kind: str) -> None:
-    file = out / "bbbb00000002" / SAMPLES_FILE
-    table = parquet.read_table(file)
-    values = {"no UTF-8": no_utf8(8), "bytes": pa.array([b"\xff"] * 8, pa.binary()), "numbers": pa.array(range(8))}[
-        kind
-    ]
-    if column == "answers":
-        values = pa.ListArray.from_arrays(pa.array(range(9), pa.int32()), values)
-    parquet.write_table(table.set_column(table.column_names.index(column), column, values), file)
-    ran = ttabench("compare", out, "--flips")
-    (line,) = ran.err.splitlines()
-    assert "bbbb00000002" in line
-    assert ran.code == (2 if column == "prediction" else 0), "answers are read where they are shown"
+    assert f"Left out: {out / RUNS_FILE} cannot be read: " in listed.err

@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
-from ttabench.core.errors import UserError
-from ttabench.records.sample_files import SAMPLES_FILE, read_samples
 from ttabench.records.samples import Looked
-from ttabench.records.schema import load_record
 from ttabench.report.compare import Comparison, compare
-from ttabench.report.gold_pieces import COLUMNS, found_within, graded, looks_of, places, share_by_age
 from ttabench.report.page.build import page
-from ttabench.report.page.looks import found_and_attended
+from ttabench.report.page.looks import found_and_attended, found_within, looks_of, share_by_age
 from ttabench.report.plot_style import styles
 
 MAC = [Looked(gold_share=0.9, gold_rank=1, gold_age=0, kept_pieces=8),
@@ -40,21 +35,15 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     (block,) = compared(tmp_path, {"mac": MAC, "rag": RAG, "icl": NONE}).blocks
     looks = {look.entry.method: look for look in looks_of(block)}
     assert set(looks) == {"mac", "rag"}, "full context tells nothing"
-    assert places(list(looks.values())) == [1, 2, 4, 8]
-    assert found_within(looks["mac"], [1, 2, 4, 8]) == [0.25, 0.5, 0.75, 0.75], "one piece was dropped"
-    assert [(each.age, round(each.share, 6), each.n) for each in share_by_age(looks["mac"])] == [
-        (0, 0.9, 1),
-        (2, 0.3, 2),
-    ]
-    assert (graded(looks["mac"]), graded(looks["rag"])) == (True, False)
+    assert [found_within(looks["mac"], first) for first in (1, 2, 4, 8)] == [0.25, 0.5, 0.75, 0.75], "one was dropped"
+    assert share_by_age(looks["mac"]) == {0: (0.9, 1), 2: (pytest.approx(0.3), 2)}
+    assert share_by_age(looks["rag"]) == {}
 
 
 def test_the_charts_say_model_and_n_and_retrieval_has_no_attention(tmp_path: Path) -> None:
     found = compared(tmp_path, {"mac": MAC, "rag": RAG, "icl": NONE})
     (block,) = found.blocks
     first, second = found_and_attended(block, styles(["mac", "rag", "icl"]))
-    assert first is not None
-    assert second is not None
     for chart in (first, second):
         assert "Base nano, n = 4 questions" in chart.caption
     assert {row["label"] for row in _rows(first.spec)} == {"mac", "rag"}
@@ -81,27 +70,3 @@ def test_samples_of_an_older_version_have_none(tmp_path: Path) -> None:
         store_samples(path, [{key: value for key, value in cells.items() if not key.startswith(("gold_", "kept_"))}])
     (block,) = compare(sorted(tmp_path.iterdir())).blocks
     assert looks_of(block) == []
-
-
-@pytest.mark.parametrize("lost", ["gold_share", "kept_pieces"])
-def test_samples_that_lack_a_column_of_their_record_are_refused(tmp_path: Path, lost: str) -> None:
-    (block,) = compared(tmp_path, {"mac": MAC}).blocks
-    (folder,) = tmp_path.iterdir()
-    table = pq.read_table(folder / SAMPLES_FILE)
-    pq.write_table(table.drop_columns([lost]), folder / SAMPLES_FILE)
-    with pytest.raises(UserError, match=f"lack the column {lost}"):
-        looks_of(block)
-    pq.write_table(table.drop_columns([name for name in COLUMNS if name in table.column_names]), folder / SAMPLES_FILE)
-    assert looks_of(block) == [], "a suite that keeps none of them"
-
-
-@pytest.mark.parametrize("lost", ["prompt", "tokens"])
-def test_all_samples_lack_no_column_of_their_record(tmp_path: Path, lost: str) -> None:
-    compared(tmp_path, {"mac": MAC})
-    (folder,) = tmp_path.iterdir()
-    record = load_record(folder)
-    assert lost in record.sample_digests
-    assert lost in read_samples(folder, record=record)
-    pq.write_table(pq.read_table(folder / SAMPLES_FILE).drop_columns([lost]), folder / SAMPLES_FILE)
-    with pytest.raises(UserError, match=f"the column {lost} is missing"):
-        read_samples(folder, record=record)

@@ -58,5 +58,5 @@ def test_any_text_is_drawn_and_long_ones_are_cut(tmp_path: Path) -> None:
     for suffix, begins in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         draw(found, tmp_path / f"p.{suffix}")
         assert (tmp_path / f"p.{suffix}").read_bytes().startswith(begins)
-    with pytest.raises(UserError, match=r"--attention .*p\.pdf is no picture"):
-        draw(found, tmp_path / "p.pdf")
+    with pytest.raises(UserError, match=r"--attention .*p\.gif is no picture"):
+        draw(found, tmp_path / "p.gif")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 from tests.conftest import Command, one_line
 from tests.places import ROOT
@@ -13,10 +15,11 @@ from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import load_record, save_record
+from ttabench.report import plots
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.curves import Curves, by_setting, by_step
 from ttabench.report.finding import runs_in
-from ttabench.report.plot_style import MARKERS, bytes_axis, plain_numbers, styles
+from ttabench.report.plot_style import COLOURS, MARKERS, bytes_ticks, styles
 from ttabench.report.plots import drawn, panels_of, plot
 from ttabench.stats.aggregation import aggregate
 
@@ -46,15 +49,14 @@ def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
         stored(tmp_path, "r3", {"a": 1.0}, method="none"),
     ]
     (block,) = compare(folders).blocks
-    found = by_step(block)
-    assert found is not None
+    (found,) = by_step(block)
     (line,) = found.lines
     assert (line.label, found.axis, found.units) == ("icl", "pieces read before the query", ("questions",))
     assert [point.at for point in line.points] == found.places == [1, 4]
     assert [point.value for point in line.points] == pytest.approx((0.3, 0.6))
     four = ([0.1, 0.3, 0.3, 0.5], [0.3, 0.5, 0.7, 0.9])
     assert [point.stderr for point in line.points] == pytest.approx([aggregate(values).stderr for values in four])
-    assert by_step(compare(folders[2:]).blocks[0]) is None
+    assert by_step(compare(folders[2:]).blocks[0]) == []
 
 
 SUITES = {
@@ -73,7 +75,7 @@ def test_curves_of_committed_suites_have_what_their_runs_varied(case: str) -> No
     names, wanted = SUITES[case]
     found = compare([run for name in names for run in runs_in(ROOT / "results" / name)])
     panels = [panel for panel in panels_of(found) if isinstance(panel, Curves)]
-    assert [(panel.title, panel.places, len(panel.lines)) for panel in panels] == wanted
+    assert [(f"{panel.metric} by {panel.axis}", panel.places, len(panel.lines)) for panel in panels] == wanted
     for panel in panels:
         for line in panel.lines:
             assert len(line.points) > 1
@@ -107,8 +109,25 @@ def test_lines_along_a_setting_differ_in_nothing_else_and_the_ends_are_level(tmp
     assert "Dotted" in figure.legends[0].get_title().get_text()
 
 
+def test_lines_at_one_budget_stand_together_whatever_their_settings_are(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"{method}{keep}", {"a": value, "b": 0.0}, method=method, keep=keep, settings=settings)
+        for method, keep, value, settings in (
+            ("snapkv", 0.2, 0.2, {"budget": 0.2, "window_share": 0.5}),
+            ("snapkv", 0.5, 0.4, {"budget": 0.5, "window_share": 0.5}),
+            ("h2o", 0.2, 0.6, {"heavy": 0.1, "recent": 0.1}),
+            ("h2o", 0.5, 0.8, {"heavy": 0.25, "recent": 0.25}),
+        )
+    ]
+    (found,) = by_setting(compare(folders).blocks[0])
+    assert (found.axis, found.places) == ("keep", [0.2, 0.5])
+    assert {line.label: [point.value for point in line.points] for line in found.lines} == {
+        "snapkv": [0.1, 0.2], "h2o": [0.3, 0.4],
+    }  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
     folders = [
         stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
@@ -116,8 +135,11 @@ def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
     ]
     path = plot(compare(folders), tmp_path / f"p.{suffix}")
     content = path.read_bytes()
-    assert content.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
     assert len(content) > 5000
+    if suffix == "png":
+        with Image.open(path) as usual, Image.open(plot(compare(folders), tmp_path / "s.png", (900, 700))) as small:
+            assert (usual.size, small.size) == ((1600, 1000), (900, 700))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -126,7 +148,10 @@ def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> Non
     picture = tmp_path / "p.svg"
     assert ttabench("compare", "--out", tmp_path, "--plot", picture, "--json").json()["runs"]
     assert picture.stat().st_size > 5000
-    assert ".png or .svg" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "p.pdf"))
+    assert ".png, .svg, .pdf" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "p.gif"))
+    for bad in ("wide", "10000x900"):
+        assert "no size" in one_line(ttabench("compare", "--out", tmp_path, "--plot", picture, "--size", bad))
+    assert "--plot FILE" in one_line(ttabench("compare", "--out", tmp_path, "--size", "800x600"))
     assert "no folder no/such" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "no/such/p.png"))
     (tmp_path / "folder.svg").mkdir()
     assert "cannot be written" in one_line(ttabench("compare", "--out", tmp_path, "--plot", tmp_path / "folder.svg"))
@@ -144,26 +169,11 @@ def test_labels_look_apart_and_the_ends_are_black() -> None:
     assert "#000000" not in {look[0] for look in looks[2:]}
 
 
-def test_nothing_kept_stands_apart_and_numbers_are_plain() -> None:
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    nothing, small, large = bytes_axis(axes, [0, 2**16, 2**22])
-    assert large - small == 6, "powers of two"
-    ticks = dict(zip([label.get_text() for label in axes.get_xticklabels()], axes.get_xticks(), strict=True))
-    assert ticks["0"] == nothing < small == ticks["64 KiB"]
-    low, high = axes.get_xlim()
-    assert low < nothing < large < high
-    lone = Figure().subplots()
-    (at,) = bytes_axis(lone, [3 * 2**20])
-    left, right = lone.get_xlim()
-    assert 3 <= right - left <= 8, "a lone point has a sensible axis"
-    assert left < at < right
-    assert "0" not in [label.get_text() for label in lone.get_xticklabels()]
-    lone.plot([at], [71.9], marker="o")
-    plain_numbers(lone, lone=True)
-    bottom, top = lone.get_ylim()
-    assert bottom < 71.9 < top < 2 * 71.9
+def test_bytes_stand_by_powers_of_two_and_nothing_at_the_left() -> None:
+    ticks, least = bytes_ticks([0, 2**16, 2**22])
+    assert (list(ticks)[:2], least) == ([0, 2**16], 2**16)
+    assert (ticks[0], ticks[2**16]) == ("0", "64 KiB")
+    assert 0 not in bytes_ticks([3 * 2**20])[0]
 
 
 def by_bytes(found: Comparison) -> Figure:
@@ -179,7 +189,7 @@ def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
     assert not any(axes.get_legend() for axes in figure.axes)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["none", "mac"]
-    assert legend.get_title().get_text() == "Bars: one standard error over questions."
+    assert legend.get_title().get_text().startswith("Bars: one standard error over questions.")
 
 
 def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
@@ -194,8 +204,10 @@ def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["snapkv", "templora", "mac"]
     assert "Lines join settings of one method." in legend.get_title().get_text()
-    assert "Hollow: another text's state" in legend.get_title().get_text()
+    assert "Hollow: another" in legend.get_title().get_text()
     (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["budget=0.1", "budget=0.2", "budget=0.5", "templora",
+                                                         "another text's state", "mac"]  # fmt: skip
     (joined,) = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
     assert list(joined.get_xdata()) == sorted(joined.get_xdata()), "by bytes"
     marks = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
@@ -211,6 +223,20 @@ def test_shares_end_at_100(tmp_path: Path) -> None:
     assert 67 < high <= 103
 
 
+def test_names_of_marks_can_be_read_on_white() -> None:
+    """A contrast of 4.5 (WCAG 2.1), whatever the colour of the mark."""
+    axes = Figure(figsize=(12, 9)).add_subplot()
+    axes.set(xlim=(-9, 99), ylim=(-9, 99))
+    axes.figure.draw_without_rendering()
+    plots._write_names(axes, [plots.Mark(9 * place, 9 * place, "name", colour) for place, colour in enumerate(COLOURS)])
+    assert len(axes.texts) == len(COLOURS)
+    for text in axes.texts:
+        linear = [
+            part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(text.get_color())
+        ]
+        assert 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05) >= 4.5, text.get_color()
+
+
 def test_two_blocks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """The same task under two bases."""
     one, other = (stored(tmp_path, name, {"a": 1.0, "b": 0.0}) for name in ("one", "other"))
@@ -220,3 +246,30 @@ def test_two_blocks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     save_record(record.model_copy(update={"model": {"fingerprint": "g"}, "config": config, "rows": rows}), other)
     titles = [axes.get_title() for axes in by_bytes(compare([one, other])).axes]
     assert titles == ["t (mini), base nano, n = 2", "t (mini), base gpt2, n = 2"]
+
+
+def test_nothing_is_clipped_or_hidden_and_colours_are_those_of_the_page(tmp_path: Path) -> None:
+    """Six lines with one figure, and names that are longer than a panel is wide."""
+    pytest.importorskip("altair")
+    from ttabench.report.page.charts import by_bytes as chart
+
+    folders = [stored(tmp_path, f"{method}{task}", {"a": 1.0, "b": 0.0}, method=method, task=task, source="file:dev")
+               for method in ("none", "mac", "h2o", "rag", "lora", "a_method_of_a_very_long_name_indeed")
+               for task in ("one", "a_task_of_a_very_long_name" * 3)]  # fmt: skip
+    found = compare(folders)
+    figure = drawn(found.blocks, found)
+    whole = figure.bbox
+    texts = [
+        *figure.texts,
+        *(axes.title for axes in figure.axes),
+        *(text for axes in figure.axes for text in axes.texts),
+    ]
+    boxes = [text.get_window_extent() for text in [*texts, *figure.legends]]
+    assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
+    drawn_chart = chart(found.blocks[0], styles(entry.method for entry in found.entries))
+    assert drawn_chart is not None
+    scale = drawn_chart.spec["layer"][0]["encoding"]["color"]["scale"]
+    assert dict(zip(scale["domain"], scale["range"], strict=True)) == {
+        text.get_text(): handle.get_color()
+        for text, handle in zip(figure.legends[0].get_texts(), figure.legends[0].legend_handles, strict=True)
+    }

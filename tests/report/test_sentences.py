@@ -13,13 +13,15 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import LONG, asked, scored, stored
 from tests.report.test_verdict import made, right
+from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import Comparison, compare
+from ttabench.report.compare import Comparison, compare, share
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.entries import ceiling_of, floor_of
-from ttabench.report.figures import together
+from ttabench.report.figures import with_interval
+from ttabench.report.further import problems
+from ttabench.report.page.build import page
 from ttabench.report.phrases import about, listed
-from ttabench.report.problems import problems
 from ttabench.report.verdict import sentences, verdict
 from ttabench.run.caveats import eviction_caveats, kept_whole
 
@@ -110,6 +112,62 @@ def test_what_evicted_nothing_never_leads(tmp_path: Path, note: str, leads: bool
     assert ("Set aside: snapkv evicted nothing; that is full context, whatever the name." in told) != leads
     assert bool(problems(found)) != leads
     assert ("snapkv (evicted nothing)" in [row[0] for row in comparison_tables(found)[0].rows]) != leads
+
+
+def with_answers(folder: Path, nll: float, **cost: float) -> Path:
+    """The run with these likelihoods of its right answers, and with a context that was read."""
+    columns = read_samples(folder)
+    columns["logprobs"] = [[-nll]] * len(columns["key"])
+    store_samples(folder, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+    return changed(folder, **{"tokens_read": 900.0, **cost})
+
+
+def test_answers_of_full_context_to_the_bit_are_said_to_be_so(tmp_path: Path) -> None:
+    shares = {"none": 0.0, "icl": 0.9, "snapkv": 0.9, "mac": 0.6}
+    none, icl, snapkv, mac = made(tmp_path, "t", shares)
+    runs = [changed(none, tokens_read=0), with_answers(icl, 1.0), with_answers(snapkv, 1.0), with_answers(mac, 2.0)]
+    told = "The answers of snapkv are those of full context, to the last bit: was it applied?"
+    assert [one for one in sentences(compare(runs)) if "to the last bit" in one] == [told]
+    assert "t: snapkv has the answers of icl" in problems(compare(runs))
+    assert f">{told}</p>" in page(compare(runs))
+    with_answers(snapkv, 1.0 + 1e-6)
+    assert "to the last bit" not in verdict(compare(runs)), "the same words, of another likelihood"
+    with_answers(snapkv, 1.0)
+    noted(snapkv, "snapkv evicted nothing: 300 tokens of context fit what it may keep, so this measures full context")
+    assert "to the last bit" not in verdict(compare(runs)), "that is said already"
+
+
+def test_a_context_that_changes_no_answer_is_said_to_be_so(tmp_path: Path) -> None:
+    runs = made(tmp_path, "t", {"none": 0.2, "icl": 0.2, "mac": 0.6, "lora": 0.2})
+    for run, nll, read in zip(runs, (3.0, 3.0, 2.0, 3.0), (0, 900, 900, 0), strict=True):
+        with_answers(run, nll, tokens_read=read)
+    told = "The answers of icl are those of none, to the last bit: its context changed no answer."
+    assert [one for one in sentences(compare(runs)) if "to the last bit" in one] == [told], "lora has read nothing"
+    with_answers(runs[1], 2.5)
+    assert "to the last bit" not in verdict(compare(runs))
+    with_answers(runs[1], 3.0)
+    other = with_answers(stored(tmp_path, "o", right(0.2), method="mac", task="t", state_of="none"), 3.0)
+    assert verdict(compare([*runs, other])).count("to the last bit") == 1, "an empty state is to answer like that"
+
+
+def test_a_ceiling_below_a_method_may_be_broken(tmp_path: Path) -> None:
+    found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 0.3, "h2o": 0.9, "window": 0.6, "mac": 0.2}))
+    (told,) = [one for one in sentences(found) if "broken" in one]
+    assert told.startswith("The ceiling may be broken: icl is 60.0 points [")
+    assert "below h2o (90.0), Holm p <0.001. Check its prompt, what was cut of the context" in told
+    near = compare(made(tmp_path, "near", {"none": 0.0, "icl": 0.85, "h2o": 0.9, "mac": 0.2}))
+    assert "broken" not in verdict(near), "three questions are chance"
+    runs = made(tmp_path, "cut", {"none": 0.0, "icl": 0.3, "h2o": 0.9})
+    changed(runs[1], truncated_tokens=6000, tokens_read=10000)
+    assert "broken" not in verdict(compare(runs)), "what was cut is no ceiling, and is said to be none"
+
+
+def test_ceilings_are_named_with_their_blocks(tmp_path: Path) -> None:
+    runs = [run for task, icl in (("one", 0.2), ("two", 0.9), ("three", 0.1))
+            for run in made(tmp_path, task, {"none": 0.0, "icl": icl, "h2o": 0.8})]  # fmt: skip
+    (told,) = [one for one in sentences(compare(runs)) if "broken" in one]
+    assert "below h2o (80.0), Holm p <0.001 on one; icl is 70.0 points" in told
+    assert " on two" not in told
 
 
 def test_what_eval_notes_is_what_compare_reads() -> None:
@@ -278,10 +336,6 @@ def test_whether_a_state_helps(tmp_path: Path, own: float, other: float, none: f
     assert labels(found) == ["templora", "templora, another text's state", "templora, empty state"]
 
 
-def test_what_would_settle_it_is_said_in_round_numbers() -> None:
-    assert [about(count) for count in (7, 19, 61, 99, 101, 4812)] == [7, 19, 65, 100, 110, 4900]
-
-
 def test_what_is_the_same_in_every_unit_is_settled_by_their_number(tmp_path: Path) -> None:
     def documents(run: str, value: float, count: int, method: str) -> Path:
         path = stored(tmp_path, run, {f"q{place}": value for place in range(2 * count)}, method=method)
@@ -303,7 +357,7 @@ def test_no_test_is_no_praise(tmp_path: Path) -> None:
     for folder in folders:
         (folder / "samples.parquet").unlink()
     told = verdict(compare(folders))
-    first = "h2o leads with 90.0 f1, 40.0 points above mac (50.0), untested (the answers are not kept)."
+    first = "h2o has the best f1, 90.0, 40.0 points above mac (50.0), untested (the answers are not kept)."
     assert told.startswith(first)
     assert "recovers" not in told
     assert "p <" not in told
@@ -351,7 +405,7 @@ def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
     told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
     assert "above none (40.0), p 0.25: not settled" in told
     assert "recovers" not in told
-    assert "It keeps about a quarter of the bytes of icl." in told
+    assert "It keeps 1/4 of the bytes of icl." in told
     assert "recovers" in verdict(compare(made(tmp_path, "two", {**shares, "mac": 0.7})))
 
 
@@ -362,19 +416,6 @@ def test_one_draw_promises_nothing_of_more_questions(tmp_path: Path) -> None:
     assert told[1].startswith("There is one draw only, so errors are too small")
     more = [run for method, part in (("none", 0.3), ("mac", 0.4)) for run in drawn(tmp_path, "u", method, [part] * 2)]
     assert "one draw" not in verdict(compare(more))
-
-
-def test_what_the_others_are_against_none_is_said(tmp_path: Path) -> None:
-    told = verdict(compare(made(tmp_path, "t", {"none": 0.1, "icl": 1.0, "mac": 0.9, "h2o": 0.6, "window": 0.12})))
-    assert "Of the others, better than none: h2o; not settled against none: window. mac recovers 89 %" in told
-
-
-def test_one_that_was_not_tested_is_not_passed_over(tmp_path: Path) -> None:
-    runs = made(tmp_path, "t", {"none": 0.1, "icl": 1.0, "mac": 0.9, "h2o": 0.6, "window": 0.12})
-    (runs[-1] / "samples.parquet").unlink()
-    told = verdict(compare(runs))
-    assert "It is better than" not in told, "the second stands beside the leader"
-    assert "Of the others, better than none: h2o; not tested against none: window." in told
 
 
 def test_lines_that_are_equal_do_not_lead_one_another(tmp_path: Path) -> None:
@@ -398,18 +439,6 @@ def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
     more = made(tmp_path, "one", {"none": 0.0})
     assert "Not counted: two." in sentences(compare([*runs, *more])), "one line has no order"
     assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
-
-
-def test_names_stand_in_a_sentence() -> None:
-    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
-    assert listed(["a", "b", "c", "d"], "lines") == "4 lines"
-
-
-def test_a_difference_that_is_small_is_not_shown_as_nothing() -> None:
-    assert together("ppl", 0.00031, -0.0035, 0.0041) == ["0.0003", "-0.0035", "0.0041"]
-    assert together("ppl", 0.0, -0.14, 0.12) == ["0.00", "-0.14", "0.12"], "one end is enough to see its size"
-    assert together("f1", 0.217, -0.01, 0.4) == ["21.7", "-1.0", "40.0"]
-    assert together("f1", 0.0) == ["0.0"]
 
 
 def test_a_difference_over_some_of_the_questions_says_so(tmp_path: Path) -> None:
@@ -442,8 +471,46 @@ def test_many_blocks_are_one_table_unless_all_are_asked_for(tmp_path: Path, ttab
     assert "Give one of them" in one_line(ttabench("compare", "--out", tmp_path, "--all", "--summary"))
 
 
-def test_twelve_blocks_are_all_shown(tmp_path: Path, ttabench: Command) -> None:
-    for count in range(1, 13):
-        for method, part in (("none", 0.1), ("mac", 0.6)):
-            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
-    assert ttabench("compare", "--out", tmp_path).out.count("differences over") == 12
+def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
+    """It is the one that was run as most other lines were, and it is said which."""
+    shares = {"none": 0.0, "icl": 0.9, "mac": 0.6, "h2o": 0.5}
+    folders = [
+        stored(tmp_path, method, right(share), method=method, dtype="float32") for method, share in shares.items()
+    ]
+    alone = compare(folders)
+    found = compare([*folders, stored(tmp_path, "half", right(0.95), method="icl", dtype="bfloat16")])
+    ceiling = ceiling_of(found.entries)
+    assert ceiling is not None
+    assert ceiling.label == "icl dtype=float32"
+    gaps = [[share(block, line) for block in each.blocks if (line := block.named("mac"))] for each in (alone, found)]
+    assert gaps[0] == gaps[1] != [None]
+    told = "Of icl dtype=float32 and icl dtype=bfloat16, icl dtype=float32 is the ceiling: more of the other lines "
+    assert f"{told}were run as it was." in sentences(found)
+    assert not [sentence for sentence in sentences(alone) if "is the ceiling" in sentence]
+    twice = [
+        stored(tmp_path, f"half-{method}", right(0.5), method=method, dtype="bfloat16") for method in ("mac", "h2o")
+    ]
+    undecided = compare([*folders[1:], *twice, tmp_path / "half"])
+    assert ceiling_of(undecided.entries) is None
+    assert [
+        one
+        for one in sentences(undecided)
+        if one.startswith("There is no ceiling: nothing tells which of icl dtype=bfloat16 and icl ")
+    ]
+
+
+@pytest.mark.parametrize(("another", "leads"), [(0.0, True), (0.88, False)])
+def test_whose_own_state_is_not_above_anothers_does_not_lead(tmp_path: Path, another: float, leads: bool) -> None:
+    folders = made(tmp_path, "t", {"none": 0.0, "h2o": 0.3, "templora": 0.9})
+    folders.append(stored(tmp_path, "other", right(another), method="templora", task="t", state_of="other"))
+    told = sentences(compare(folders))[0]
+    assert told.startswith("templora leads with 90.0 f1, 60.0 points [") == leads
+    assert told.startswith("templora has the best f1, 90.0, 60.0 points [") != leads
+
+
+def test_figures_and_names_as_sentences_have_them() -> None:
+    assert with_interval("ppl", 0.00031, -0.0035, 0.0041) == "0.0003 [-0.0035, 0.0041]", "not shown as nothing"
+    assert with_interval("ppl", 0.0, -0.14, 0.12) == "0.00 [-0.14, 0.12]", "one end is enough to see its size"
+    assert with_interval("f1", 0.0, None, None) == "0.0"
+    assert [about(count) for count in (7, 19, 61, 99, 101, 4812)] == [7, 19, 65, 100, 110, 4900]
+    assert [listed(["a"]), listed(["a", "b", "c"]), listed([*"abcd"], "lines")] == ["a", "a, b and c", "4 lines"]

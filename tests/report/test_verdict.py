@@ -9,12 +9,9 @@ import pytest
 
 from tests.report.test_compare import stored
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.choosing import shown
-from ttabench.report.compare import compare
-from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.pareto import front
-from ttabench.report.shares import share, shown_share
-from ttabench.report.standings import standing_of
+from ttabench.report.choosing import shown, standing_of
+from ttabench.report.compare import compare, share, shown_share
+from ttabench.report.entries import Entry, ceiling_of, floor_of, front
 from ttabench.report.verdict import sentences, verdict
 from ttabench.stats.estimate import difference, single
 from ttabench.stats.testing import LEVEL, holm
@@ -43,7 +40,7 @@ def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
     folders += made(tmp_path, "three", {**shares, "snapkv": 0.78})
     told = verdict(compare(folders))
     assert told.startswith("On the 3 tasks that both lines share, mac leads with 80.0 on average, 33.9 points [")
-    assert "above snapkv (46.1), p <0.001. mac keeps about a third of the bytes of snapkv." in told
+    assert "above snapkv (46.1), p <0.001. mac keeps 1/3 of the bytes of snapkv." in told
     assert "Against snapkv: better on 2 of 3 tasks (one, two); not settled on 1 (three)." in told
     assert "Against none: better on all 3 tasks." in told
     assert "Against icl: worse on all 3 tasks." in told
@@ -55,7 +52,7 @@ def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     first, second = sentences(found)
     assert first.startswith("mac (50.0) is 50.0 points [35.2, 61.6] above none (0.0), p <0.001; 50.0 points [")
     assert first.endswith("below icl (100.0), p <0.001.")
-    assert second == "It recovers 50 % of the way from none to icl, and keeps about a quarter of the bytes of icl."
+    assert second == "It recovers 50 % of the way from none to icl, and keeps 1/4 of the bytes of icl."
     (block,) = found.blocks
     assert share(block, block.entries[2]) == pytest.approx(0.5)
     assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
@@ -109,7 +106,7 @@ def test_a_gap_is_there_whatever_the_leader_was_asked(tmp_path: Path) -> None:
     told = verdict(compare(folders))
     assert "no gap" not in told
     assert "recovers" not in told
-    assert "It keeps about half the bytes of icl." in told
+    assert "It keeps 1/2 of the bytes of icl." in told
 
 
 def test_chance_is_never_called_a_win(tmp_path: Path) -> None:

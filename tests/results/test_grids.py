@@ -127,6 +127,17 @@ def test_a_grid_by_documents_tells_trees_apart(
     ]
 
 
+def test_a_task_that_an_adapter_never_saw_has_a_dash_whatever_its_name(grids: ModuleType) -> None:
+    runs = grids.runs_of(ROOT / "results" / "transfer")
+    renamed = {"checkpoint": "shipped:mac-squad_seq"}
+    runs = [(folder, run.model_copy(update={"config": {**run.config, **renamed}})) for folder, run in runs]
+    for transfer in (True, False):
+        _, _, *lines = grids.by_task(runs, transfer=transfer).splitlines()
+        assert {cells(line)[0]: "-" in cells(line) for line in lines if "another" not in line} == {
+            "none": False, "mac": not transfer, "camels": not transfer
+        }  # fmt: skip
+
+
 def test_a_grid_by_training_has_the_mean_of_adapters(grids: ModuleType, ttabench: Command, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "ttabench/assets/adapters/nano/ccm_merge-metaicl", other)

@@ -28,7 +28,7 @@ def test_the_page_says_what_is_stored(tried: ModuleType) -> None:
 def test_a_curve_is_the_mean_of_stretches_of_steps(
     tried: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = ROOT / "ttabench/assets/adapters/nano/mac-tree-streamingqa/adapter.json"
+    shipped = ROOT / "results/adapters/nano/mac-tree-streamingqa/adapter.json"
     (tmp_path / "adapter.json").write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
     lines = [{"step": n, "answer": float(n), "loss": 0.0, "lr": 1.0} for n in range(1, 13)]
     text = "".join(json.dumps(line) + "\n" for line in [*lines, {"step": 12, "validation": {"loss": 9.0}}])

@@ -23,13 +23,14 @@ from ttabench.lm.verbs.scoring import rolling, token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.readers import load
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import metric
 
 TEXT = "".join(chr(97 + (i * i * 7 + i // 3) % 26) for i in range(90))
 WINDOW, STRIDE = 20, 8
@@ -60,7 +61,9 @@ def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
 def run(lm: LM, method: BaseMethod[Any], path: Path, out: Path, **options: Any) -> list[Sample]:
     task = load("pg19", source=str(path), options={**SMALL, **options})
     folder = RunFolder(out, method.name)
-    run_episodes(RunContext(lm=lm, method=method, metrics=task.card.metrics), task, folder, lambda *_: None)
+    run_episodes(
+        RunContext(lm=lm, method=method, metrics=tuple(map(metric, task.card.metrics))), task, folder, lambda *_: None
+    )
     return folder.samples
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import fake_kvpress
 from tests.conftest import Command
@@ -18,7 +19,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
 from ttabench.records.samples import EpisodeCost, Sample
-from ttabench.run.caveats import count_caveats, eviction_caveats, label_caveats
+from ttabench.run.caveats import choice_caveats, count_caveats, eviction_caveats, label_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)
@@ -76,6 +77,41 @@ def test_contexts_that_fit_are_counted(lm: LM) -> None:
     assert "evicted nothing: 40 tokens" in eviction_caveats(method, [40, None, 0])[0]
 
 
+@pytest.mark.parametrize(("changes", "least"), [
+    ({"budget": 0.2, "window": 32}, 165), ({"budget": 0.2, "window": 8}, 45), ({"budget": 12, "window": 0.1}, 0),
+])  # fmt: skip
+def test_a_budget_that_the_window_fills_leaves_nothing_to_choose(lm: LM, changes: dict[str, Any], least: int) -> None:
+    """At a fifth of what was read a window of 32 leaves one slot free from 165 tokens on, BOS among them."""
+    method = made(lm, "snapkv", changes)
+    for tokens in (30, 44, 164, 165, 300):
+        text = "a" * (tokens - 1)
+        read = method.adapt(method.begin(1), [[Observe(text=text)]])
+        places = read.tensors["index"]
+        newest = torch.arange(tokens - places.shape[-1], tokens, dtype=places.dtype).expand_as(places)
+        reason = method.nothing_free(tokens - 1)
+        if reason:
+            assert torch.equal(places, newest), "only the window is there"
+        if least:
+            assert bool(reason) == (tokens < least)
+    if not least:
+        assert not method.nothing_free(100)
+        assert method.nothing_free(150), "a tenth of it is more than 12 tokens"
+
+
+def test_questions_for_which_nothing_was_chosen_are_counted(lm: LM) -> None:
+    method = made(lm, "snapkv", {"budget": 0.2, "window": 32})
+    (note,) = choice_caveats(method, [100, 120, 400, None, 0])
+    assert note == (
+        "snapkv: for 2 of 3 questions the budget held no more than the observation window, so nothing was chosen by"
+        " attention"
+    )
+    assert choice_caveats(method, [100, 120])[0].startswith("snapkv: for 2 of 2 questions ")
+    assert choice_caveats(method, [400, 500]) == []
+    assert choice_caveats(made(lm, "snapkv", {"budget": 100, "window": 32}), [50, 120]) == [], "kept all, or chose"
+    assert choice_caveats(made(lm, "snapkv", {"budget": 0.2, "query_aware": True}), [100]) == [], "the question looks"
+    assert choice_caveats(made(lm, "h2o", {}), [5]) == []
+
+
 def sample(key: str, step: int, episode: str = "e") -> Sample:
     ask = Ask(prompt="Who?", key=key, at=At(step))
     return Sample(episode=episode, ask=ask, answer=Answer(prediction="x"), metrics={}, context_tokens=1, ask_ms=1.0)
@@ -109,6 +145,14 @@ def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> Non
     assert notes_of(ttabench, "--task", "streamingqa", "--method", "icl", "--out", tmp_path) == []
     shown = ttabench("eval", *words, "--force").err
     assert all(note in shown for note in (evicted, repeated, few))
+
+
+def test_a_run_says_where_attention_chose_nothing(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--task", "streamingqa", "--method", "snapkv", "--limit", 10, "--out", tmp_path)
+    few = ("--task-set", "documents=2", "--set", "budget=0.2")
+    (note,) = [note for note in notes_of(ttabench, *words, *few) if "chosen by attention" in note]
+    assert note.startswith("snapkv: for ")
+    assert not any("chosen" in note for note in notes_of(ttabench, *words, *few, "--set", "window=4"))
 
 
 def test_a_text_that_nano_was_not_made_for_is_noted(ttabench: Command, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session
 from ttabench.readers import load

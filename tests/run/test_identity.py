@@ -17,7 +17,7 @@ from ttabench.methods.settings import defaults
 from ttabench.methods.spec import MethodSpec
 from ttabench.mini import qa
 from ttabench.readers import READERS, cards, qa_stream
-from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.run import resolve
 from ttabench.run.config import RunConfig
 from ttabench.run.plan import make_plan
@@ -71,6 +71,13 @@ def test_a_new_setting_of_a_method_leaves_ids(monkeypatch: pytest.MonkeyPatch, c
     typed = chosen.get("settings", ())
     assert run_id(**{**chosen, "settings": (*typed, "sharpness=1.0")}) == before
     assert run_id(**{**chosen, "settings": (*typed, "sharpness=2")}) != before
+
+
+def test_ids_of_groups_stay() -> None:
+    """As committed runs have them, from before groups could be told by documents."""
+    groups = ("kind=grouped", "group_tokens=128")
+    assert run_id(1, task_options=groups) == "4b306f8797fb"
+    assert run_id(1, task_options=(*groups, "group_documents=4")) != "4b306f8797fb"
 
 
 def test_a_new_option_of_a_task_leaves_ids(monkeypatch: pytest.MonkeyPatch) -> None:

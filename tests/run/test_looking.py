@@ -10,12 +10,12 @@ import torch
 
 from tests.conftest import Command
 from tests.records.test_records import sample
-from ttabench.methods.piece_shares import PieceShares
+from ttabench.methods.base import PieceShares
 from ttabench.methods.session import Session
 from ttabench.records.sample_files import read_samples
 from ttabench.records.samples import Looked
 from ttabench.run import runner
-from ttabench.run.looking import looked_at
+from ttabench.run.runner import looked_at
 
 SHARES = PieceShares(names=("a", "b + c", "d"), shares_QK=torch.tensor([[0.5, 0.3, 0.2]] * 5), meaning="attention")
 

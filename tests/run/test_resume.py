@@ -117,7 +117,7 @@ def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
         patched.setattr(LM, "logits", breaking)
         ran = evaluate("--quiet", method=method)
     line = one_line(ran)
-    assert re.search(r"Error: streamingqa/test/seed0: The logits of query '.+' are not finite", line)
+    assert re.search(r"Error: streamingqa/test/seed0: .*not finite", line)
     assert "the same command continues" in line
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert not (partial.parent / "run.json").exists()

@@ -22,14 +22,13 @@ from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.registry import find, methods
 from ttabench.methods.states import save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import EpisodeCost, RunFolder
-from ttabench.run.runner import RunContext
-from ttabench.run.state_control import replaced
+from ttabench.run.runner import RunContext, replaced
 
 PRESS = "kvpress:LastPress"
 OTHERS = (

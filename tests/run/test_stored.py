@@ -13,7 +13,6 @@ from tests.conftest import Command, one_line
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.methods.registry import known_settings
-from ttabench.records.schema import load_record
 from ttabench.run import base_model
 
 Evaluate = Callable[..., Any]
@@ -36,19 +35,6 @@ def test_the_same_command_twice_is_stored(evaluate: Evaluate, monkeypatch: pytes
     monkeypatch.setattr(base_model.ModelCache, "get", refuse)
     again = evaluate("--json").json()["runs"][0]
     assert (again["how"], again["id"], again["rows"]) == ("stored", first["id"], first["rows"])
-
-
-def test_a_record_says_which_way_the_model_was_run(evaluate: Evaluate, tmp_path: Path) -> None:
-    """Records of earlier versions do not, and are read, with the id they had."""
-    first = evaluate("--json").json()["runs"][0]
-    folder = Path(first["folder"])
-    assert load_record(folder).paths == {"adapt": "lean", "ask": "lean"}
-    content = json.loads((folder / "run.json").read_text())
-    del content["paths"]
-    (folder / "run.json").write_text(json.dumps(content, indent=1))
-    assert load_record(folder).paths == {}
-    again = evaluate("--json").json()["runs"][0]
-    assert (again["how"], again["id"]) == ("stored", first["id"])
 
 
 def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:

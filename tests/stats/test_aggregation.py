@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, pooled
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import difference, estimate, interval_of_mean, single, student, wilson
+from ttabench.stats.figures import MEAN, SHARE
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),
@@ -72,7 +73,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
 
 
 def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
-    values = [1.0, 2.0, 4.0]
+    values = [5.0, 6.0, 8.0]
     one = estimated(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
     plain = aggregate(values)
     assert one is not None
@@ -211,7 +212,7 @@ def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1
 def test_a_share_never_counts_more_trials_than_answers() -> None:
     for counts in ((50, 50, 50), (50, 50, 51)):
         observed = [single(str(c), float(i < right)) for c, right in enumerate(counts) for i in range(100)]
-        found = estimate(observed, share=True)
+        found = estimate(observed, SHARE)
         assert found is not None
         assert found.ci_low is not None
         assert found.ci_low < 0.5 - 1.9 * (0.25 / 300) ** 0.5
@@ -226,7 +227,7 @@ def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() ->
     assert joined is not None
     assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
     one_draw = [single("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
-    found = estimate(one_draw, share=True)
+    found = estimate(one_draw, SHARE)
     assert found is not None
     assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
 
@@ -258,7 +259,7 @@ def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: 
     held = naive = 0
     for _ in range(draws):
         observed = clusters(generator, count, size, shares=shares)
-        found = estimate(observed, share=shares)
+        found = estimate(observed, SHARE if shares else MEAN)
         alone = aggregate([each.terms[0] for each in observed])
         for told, name in ((found, "clusters"), (alone, "queries")):
             assert told is not None

@@ -21,14 +21,14 @@ from results.bench_coverage import (
 from ttabench.stats.aggregation import RATIOS, Unit, estimated, pooled
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, single, student
-from ttabench.stats.figures import PERPLEXITY
+from ttabench.stats.figures import MEAN, PERPLEXITY, SHARE, Figure
 
 REPEATS = 800
 """Of each design; results/bench_coverage.md has more of both."""
 
 
-def told(some: list[Observed], *, share: bool = False) -> Estimate:
-    found = estimate(some, share=share)
+def told(some: list[Observed], figure: Figure = MEAN) -> Estimate:
+    found = estimate(some, figure)
     assert found is not None
     assert found.ci_low is not None
     assert found.ci_high is not None
@@ -76,7 +76,7 @@ def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None
     answers = np.arange(100) < 54
     some = observed(np.repeat(answers[:, None], 3, axis=1).astype(float))
     once = told(observed(answers[:, None].astype(float)))
-    found = told(some, share=True)
+    found = told(some, SHARE)
     assert found.stderr == pytest.approx(once.stderr)
     assert 100 * (found.stderr or 0.0) == pytest.approx(5.0, abs=0.02)
     own = [(found.mean, once.stderr, 100.0)] * 3
@@ -130,14 +130,18 @@ def test_one_question_of_each_sub_task_under_several_draws_is_no_certainty() -> 
 
 
 def test_draws_with_questions_of_their_own_are_clustered_as_ever() -> None:
-    """Nested designs: to the last digit what draws alone, or documents alone, tell."""
+    """Nested designs: to the last digit what draws alone tell, or of documents in draws the larger of both."""
     generator = np.random.default_rng(3)
     values = generator.normal(size=(3, 20)) + generator.normal(size=(3, 1))
     nested = [single(str(d), float(v), across=f"{d} {i}", question=f"{d} {i}") for (d, i), v in np.ndenumerate(values)]
     assert told(nested) == told(one_way(nested, 0))
     documents = [each._replace(cluster=each.across, across=each.cluster) for each in nested]
-    assert told(documents) == told(one_way(documents, 0))
+    errors = [told(one_way(documents, side)).stderr or 0.0 for side in (0, 1)]
+    assert errors[0] < errors[1], "these draws differ"
+    assert told(documents).stderr == pytest.approx(errors[1])
     assert told(documents).units == 60
+    alike = [each._replace(terms=(each.terms[0] - values[int(each.across)].mean(), 1.0)) for each in documents]
+    assert told(alike).stderr == pytest.approx(told(one_way(alike, 0)).stderr)
 
 
 def test_draws_that_agree_by_luck_show_the_error_of_their_questions() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -12,15 +12,31 @@ from sklearn.metrics import f1_score
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
-from ttabench.stats.aggregation import estimated, paired_difference
+from ttabench.stats.aggregation import RATIOS, Unit, estimated, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import estimate
+from ttabench.stats.estimate import estimate, single
 from ttabench.stats.evaluation import load
-from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, numeric
+from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums
 from ttabench.stats.metrics import METRICS
 from ttabench.stats.texts import CORPORA, Written
 
 LABELS = ("sports", "politics", "travel")
+
+
+def numeric(
+    inner: Callable[[Sums], float | None],
+) -> Callable[[Sums], Callable[[Sums], float]]:
+    """Pulls of a figure without a known gradient, by central differences; 0 by sums at whose side it is no number."""
+
+    def at(sums: Sums) -> Callable[[Sums], float]:
+        step = 1e-6 * max(1.0, *(abs(total) for total in sums))
+        slopes = []
+        for place, total in enumerate(sums):
+            up, down = (inner([*sums[:place], total + sign * step, *sums[place + 1 :]]) for sign in (1, -1))
+            slopes.append(0.0 if up is None or down is None else (up - down) / (2 * step))
+        return lambda terms: math.fsum(slope * term for slope, term in zip(slopes, terms, strict=True))
+
+    return at
 
 
 def labelled(generator: np.random.Generator, n: int, right: float = 0.7, clusters: int = 0) -> list[Written]:
@@ -123,6 +139,29 @@ def test_intervals_end_where_figures_do() -> None:
     assert (found.ci_high, errors.ci_low) == (1.0, 0.0)
     assert found.ci_low is not None
     assert 0.0 < found.ci_low < found.mean
+
+
+@pytest.mark.parametrize(("name", "ends"), [
+    ("f1", (0.0, 1.0)), ("em", (0.0, 1.0)), ("rougeL", (0.0, 1.0)), ("option_nll", (0.0, math.inf)),
+])  # fmt: skip
+def test_intervals_of_means_end_where_their_metric_does(name: str, ends: tuple[float, float]) -> None:
+    """Three questions of two documents: Student's t of one degree of freedom would go far beyond."""
+    far, near = ([single(text, value) for text, value in zip("aab", values, strict=True)]
+                 for values in ((1.0, 0.9, 0.5), (0.0, 0.1, 0.4)))  # fmt: skip
+    figures = [estimated(METRICS[name].kind, values) for values in (far, near)]
+    apart = paired_difference(METRICS[name].kind, [far, near])
+    assert all(figure and figure.ci_low == ends[0] for figure in figures)
+    assert [figure.ci_high == 1.0 for figure in figures if figure] == [ends[1] == 1.0] * 2
+    assert apart is not None
+    assert apart.ci_high is not None
+    assert (apart.ci_high == 1.0) == (ends[1] == 1.0)
+
+
+@pytest.mark.parametrize("name", ["ppl", "ppl_book_mean", "ppl_unit_mean"])
+def test_no_perplexity_is_below_1(name: str) -> None:
+    found = estimated(RATIOS[name], [Unit("a", 0.02, 2, 1), Unit("b", 1.0, 1, 1)])
+    assert found is not None
+    assert found.ci_low == 1.0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from ttabench.stats.stratified import STRATIFIED, Part, stratified
+from ttabench.stats.estimate import STRATIFIED, Part, stratified
 from ttabench.stats.testing import LEVEL, detectable, needed
 
 

@@ -140,7 +140,7 @@ FAULTS = {
     "top: 3": ("topp: 3", 13, "Unknown setting of rag 'topp'. Did you mean 'top'?"),
     "swap_state: true": ("swap_state: 3", 13, "swap_state: Input should be a valid boolean"),
     "task_set: {shots": ("limit: 9\ntask_set: {shots", 9, "limit stands there twice."),
-    "include:": ("include: [", 13, "not valid YAML"),
+    "include:": ("include: [", 13, "cannot be read"),
     "limit: 8\ntask": ("preset: foo\ntask", 8, "Unknown preset of these methods 'foo'."),
     "{method: mac, set": ("{set", 3, "method is missing."),
     "limit: 8\nt": ("limit: []\nt", 8, "at least 1 item"),
@@ -155,7 +155,7 @@ def test_a_fault_is_told_with_its_line_and_what_was_meant(
     assert right in SUITE
     path = written(SUITE.replace(right, wrong, 1))
     said = one_line(ttabench("sweep", path, "--out", tmp_path / "runs"))
-    assert f"{path} line {line}: " in said
+    assert f"{path} line {line}" in said
     assert told in said
     assert not (tmp_path / "runs").exists()
 
@@ -168,7 +168,7 @@ def test_what_names_no_run_is_one_line(text: str, written: Written, ttabench: Co
 
 
 def test_a_file_that_is_not_there_is_one_line(ttabench: Command, tmp_path: Path) -> None:
-    assert "Cannot read" in one_line(ttabench("sweep", tmp_path / "no.yaml"))
+    assert "cannot be read" in one_line(ttabench("sweep", tmp_path / "no.yaml"))
     assert "No methods and no tasks are named" in one_line(ttabench("sweep"))
 
 
@@ -206,3 +206,55 @@ def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     plain = {name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")}
     renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
     assert set(plain["eval"]) - set(plain["sweep"]) == renamed
+
+
+def remarks(path: Path) -> list[str]:
+    told: list[str] = []
+    cells(read(path), told.append)
+    return told
+
+
+BUDGETS = "methods: [none, {method: snapkv, preset: stream}, h2o]\ntasks: [streamingqa]\nkeep: [0.1, 0.5]\n"
+
+
+def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(written: Written) -> None:
+    path = written(BUDGETS)
+    asked = [(cell.request.method, cell.request.keep) for cell in found(path)]
+    assert asked == [("none", None), *((name, share) for name in ("snapkv", "h2o") for share in (0.1, 0.5))]
+    assert remarks(path) == ["--keep goes to snapkv, h2o; not to none, which run once without it."]
+    assert [run.method for run in runs(path)][1] == "snapkv keep=0.1 preset=stream"
+    assert not list(jsonschema.Draft202012Validator(schema()).iter_errors(yaml.safe_load(BUDGETS)))
+    few = written(BUDGETS + "exclude: [{keep: 0.5}]\n")
+    assert [cell.request.keep for cell in found(few)] == [None, 0.1, 0.1]
+
+
+def test_a_budget_that_none_takes_and_one_said_of_the_wrong_method_are_told(written: Written) -> None:
+    with pytest.raises(UserError, match=r"line 3: None of these methods has a budget, so --keep means nothing"):
+        found(written("methods: [none, icl]\ntasks: [streamingqa]\nkeep: 0.2\n"))
+    with pytest.raises(UserError, match=r"line 1: --keep has no meaning for icl"):
+        runs(written("methods: [none, {method: icl, keep: 0.2}]\ntasks: [streamingqa]\n"))
+    with pytest.raises(UserError, match=r"line 3: --keep must be above 0 and at most 1, got 2"):
+        found(written("methods: [h2o]\ntasks: [streamingqa]\nkeep: 2\n"))
+
+
+def test_a_setting_that_not_all_know_is_told(written: Written) -> None:
+    text = "methods: [none, snapkv, h2o]\ntasks: [streamingqa]\nset: {budget: 64}\n"
+    path = written(text)
+    (line,) = remarks(path)
+    assert line.startswith("budget goes to snapkv; not to none, h2o (heavy, recent, ")
+    assert [cell.request.settings for cell in found(path)] == [(), ("budget=64",), ()]
+    assert not remarks(written(text.replace("none, ", "").replace(", h2o", "")))
+
+
+def test_budgets_are_typed_as_a_list_and_take_the_place_of_a_suites(
+    written: Written, ttabench: Command, tmp_path: Path
+) -> None:
+    words = ("--methods", "none,h2o", "--tasks", "streamingqa", "--dry-run", "--out", tmp_path / "runs")
+    typed = ttabench("sweep", *words, "--keep", "0.1,0.5,0.1")
+    assert typed.code == 0
+    assert typed.err.splitlines()[0] == "--keep goes to h2o; not to none, which run once without it."
+    assert len(ttabench("sweep", *words, "--keep", "0.1,0.5,0.1", "--json").json()["runs"]) == 3
+    told = ttabench("sweep", written(BUDGETS), "--keep-tokens", "64", "--dry-run", "--json", "--out", tmp_path).json()
+    assert [run["method"] for run in told["runs"]][2] == "h2o keep_tokens=64"
+    for wrong in (("--keep", "0.1,few"), ("--keep", "0.1,0"), ("--keep-tokens", "1.5"), ("--keep-tokens", "0")):
+        one_line(ttabench("sweep", *words, *wrong))

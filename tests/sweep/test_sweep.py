@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
+def test_what_a_method_forks_takes_no_runs_and_reports_none(suite: Suite, dies: Path, tmp_path: Path) -> None:
+    path = suite({"method": str(dies), "set": {"kind": "fork"}}, seeds=(0, 1))
+    ran = run("sweep", path, "--out", tmp_path / "runs", "--json", cwd=tmp_path)
+    assert [each["how"] for each in json.loads(ran.stdout)["runs"]] == ["new"] * 2, ran.stdout + ran.stderr
+
+
 def test_what_is_stored_is_not_run_again(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
     words = ("sweep", suite("none", "icl", seeds=(0, 1)), "--out", tmp_path / "runs", "--json")
     first = ttabench(*words).json()["runs"]
@@ -133,8 +142,10 @@ def test_a_dry_run_tells_what_is_stored_and_how_long_the_rest_takes(
     assert [run["stored"] for run in told["runs"]] == [True, False]
     assert told["time"]["seconds"] == told["runs"][1]["time"]["seconds"] > 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [told["runs"][0]["id"]]
-    shown = ttabench("sweep", "--methods", "none,icl", *words, "--dry-run").out
-    assert "2 runs: 1 stored, 1 to run. One after the other they should take" in shown
+    shown = ttabench("sweep", "--methods", "none,icl,gisting", *words, "--dry-run")
+    assert "3 runs: 1 stored, 2 to run. One after the other they should take" in shown.out
+    assert shown.out.count("to run untrained") == 1
+    assert "Note: gisting has no checkpoint here" in shown.err
     long = ttabench("sweep", "--methods", "none,icl", "--tasks", "streamingqa", "--task-set", "documents=2000",
                     "--dry-run", "--json").json()  # fmt: skip
     assert "positions" in long["runs"][1]["reason"]
@@ -155,6 +166,16 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     assert quiet.code == 1
     assert len(quiet.out.splitlines()) == 1
     assert "RuntimeError: nothing works" in quiet.err
+
+
+def test_runs_under_several_models_name_them(
+    ttabench: Command, suite: Suite, here: None, tiny_base: Path, tmp_path: Path
+) -> None:
+    one = ttabench("sweep", suite("none"), "--out", tmp_path / "runs")
+    several = ttabench("sweep", suite("none", models=[str(tiny_base), "nano"]), "--out", tmp_path / "runs")
+    assert (" model " in one.out, " under " in one.err) == (False, False)
+    assert " model " in several.out
+    assert "none on streamingqa documents=1 max_new_tokens=2 under nano seed 0: new" in several.err
 
 
 def test_a_damaged_record_is_named_and_left(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
@@ -255,7 +276,7 @@ def test_a_run_whose_files_changed_since_is_not_made(
     monkeypatch.setattr(engines, "engine", scripted)
     ttabench("sweep", suite("none"), "--out", tmp_path / "runs")
     ((job,),) = scripted.asked
-    report = take(Job.from_json({**job.to_json(), "id": "0" * 12}), Models())
+    report = take(replace(job, id="0" * 12), Models())
     assert (report.state, "has changed" in report.reason) == ("failed", True)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_mac
-from ttabench.methods.mac.slots import SlotLinear
+from ttabench.methods.mac.latents import SlotLinear
 from ttabench.training.loop import TrainConfig, train
 from ttabench.training.muon import Muon, matrices, orthogonal
 

@@ -22,8 +22,8 @@ from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm import CCM
 from ttabench.methods.checkpoint_header import header
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find, methods
@@ -275,20 +275,7 @@ def test_texts_come_first_on_a_base_that_stands_on_a_checkpoint(
 
 def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:
     typed, called = tmp_path / "typed", tmp_path / "called"
-    words = [
-        "train",
-        "--method",
-        "lora",
-        "--set",
-        "rank=2",
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        *SMALL,
-        "--lr",
-        0.01,
-    ]
+    words = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]
     ran = ttabench(*words, "--lr", 0.01, "--out", typed, "--json")
     assert ran.code == 0, ran.err
     settings = {"method": "lora", "model": str(common[5]), "source": "mini", "settings": {"rank": 2}}

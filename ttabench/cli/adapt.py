@@ -1,56 +1,64 @@
-"""`ttabench adapt` as it is typed; `adapt_state` does what was said. Nothing heavy is imported."""
+"""`ttabench adapt`: read files, write the state, and say how to ask it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes, typed_names
 from ttabench.cli.ending import bounded
+from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
-from ttabench.core.progress import say_loading
+from ttabench.core.digests import digest
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.progress import Tick, say_loading
+from ttabench.core.types import Json, Observe
+from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
+    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.session import Session
+    from ttabench.methods.states import StateFolder
+    from ttabench.run.resolve import ResolvedMethod
 
 READING = (*READING_FIELDS, "device", "dtype")
 """Options of `eval` that say how files are read, and where."""
-Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
-Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
-More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
-StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
-ReadState = Annotated[
-    Path | None,
-    typer.Option(
-        "--state",
-        help="Continue from a state that `adapt` wrote, by its own method unless --method is given.",
-        rich_help_panel=RUN,
-    ),
-]
-Added = Annotated[
-    list[Path] | None,
-    typer.Option("--add", help="Add another state of the same method; repeat for more.", rich_help_panel=RUN),
-]
-Replace = Annotated[
-    bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
-]
+PIECES = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
+"""What stands between pieces, by their name."""
+DEFAULT_STATE = Path("state")
+"""Where `adapt` writes and `ask` looks."""
 
 
-@takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
+@o.takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
 def adapt(
     command: typer.Context,
     request: RunRequest,
-    more: More = None,
-    context: Context = None,
-    out: StateOut = Path("state"),
-    state: ReadState = None,
-    add: Added = None,
-    pieces: Pieces = "file",
+    more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
+    context: o.Context = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
+    state: Annotated[
+        Path | None,
+        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method unless --method is given."),
+    ] = None,
+    add: Annotated[
+        list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.", "--add")
+    ] = None,
+    pieces: o.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
-    force: Replace = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
+    ] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -60,16 +68,169 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
-    if earlier := state or next(iter(add or ()), None):
+    earlier = (*([state] if state else []), *(add or []))
+    if earlier:
         from ttabench.run.state_request import as_it_was_made
 
-        request = as_it_was_made(request, earlier, typed_names(command))
+        request = as_it_was_made(request, earlier[0], o.typed_names(command))
     say_loading(request.base_name, json or quiet)
-    from ttabench.cli import adapt_state
-    from ttabench.cli.reading import Reading
-    from ttabench.cli.showing import Showing, Storing
+    from ttabench.methods.state_header import READ, header
+    from ttabench.run.prompting import resolve_prompting
+    from ttabench.run.resolve import resolve_method
+    from ttabench.run.state_request import MADE, made_with
+    from ttabench.terminal import render
 
-    reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces, added=tuple(add or ()))
-    storing = Storing(out=out, force=force)
     bounded(threads, memory_limit, request.device)
-    adapt_state.adapt(replace(request, state=state), reading, storing, Showing(json=json, quiet=quiet))
+    request, files = replace(request, state=state), (*(context or []), *(more or []))
+    texts = pieces_of(files, pieces) if files or not add else []
+    chat, resolved = resolve_prompting(request).chat, resolve_method(request)
+    provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
+    asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
+    from ttabench.methods.states import StateFolder  # torch comes once nothing typed is refused
+
+    folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
+    with folder.held():
+        written = folder.stored()
+        if written is None:
+            with render.progress(talking) as tick:
+                written, notes = _made(request, folder, texts, provenance, tick, add or ())
+        elif talking:
+            render.remark(f"This state is in {folder.path} already; --force makes it anew.")
+    result = {
+        "method": resolved.spec.name,
+        "model": request.base_name,
+        "files": len(files),
+        "pieces": len(texts),
+        **_tokens([header(before) for before in earlier], written),
+        "state_bytes": written["bytes"],
+        "folder": str(folder.path),
+        **_peft(folder, written),
+        **({"notes": notes} if json else {}),
+    }
+    where = "" if folder.path == DEFAULT_STATE else f" --state {quote(str(folder.path))}"
+    where += f" --method {quote(request.method)}" if is_file(request.method) else ""
+    o.show_result("adapted", result, f'Ask it: ttabench ask "..."{where}', json=json, quiet=quiet)
+    for note in notes if talking else ():
+        render.remark(f"Note: {note}.")
+
+
+def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
+    """The files' text as pieces, in order; empty pieces are left out.
+
+    Raises:
+        UserError: nothing to read, a file that cannot be read or is not UTF-8, or an unknown way to cut.
+    """
+    if not files:
+        raise UserError("There is nothing to read.", "Give --context FILE.")
+    if cut not in PIECES:
+        raise UnknownName("value of --pieces", cut, list(PIECES))
+    pieces = []
+    for file in files:
+        parts = [part.strip() for part in (read_text(file).split(PIECES[cut]) if PIECES[cut] else [read_text(file)])]
+        pieces += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(filter(None, parts))]
+    if not pieces:
+        raise UserError(f"{files[0]} holds no text.", "Give a file with text.")
+    return pieces
+
+
+def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequence[Path], told: Json) -> str:
+    """A hash of all that decides a state, see `StateFolder`; `told`: what is read, and what the header says of it."""
+    from ttabench.core.identity import identity
+    from ttabench.core.version import __version__
+    from ttabench.lm.loading.hub import digest_of
+    from ttabench.run.resolve import named
+
+    under = request.base_checkpoint and digest(named(request.base_checkpoint, request.model))
+    model = "" if request.random_weights else digest_of(request.model)
+    of_model = [request.model, model, under, request.random_weights, request.bos, request.dtype, request.device]
+    of_method = [resolved.spec.name, resolved.spec.origin, dict(resolved.settings), resolved.checkpoint_digest]
+    before = None if request.state is None else digest(request.state)
+    asked_for = {"model": of_model, "method": of_method, "turns": chat, "state": before, "version": __version__}
+    asked_for |= {"added": [digest(state) for state in added]} if added else {}
+    return identity({**asked_for, **told})
+
+
+def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: Path) -> list[dict[str, Json]]:
+    """The files that a state in `out` has read, earlier ones first; nothing where an earlier state names none."""
+    from ttabench.methods.state_header import READ, header
+
+    moved: list[dict[str, Json]] = []
+    for state in earlier:
+        if not (read_before := header(state).get(READ, [])):
+            return []
+        moved += [{**file, "file": os.path.relpath(state / file["file"], out)} for file in read_before]
+    return moved + [{"file": os.path.relpath(file, out), "digest": digest(file), "pieces": cut} for file in files]
+
+
+def _made(
+    request: RunRequest, folder: StateFolder, pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
+    added: Sequence[Path],
+) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
+    """Read the pieces and write the state: its header, and notes on it."""
+    from ttabench.core.environment import seed_everything
+    from ttabench.methods.session import Session
+    from ttabench.methods.states import fitting
+    from ttabench.run.base_model import ModelCache
+    from ttabench.run.caveats import state_caveats
+    from ttabench.run.prompting import resolve_prompting
+    from ttabench.run.resolve import resolve_method
+
+    resolved = resolve_method(request)
+    seed_everything(0)
+    lm = ModelCache().get(request, chat_template=resolve_prompting(request).chat)
+    method = resolved.build(lm)
+    before = None if request.state is None else resolved.stored_state(request.state, lm)
+    for folder_added in added:
+        other = resolved.stored_state(folder_added, lm)
+        with fitting(folder_added, method.name):
+            before = other if before is None else method.combined(before, other)
+    with fitting(request.state, method.name):
+        state = read(Session(lm, method, before), pieces, tick)
+        written = _write(folder, method, state, {**resolved.belongs(lm), **provenance})
+    return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
+
+
+def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
+    """The state of one reader who has read these pieces in order."""
+    session.read(pieces)
+    while session.flush_some():
+        tick("read", len(pieces) - session.pending, len(pieces))
+    return session.state
+
+
+def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:
+    """Why answers about these pieces would say less of the method than they seem to."""
+    from ttabench.run.caveats import fertility_caveats
+
+    return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
+
+
+def _write(
+    folder: StateFolder, method: BaseMethod[object], state: State, header: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Write the state, and what it says in peft's form; returns its header."""
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge, save_lora
+
+    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    save = save_lora if exportable(patch) else None
+    if method.prefix_for_peft and is_cartridge(patch):
+        save = save_cartridge
+    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+    return folder.write(state, {**header, "window_tokens": window}, save and partial(save, method.lm, patch))
+
+
+def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:
+    """Where peft finds the state, and what it lacks there; nothing of a state that is no LoRA."""
+    if not any(name.startswith("peft/") for name in header["files"]):
+        return {}
+    where: dict[str, Json] = {"peft": str(folder.path / "peft")}
+    if header["window_tokens"]:
+        where["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
+    return where
+
+
+def _tokens(before: Sequence[Mapping[str, Json]], header: Mapping[str, Json]) -> dict[str, Json]:
+    """Tokens that were read now; nothing of a method that does not count them."""
+    counts = [int(sum(one["meta"].get("tokens_read", [0]))) for one in (*before, header)]
+    return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in header["meta"] else {}

@@ -1,91 +1,263 @@
-"""`ttabench ask` as it is typed; `ask_questions` does what was said. Nothing heavy is imported."""
+"""`ttabench ask`: questions of one's own about one's own texts, read before by `adapt` or now.
+
+A state says which model and method made it, and which files it has read: with `--compare` the same is asked of a model
+that has read nothing (`none`), and of one that has all of it in view (`icl`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.adapt import READING, Context, Pieces
-from ttabench.cli.declaring import takes
+from ttabench.cli.adapt import DEFAULT_STATE, READING, misleading, pieces_of
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, WHAT
+from ttabench.core.digests import digest
+from ttabench.core.errors import UserError
 from ttabench.core.progress import say_loading
+from ttabench.core.types import Ask, Choose, Json, Observe, Want
 from ttabench.run.request import RunRequest
 
-Asked = Annotated[
-    list[str] | None,
-    typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
-                   metavar="QUESTION...", show_default=False),
-]  # fmt: skip
-QuestionFile = Annotated[
-    Path | None,
-    typer.Option("--questions", show_default=False, rich_help_panel=WHAT,
-                 help="File of questions: .txt, one a line; or .jsonl, .json, .csv with a column question, and answers"
-                 " where the right ones are known."),
-]  # fmt: skip
-AskedState = Annotated[
-    Path | None,
-    typer.Option("--state", show_default=False, rich_help_panel=WHAT,
-                 help="State that `adapt` wrote; it brings its model and method. (default: state, without --context)"),
-]  # fmt: skip
-Options = Annotated[
-    str,
-    typer.Option(help="Answers to choose from by their likelihood, separated by commas: yes,no.", show_default=False,
-                 rich_help_panel=WHAT),
-]  # fmt: skip
-MaxNewTokens = Annotated[
-    int | None,
-    typer.Option(min=1, show_default=False, rich_help_panel=WHAT,
-                 help="Most tokens of a written answer. (default: 16, as the task says)"),
-]  # fmt: skip
-Beside = Annotated[
-    bool,
-    typer.Option("--compare", rich_help_panel=WHAT,
-                 help="Ask the same under none (nothing read) and icl (all of it in view)."),
-]  # fmt: skip
-Attention = Annotated[
-    Path | None,
-    typer.Option(show_default=False, rich_help_panel=HOW,
-                 help="Also draw which pieces of context each question looks at: a .png or .svg file (mac, rag)."),
-]  # fmt: skip
-QuietAnswers = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only the answers, one a line.", rich_help_panel=HOW)
-]
+if TYPE_CHECKING:
+    from ttabench.cli.ask_answers import Asker, Reply
+    from ttabench.methods.base import PieceShares
+    from ttabench.readers.own_questions import OwnQuestion
+    from ttabench.run.prompting import Prompting
+    from ttabench.run.resolve import ResolvedMethod
+
+FLOOR, CEILING = "none", "icl"
 
 
-@takes("typed", RunRequest, only=READING, typed_only=True)
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The context of `ask`, resolved, before a model is loaded."""
+
+    request: RunRequest
+    resolved: ResolvedMethod
+    asked: Prompting
+    state: Path | None
+    pieces: list[Observe]
+    """Read now."""
+    before: list[Observe]
+    """Pieces that the state has read."""
+    lost: str = ""
+    """Why that is not to be had."""
+
+
+@o.takes("typed", RunRequest, only=READING, typed_only=True)
 def ask(
     typed: Mapping[str, Any],
-    questions: Asked = None,
-    file: QuestionFile = None,
-    state: AskedState = None,
-    context: Context = None,
-    pieces: Pieces = "file",
-    options: Options = "",
-    max_new_tokens: MaxNewTokens = None,
-    compare: Beside = False,
-    attention: Attention = None,
+    questions: Annotated[
+        list[str] | None,
+        typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
+                       metavar="QUESTION...", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        o.option(WHAT, "File of questions: .txt, one a line; or .jsonl, .json, .csv with a column question, and answers"
+                 " where the right ones are known.", "--questions"),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        o.option(WHAT, "State that `adapt` wrote; it brings its model and method. (default: state, without --context)"),
+    ] = None,
+    context: o.Context = None,
+    pieces: o.Pieces = "file",
+    options: Annotated[
+        str, o.option(WHAT, "Answers to choose from by their likelihood, separated by commas: yes,no.")
+    ] = "",
+    max_new_tokens: Annotated[
+        int | None, o.option(WHAT, "Most tokens of a written answer. (default: 16, as the task says)", min=1)
+    ] = None,
+    compare: Annotated[
+        bool, o.option(WHAT, "Ask the same under none (nothing read) and icl (all of it in view).", "--compare")
+    ] = False,
+    attention: Annotated[
+        Path | None,
+        o.option(HOW, "Draw which pieces of context each question looks at, too: .png, .svg or .pdf (mac, rag)."),
+    ] = None,
     threads: o.Threads = None,
     json: o.AsJson = False,
-    quiet: QuietAnswers = False,
-) -> None:
+    quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
+) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
     say_loading(str(typed.get("model", "the model")), json or quiet)
-    from ttabench.cli import ask_questions
-    from ttabench.cli.reading import Reading
-    from ttabench.cli.showing import Showing
+    from ttabench.run.base_model import ModelCache
+    from ttabench.terminal import render
 
-    typed_values = {name: value for name, value in typed.items() if value != "auto"}
-    given = ask_questions.Given(
-        state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed_values
-    )
-    wanted = ask_questions.Asking(
-        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
-        attention=attention,
-    )  # fmt: skip
+    words = questions or []
+    # a shell writes `--context *.txt` out as several words
+    files = [Path(word) for word in words if _names_a_file(word)] if context else []
+    wanted = _questions([word for word in words if Path(word) not in files], file)
+    if attention is not None:
+        from ttabench.report.pictures import check_path
+
+        check_path(attention, "--attention")
+    given = {name: value for name, value in typed.items() if value != "auto"}
+    source = _source(state, [*(context or []), *files], pieces, given)
+    if attention is not None:
+        _check_tells(source.resolved)
+    asks = _asks(wanted, source.asked, options, max_new_tokens)
     bounded(threads)
-    ask_questions.ask(given, wanted, Showing(json=json, quiet=quiet))
+    # torch comes once nothing typed is refused
+    from ttabench.cli.ask_answers import Asker, answer_table, cost_table
+    from ttabench.core.environment import seed_everything
+
+    seed_everything(0)
+    lm = ModelCache().get(source.request, chat_template=source.asked.chat)
+    with render.progress(not (json or quiet)) as tick:
+        before = None if source.state is None else source.resolved.stored_state(source.state, lm)
+        asker = Asker(lm, wanted, asks, tick, looking=json or attention is not None)
+        replies = [asker.reply(source.resolved, before, source.pieces)]
+        texts = [*source.before, *source.pieces]
+        notes = [*misleading(lm, source.resolved, texts), *replies[0].notes]
+        if compare:
+            compared, lost = _compared(asker, source)
+            replies, notes = [*replies, *compared], [*notes, *lost]
+    method, model = source.resolved.spec.name, source.request.base_name
+    where = {"model": model, "method": method, "state": None if source.state is None else str(source.state)}
+    if json:
+        render.print_json({**where, "notes": notes, "methods": [reply.told for reply in replies]})
+    elif quiet:
+        for answer in replies[0].told["answers"]:
+            render.print_line(answer["answer"])
+    else:
+        told = [reply.told for reply in replies]
+        render.show([answer_table(told), cost_table(told, where)])
+        for note in notes:
+            render.remark(f"Note: {note}.")
+    if attention is not None:
+        _draw(attention, replies[0].shares, wanted, texts, f"{method} on {model}")
+
+
+def _names_a_file(word: str) -> bool:
+    misspelt = word.endswith(".txt") and " " not in word
+    try:
+        return misspelt or Path(word).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
+def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
+    from ttabench.readers.own_questions import own_questions, typed_questions
+
+    if file is not None and words:
+        raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
+    if file is not None:
+        return own_questions(file)
+    if not words:
+        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
+        raise UserError("There is no question.", hint)
+    return typed_questions(words)
+
+
+def _source(state: Path | None, files: Sequence[Path], cut: str, typed: Mapping[str, Json]) -> Source:
+    from ttabench.methods.state_header import HEADER_FILE, header
+    from ttabench.run.prompting import resolve_prompting
+    from ttabench.run.resolve import resolve_method
+    from ttabench.run.state_request import request_of
+
+    before, lost = list[Observe](), ""
+    if files and state is None:
+        request, folder = RunRequest(**{"method": "icl", "task": "streamingqa", **typed}), None
+    else:
+        folder = state or DEFAULT_STATE
+        if not (folder / HEADER_FILE).exists():
+            hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
+            raise UserError(f"There is no state in {folder}.", hint)
+        request = request_of(header(folder), folder, typed)
+        before, lost = _read_again(header(folder), folder)
+    resolved, asked = resolve_method(request), resolve_prompting(request)
+    pieces = pieces_of(files, cut) if files else []
+    return Source(
+        request=request, resolved=resolved, asked=asked, state=folder, pieces=pieces, before=before, lost=lost
+    )
+
+
+def _read_again(header: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
+    """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
+    from ttabench.methods.state_header import READ
+
+    pieces: list[Observe] = []
+    for file in header.get(READ, []):
+        path = Path(os.path.normpath(folder / file["file"]))
+        if not path.is_file():
+            return [], f"{path}, which was read, is not there any more"
+        if digest(path) != file["digest"]:
+            return [], f"{path} has changed since it was read"
+        pieces += pieces_of([path], file["pieces"])
+    return pieces, "" if pieces else f"the state in {folder} does not say which files it has read"
+
+
+def _asks(questions: Sequence[OwnQuestion], asked: Prompting, options: str, length: int | None) -> list[Ask]:
+    if length is not None and options:
+        raise UserError("With --options no answer is written, so --max-new-tokens has no effect.", "Leave one out.")
+    prompt, choices = asked.card.prompt, tuple(option.strip() for option in options.split(",")) if options else ()
+    if options and (len(set(choices)) < max(2, len(choices)) or not all(choices)):
+        raise UserError(f"--options needs two or more different answers, got {options!r:.60}.", "Write --options a,b.")
+    asks = []
+    for question in questions:
+        want: Want = prompt.generated(question.answers, length or asked.length)
+        if choices:
+            gold = next((choices.index(answer) for answer in question.answers if answer in choices), None)
+            texts = tuple(prompt.delimiter + choice for choice in choices)
+            want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
+        asks.append(asked.query(question.question, question.key, want))
+    return asks
+
+
+def _check_tells(resolved: ResolvedMethod) -> None:
+    """Whether a method tells which pieces a question looks at; asked before anything is read."""
+    from ttabench.methods.registry import methods
+
+    spec = resolved.spec
+    if spec.piece_shares(resolved.settings_object):
+        return
+    able = [name for name, other in methods().items() if other.piece_shares(other.Settings())]
+    with_these = " with these settings" if spec.name in able else ""
+    fault = f"{spec.name} does not tell which pieces of context a question looks at{with_these}."
+    raise UserError(fault, f"Leave --attention out, or read with {' or '.join(able)} as they come.")
+
+
+def _compared(asker: Asker, source: Source) -> tuple[list[Reply], list[str]]:
+    """The answers of floor and ceiling, and why one of them is left out."""
+    from ttabench.run.resolve import resolve_method
+
+    replies, left_out = [], []
+    asker.looking = False
+    for name in (FLOOR, CEILING):
+        if name == source.resolved.spec.name:
+            continue
+        if name == CEILING and source.lost:
+            left_out.append(f"icl is not asked: {source.lost}")
+            continue
+        plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
+        texts = [*source.before, *source.pieces] if name == CEILING else []
+        try:
+            replies.append(asker.reply(resolve_method(plain), None, texts))
+        except UserError as error:
+            left_out.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
+    return replies, left_out
+
+
+def _draw(
+    path: Path, shares: PieceShares | None, questions: Sequence[OwnQuestion], read: Sequence[Observe], title: str
+) -> None:
+    """Write the picture; pieces are called by their names and, where their files are there, how they begin."""
+    from ttabench.report.heat_map import HeatMap, draw
+
+    if shares is None:
+        raise UserError("Nothing was read, so there is nothing to draw.", "Leave --attention out.")
+    texts: dict[str, set[str]] = {}
+    for piece in read:
+        texts.setdefault(piece.key, set()).add(piece.text)
+    named = [f"{name}: {next(iter(texts[name]))}" if len(texts.get(name, ())) == 1 else name for name in shares.names]
+    asked = [question.question for question in questions]
+    heading = f"{title}\n{shares.meaning}"
+    draw(HeatMap(title=heading, questions=asked, pieces=named, shares_QK=shares.shares_QK.numpy()), path)

@@ -1,89 +1,63 @@
-"""Answers to one's own questions: got from a session, timed, scored where the right ones are known, and shown."""
+"""Answers to one's own questions: got from a session, timed, scored where the right ones are known, and as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ttabench.cli.ask_shares import largest_shares
-from ttabench.cli.reading import read
-from ttabench.cli.showing import Showing
+import torch
+
+from ttabench.cli.adapt import read
 from ttabench.core import amounts
+from ttabench.core.meter import Meter
 from ttabench.core.progress import Tick
 from ttabench.core.types import Answer, Ask, Json, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
+from ttabench.methods.base import PieceShares
+from ttabench.methods.session import Session
 from ttabench.readers.own_questions import OwnQuestion
+from ttabench.run.caveats import state_caveats
 from ttabench.run.resolve import ResolvedMethod
 from ttabench.stats.metrics import metric
-from ttabench.terminal import render
-
-if TYPE_CHECKING:
-    from ttabench.core.meter import Meter
-    from ttabench.lm.model import LM
-    from ttabench.lm.patch import State
-    from ttabench.methods.piece_shares import PieceShares
-    from ttabench.methods.session import Session
+from ttabench.terminal.table import Table
 
 SCORES = ("em", "f1")
 TOGETHER = 32
 """Questions answered in one batch."""
+LARGEST = 5
+"""Pieces told beside an answer, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """The answers of one method, and their cost."""
+class Reply:
+    """What one method says to all questions."""
 
-    method: str
-    answers: list[Answer]
-    """One a question, in order."""
-    scores: list[Mapping[str, float]]
-    """By name, 0 to 1; empty where no right answer is known."""
-    adapt_seconds: float | None
-    """None where a state had read everything before."""
-    ask_ms: float
-    """Mean over the questions."""
-    state_bytes: int
-    tokens: int | None
-    notes: list[str]
+    told: Mapping[str, Any]
+    """Its answers, scores and cost, as JSON has them."""
+    notes: Sequence[str]
     """Where that would mislead."""
-    shares: PieceShares | None = None
-    """Which pieces of context the questions look at, where that is asked for and told."""
-
-    def mean(self, name: str) -> float | None:
-        """A score over the questions whose answer is known."""
-        known = [scores[name] for scores in self.scores if name in scores]
-        return fmean(known) if known else None
+    shares: PieceShares | None
 
 
 class Asker:
-    """Asks the same questions of several methods on one model.
+    """Asks the same questions of several methods on one model; `looking`: and which pieces they look at."""
 
-    Args:
-        lm: the base model.
-        asks: the questions.
-        tick: is told about progress.
-    """
+    def __init__(
+        self, lm: LM, questions: Sequence[OwnQuestion], asks: Sequence[Ask], tick: Tick, *, looking: bool
+    ) -> None:
+        self.lm, self.questions, self.asks, self.tick, self.looking = lm, questions, asks, tick, looking
 
-    def __init__(self, lm: LM, asks: Sequence[Ask], tick: Tick) -> None:
-        self.lm, self.asks, self.tick = lm, asks, tick
-
-    def told(
-        self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], *, looking: bool = False
-    ) -> Told:
-        """What a method says that goes on from a state and reads these pieces; `looking`: and which pieces it looks at.
+    def reply(self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe]) -> Reply:
+        """What a method says that goes on from a state and reads these pieces.
 
         Raises:
             UserError: the pieces or a question do not fit the model, or the method refuses them.
         """
-        import torch
-
-        from ttabench.core.meter import Meter
-        from ttabench.methods.session import Session
-        from ttabench.run.caveats import state_caveats
-
-        meter = Meter(self.lm.device)
-        method = resolved.build(self.lm)
+        meter, method = Meter(self.lm.device), resolved.build(self.lm)
         session = Session(self.lm, method, before)
         with meter.phase("adapt"):
             state = read(session, pieces, self.tick)
@@ -93,121 +67,104 @@ class Asker:
                 patch = session.patch(self.asks[:1])
             held = patch.prefix.nbytes if patch.prefix is not None else 0
         answers = self._answers(session, meter)
-        return Told(
-            method=resolved.spec.name,
-            answers=answers,
-            scores=[_scores(ask, answer) for ask, answer in zip(self.asks, answers, strict=True)],
-            adapt_seconds=meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
-            ask_ms=meter.seconds["ask"] * 1000 / len(self.asks),
-            state_bytes=max(state.nbytes, held),
-            tokens=int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
-            notes=state_caveats(method, state),
-            shares=session.piece_shares(self.asks) if looking else None,
-        )
+        shares = session.piece_shares(self.asks) if self.looking else None
+        cost = {
+            "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
+            "ask_ms": meter.seconds["ask"] * 1000 / len(self.asks),
+            "state_bytes": max(state.nbytes, held),
+            "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
+        }
+        notes = state_caveats(method, state)
+        if cut := sum(not answer.ended for answer in answers):
+            notes.append(f"{cut} of {len(answers)} answers were cut at their length: --max-new-tokens N allows more")
+        return Reply(told=self._told(resolved.spec.name, answers, shares, cost), notes=notes, shares=shares)
 
     def _answers(self, session: Session, meter: Meter) -> list[Answer]:
-        from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
-
         def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
             with meter.phase("ask"):
                 given = session.answer(batch)
             return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
 
-        size = BatchSize(TOGETHER, self.lm.device.type)
-        answers_by_key: dict[str, Answer] = {}
+        size, by_key = BatchSize(TOGETHER, self.lm.device.type), dict[str, Answer]()
         for together in alike(self.lm, self.asks):
             for answers in in_batches(together, size, answered):
-                answers_by_key.update(answers)
-                self.tick("answered", len(answers_by_key), len(self.asks))
-        return [answers_by_key[ask.key] for ask in self.asks]
+                by_key.update(answers)
+                self.tick("answered", len(by_key), len(self.asks))
+        return [by_key[ask.key] for ask in self.asks]
+
+    def _told(
+        self, method: str, answers: Sequence[Answer], shares: PieceShares | None, cost: Mapping[str, Json]
+    ) -> dict[str, Json]:
+        told: list[dict[str, Json]] = []
+        for number, (question, query, answer) in enumerate(zip(self.questions, self.asks, answers, strict=True)):
+            told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
+            if query.answers:
+                scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
+                told[-1] |= {"answers": list(question.answers), **scores}
+            if answer.logprobs:
+                told[-1]["logprobs"] = list(answer.logprobs)
+            if shares:
+                told[-1]["pieces"] = _largest_shares(shares, number)
+        known = [one for one in told if "answers" in one]
+        means = {name: fmean(one[name] for one in known) for name in SCORES} if known else {}
+        meaning = {"share": shares.meaning} if shares else {}
+        scored = {"n": len(known), **means} if known else None
+        return {"method": method, "answers": told, **meaning, "scores": scored, "cost": cost}
 
 
-def _scores(ask: Ask, answer: Answer) -> dict[str, float]:
-    return {name: metric(name)(answer.prediction, ask, answer) for name in SCORES} if ask.answers else {}
-
-
-def show(
-    questions: Sequence[OwnQuestion],
-    replies: Sequence[Told],
-    where: Mapping[str, Json],
-    notes: Sequence[str],
-    showing: Showing,
-) -> None:
-    """Show answers and costs: the first of `replies` is what was asked for, the others stand beside it."""
-    if showing.json:
-        methods = [_as_json(questions, reply) for reply in replies]
-        render.print_json({**where, "notes": list(notes), "methods": methods})
-    elif showing.quiet:
-        for answer in replies[0].answers:
-            render.print_line(answer.prediction)
-    else:
-        render.show([_answer_table(questions, replies), _cost_table(replies, where)])
-        for note in notes:
-            render.remark(f"Note: {note}.")
-
-
-def _as_json(questions: Sequence[OwnQuestion], reply: Told) -> dict[str, Json]:
-    answers = [
+def _largest_shares(shares: PieceShares, question: int) -> list[dict[str, Json]]:
+    """The pieces that a question looks at most: their shares, 0 to 1, and the scores that pieces were chosen by."""
+    scores = shares.scores_QK
+    return [
         {
-            "question": question.question,
-            "answer": answer.prediction,
-            "ended": answer.ended,
-            **({"answers": list(question.answers), **scores} if scores else {}),
-            **({"logprobs": list(answer.logprobs)} if answer.logprobs else {}),
-            **({"pieces": largest_shares(reply.shares, number)} if reply.shares else {}),
+            "name": shares.names[place],
+            "share": float(shares.shares_QK[question, place]),
+            **({} if scores is None else {"score": float(scores[question, place])}),
         }
-        for number, (question, answer, scores) in enumerate(zip(questions, reply.answers, reply.scores, strict=True))
+        for place in shares.largest(question, LARGEST)
     ]
-    scored = [scores for scores in reply.scores if scores]
-    return {
-        "method": reply.method,
-        "answers": answers,
-        **({"share": reply.shares.meaning} if reply.shares else {}),
-        "scores": {"n": len(scored), **{name: reply.mean(name) for name in SCORES}} if scored else None,
-        "cost": {
-            "adapt_seconds": reply.adapt_seconds,
-            "ask_ms": reply.ask_ms,
-            "state_bytes": reply.state_bytes,
-            "tokens_read": reply.tokens,
-        },
-    }
 
 
-def _answer_table(questions: Sequence[OwnQuestion], replies: Sequence[Told]) -> render.Table:
-    several, scored = len(replies) > 1, any(question.answers for question in questions)
+def answer_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+    """The answers of every method to each question."""
+    several, scored = len(methods) > 1, methods[0]["scores"] is not None
     rows = []
-    for number, asked in enumerate(questions):
-        for method in replies:
-            scores = method.scores[number]
-            first = method is replies[0]
-            prediction = method.answers[number].prediction or "(nothing)"
-            row = [asked.question if first else "", *([method.method] if several else []), prediction]
+    for number in range(len(methods[0]["answers"])):
+        for method in methods:
+            told, first = method["answers"][number], method is methods[0]
+            row = [told["question"] if first else "", *([method["method"]] if several else [])]
+            row.append(told["answer"] or "(nothing)")
             if scored:
-                row += [" / ".join(asked.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
+                right = " / ".join(told.get("answers", ())) if first else ""
+                row += [right, *(_percent(told.get(name)) for name in SCORES)]
             rows.append(tuple(row))
     heads = ("question", *(["method"] if several else []), "answer")
     more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
-    return render.Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
+    return Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
 
 
-def _cost_table(replies: Sequence[Told], where: Mapping[str, Json]) -> render.Table:
-    scored = [name for name in SCORES if any(reply.mean(name) is not None for reply in replies)]
+def cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> Table:
+    """The cost of every method, and its scores where right answers are known."""
+    scores = methods[0]["scores"]
+    scored = SCORES if scores else ()
     columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
     rows = tuple(
         (
-            reply.method,
-            "-" if reply.tokens is None else f"{reply.tokens:,}",
-            "before" if reply.adapt_seconds is None else amounts.number(reply.adapt_seconds, 2),
-            amounts.number(reply.ask_ms),
-            amounts.size(reply.state_bytes),
-            *(_percent(reply.mean(name)) for name in scored),
+            method["method"],
+            "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}",
+            "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2),
+            amounts.number(cost["ask_ms"]),
+            amounts.size(cost["state_bytes"]),
+            *(_percent(method["scores"][name]) for name in scored),
         )
-        for reply in replies
+        for method in methods
+        for cost in [method["cost"]]
     )
-    count = sum(bool(scores) for scores in replies[0].scores)
     source = f" from {where['state']}" if where["state"] else ""
-    caption = f"{where['method']} on {where['model']}{source}" + (f"; n = {count} questions" if scored else "")
-    return render.Table(title="cost", columns=columns, rows=rows, caption=caption)
+    count = f"; n = {scores['n']} questions" if scores else ""
+    return Table(
+        title="cost", columns=columns, rows=rows, caption=f"{where['method']} on {where['model']}{source}{count}"
+    )
 
 
 def _percent(value: float | None) -> str:

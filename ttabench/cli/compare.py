@@ -1,126 +1,243 @@
-"""What can be typed after `ttabench compare`; what it does stands in `compare_runs`. Nothing heavy is imported."""
+"""`ttabench compare`: which runs, which tables, in which form, and where to."""
 
 from __future__ import annotations
 
+import gc
+import io
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ttabench.cli.completion import complete_method, complete_model, complete_run, complete_task
-from ttabench.cli.options import DEFAULT_OUT, AsJson, Out
+from ttabench.cli import options as o
 from ttabench.core.declared import HOW
+from ttabench.core.errors import UnknownName, UserError
 
-WHICH, SAID = "Which runs", "What is said of them"
-Metric = Annotated[
-    str,
-    typer.Option(help="Metric compared. (default: the task's main one)", show_default=False, rich_help_panel=SAID),
-]
-Form = Annotated[
-    str,
-    typer.Option("--format", "-f", help="table, markdown, csv, json or parquet (redirected).", rich_help_panel=HOW),
-]
-Save = Annotated[
-    Path | None,
-    typer.Option(help="Write it to a file instead: .md, .csv, .json or .parquet.", show_default=False,
-                 rich_help_panel=HOW),
-]  # fmt: skip
-Plot = Annotated[
-    Path | None,
-    typer.Option(help="Also draw quality by step and by bytes of state, a panel a block: a .png or .svg file.",
-                 show_default=False, rich_help_panel=HOW),
-]  # fmt: skip
-Runs = Annotated[
-    list[str] | None,
-    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out.",
-                   autocompletion=complete_run),
-]  # fmt: skip
-Submissions = Annotated[
-    list[Path] | None,
-    typer.Option("--with", help="Runs of others: a file that `ttabench export` wrote; repeat for more.",
-                 show_default=False, rich_help_panel=WHICH),
-]  # fmt: skip
-Tasks = Annotated[
-    list[str] | None,
-    typer.Option("--task", "-t", help="Only these tasks: a list with commas, or repeat.", rich_help_panel=WHICH,
-                 autocompletion=complete_task),
-]  # fmt: skip
-Methods = Annotated[
-    list[str] | None,
-    typer.Option("--method", "-m", help="Only these methods; kvpress stands for all of its presses.",
-                 rich_help_panel=WHICH, autocompletion=complete_method),
-]  # fmt: skip
-Models = Annotated[
-    list[str] | None,
-    typer.Option("--model", help="Only these base models.", rich_help_panel=WHICH, autocompletion=complete_model),
-]
-AllPairs = Annotated[
-    bool,
-    typer.Option("--all-pairs", help="Test every pair. (default above four lines: pairs with the ceiling or the best)",
-                 rich_help_panel=SAID),
-]  # fmt: skip
-Flips = Annotated[
-    bool,
-    typer.Option(
-        "--flips",
-        help="Show the queries that one run of a pair answers better, with both answers.",
-        rich_help_panel=SAID,
-    ),
-]
-Diff = Annotated[
-    bool,
-    typer.Option("--diff", help="Show the settings, options, data and versions that differ.", rich_help_panel=SAID),
-]
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Exit code 1 if a pair of a block is not paired, a run is set aside or damaged, a"
-                 " seed or the metric is missing, or data or bases differ.", rich_help_panel=SAID),
-]  # fmt: skip
+if TYPE_CHECKING:
+    from ttabench.report.compare import Comparison
+    from ttabench.report.selecting import Selected, Wanted
+    from ttabench.terminal.table import Table
 
-
-All = Annotated[
-    bool, typer.Option("--all", help="Show every block, also when there are more than 12.", rich_help_panel=SAID)
-]
-Summary = Annotated[
-    bool,
-    typer.Option(
-        "--summary",
-        help="Show only the first lines and the first table; the default with more than 12 blocks.",
-        rich_help_panel=SAID,
-    ),
-]
+PARQUET = "parquet"
+MANY_BLOCKS = 3
+"""From more on, what is shorter is named."""
+MOST_BLOCKS = 12
+"""Of more, people are shown the first lines and one table, unless they ask for all."""
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUET}
+"""Of files to save to, and the form that each asks for."""
 
 
 def compare(
-    runs: Runs = None,
-    task: Tasks = None,
-    method: Methods = None,
-    model: Models = None,
-    submissions: Submissions = None,
-    metric: Metric = "",
-    all_pairs: AllPairs = False,
-    flips: Flips = False,
-    diff: Diff = False,
-    strict: Strict = False,
-    summary: Summary = False,
-    every: All = False,
-    form: Form = "table",
-    save: Save = None,
-    plot: Plot = None,
-    out: Out = DEFAULT_OUT,
-    json: AsJson = False,
-) -> None:
+    runs: o.Runs = None,
+    task: o.Tasks = None,
+    method: o.Methods = None,
+    model: o.Models = None,
+    submissions: o.Submissions = None,
+    metric: o.Metric = "",
+    all_pairs: o.AllPairs = False,
+    flips: Annotated[
+        bool, o.option(o.SAID, "Show the queries that one run of a pair answers better, with both answers.", "--flips")
+    ] = False,
+    diff: Annotated[
+        bool, o.option(o.SAID, "Show the settings, options, data and versions that differ.", "--diff")
+    ] = False,
+    strict: Annotated[
+        bool,
+        o.option(o.SAID, "Exit code 1 if a pair of a block is not paired, a run is set aside or damaged, a seed or the"
+                 " metric is missing, or data or bases differ; the texts of answers are not looked at.", "--strict"),
+    ] = False,
+    summary: Annotated[
+        bool,
+        o.option(o.SAID, "Show only the first lines and the first table; the default with more than 12 blocks.",
+                 "--summary"),
+    ] = False,
+    every: Annotated[
+        bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
+    ] = False,
+    form: Annotated[
+        str, o.option(HOW, "table, markdown, csv, json or parquet (redirected).", "--format", "-f")
+    ] = "table",
+    save: Annotated[Path | None, o.option(HOW, "Write it to a file instead: .md, .csv, .json or .parquet.")] = None,
+    plot: Annotated[
+        Path | None,
+        o.option(HOW, "Also draw quality by step and by bytes of state, a panel a block: a .png, .svg or .pdf file."),
+    ] = None,
+    size: Annotated[
+        str,
+        o.option(HOW, "Of the picture, in pixels: WIDTHxHEIGHT. (default: 1600x1000, higher for many panels)"),
+    ] = "",
+    out: o.Out = o.DEFAULT_OUT,
+    json: o.AsJson = False,
+) -> None:  # fmt: skip
     """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
-    from ttabench.cli import compare_runs as command
     from ttabench.report.selecting import Wanted
+    from ttabench.terminal import render
 
+    form, pixels = _form("json" if json else form, save), _pixels(plot, size)
+    if summary and every:
+        raise UserError("Both --summary and --all are given.", "Give one of them.")
     wanted = Wanted.typed(task, method, model)
-    asked = command.Asked(
-        names=runs or (), submissions=submissions or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs,
-        diff=diff, flips=flips, strict=strict, summary=summary, every=every,
-    )  # fmt: skip
-    if not command.compare(asked, command.Delivery(form="json" if json else form, save=save, picture=plot)):
-        raise typer.Exit(1)
+    comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
+    for line in remarks:
+        render.remark(line)
+    if plot is not None:
+        from ttabench.report.plots import plot as draw
+
+        draw(comparison, plot, pixels)
+    more = _more(comparison, diff=diff, flips=flips, every=form not in ("table", "markdown"))
+    blocks, for_people = len(comparison.blocks), form == "table" and save is None
+    short = summary or (for_people and blocks > MOST_BLOCKS and not (every or all_pairs))
+    _deliver(comparison, form, save, more, short=short)
+    if for_people and short and not summary:
+        render.remark(
+            f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
+        )
+    elif for_people and not short and blocks > MANY_BLOCKS:
+        render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
+    if strict:
+        from ttabench.report.further import problems
+
+        faults = problems(comparison)
+        for line in faults:
+            render.remark(f"Strict: {line}.")
+        if faults:
+            raise typer.Exit(1)
+
+
+def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
+    """Width and height of the picture; None for the usual ones.
+
+    Raises:
+        UserError: no such size; a picture that cannot be written.
+    """
+    if picture is None:
+        if size:
+            raise UserError("--size is that of a picture.", "Add --plot FILE.")
+        return None
+    from ttabench.report.pictures import check_path
+
+    check_path(picture)
+    match = re.fullmatch(r"(\d{3,4})x(\d{3,4})", size)
+    if size and match is None:
+        raise UserError(f"--size {size} is no size.", "Give pixels, such as --size 1600x1000.")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _form(form: str, save: Path | None) -> str:
+    """The form, that of the file where one is named.
+
+    Raises:
+        UserError: an unknown form or ending; a file that cannot be written.
+    """
+    from ttabench.terminal.render import FORMATS
+
+    if save is not None:
+        if save.suffix.lower() not in ENDINGS:
+            raise UserError(f"--save {save} has no known ending.", f"Use {', '.join(ENDINGS)}.")
+        if not save.parent.is_dir() or save.is_dir() or save.is_symlink():
+            raise UserError(f"--save {save} cannot be written.", "Give a file in a folder that is there.")
+        form = ENDINGS[save.suffix.lower()]
+    if form not in (*FORMATS, PARQUET):
+        raise UnknownName("format", form, [*FORMATS, PARQUET])
+    if form == PARQUET and save is None and sys.stdout.isatty():
+        raise UserError("Parquet is binary, and this is a terminal.", "Redirect it, or give --save table.parquet.")
+    return form
+
+
+def compared(
+    names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path], metric: str, *, all_pairs: bool
+) -> tuple[Comparison, list[str]]:
+    """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
+    from ttabench.report.compare import compared as of_runs
+    from ttabench.report.selecting import selected
+
+    was_on = gc.isenabled()
+    gc.disable()  # of so many small values, none of them garbage, it takes a third of the time
+    try:
+        chosen = selected(names, out, wanted, submissions)
+        comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
+    finally:
+        if was_on:
+            gc.enable()
+    remarks = [*skipped(chosen, names), *chosen.alike, *(f"Left out: {line}" for line in comparison.damaged)]
+    if lacking := len(comparison.without_metric):
+        lack = "lacks" if lacking == 1 else "lack"
+        remarks.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    return comparison, remarks
+
+
+def skipped(chosen: Selected, names: Sequence[str]) -> list[str]:
+    """A line for names that hold no run; none where all hold some."""
+    if not chosen.skipped:
+        return []
+    some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
+    return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
+
+
+def _more(comparison: Comparison, *, diff: bool, flips: bool, every: bool) -> list[Table]:
+    """Tables that are asked for beside the comparison."""
+    from ttabench.terminal.table import Table
+
+    tables = []
+    if diff:
+        from ttabench.report.further import differing
+
+        tables.append(differing(comparison))
+    if flips:
+        from ttabench.report.further import flips_tables
+
+        changed = flips_tables(comparison, every=every)
+        whole = tuple(row for table in changed for row in table.data)
+        tables += [Table(title="flips", columns=(), rows=(), data=whole)] if every else changed
+    return tables
+
+
+def _deliver(comparison: Comparison, form: str, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
+    """Print the comparison, or write it to a file."""
+    from ttabench.core.files import write_bytes_atomically
+    from ttabench.report.comparison_tables import comparison_data
+    from ttabench.terminal import render
+
+    if form == PARQUET:
+        from ttabench.report.comparison_tables import as_parquet
+
+        content = as_parquet([*comparison_data(comparison)[: 1 if short else None], *more])
+        if save is None:
+            sys.stdout.buffer.write(content)
+    elif save is None:
+        _print(comparison, form, more, short=short)
+    else:
+        with redirect_stdout(io.StringIO()) as text:
+            _print(comparison, form, more, short=short)
+        content = text.getvalue().encode("utf-8", "backslashreplace")
+    if save is not None:
+        write_bytes_atomically(save, content)
+        render.remark(f"Saved in {save}.")
+
+
+def _print(comparison: Comparison, form: str, more: Sequence[Table], *, short: bool) -> None:
+    from ttabench.core.printable import printable
+    from ttabench.report.comparison_tables import comparison_data, comparison_tables
+    from ttabench.report.verdict import sentences, verdict
+    from ttabench.terminal import render
+
+    if form in ("json", "csv"):
+        data = [*comparison_data(comparison)[: 1 if short else None], *more]
+        if form == "csv":
+            render.show(data, "csv")
+            return
+        rows = {table.title: [dict(row) for row in table.data] for table in data}
+        render.print_json({"verdict": verdict(comparison), **rows})
+        return
+    if form == "table":
+        render.say(sentences(comparison))
+    else:
+        sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
+    render.show([*comparison_tables(comparison, summary=short), *more], render.known_format(form))

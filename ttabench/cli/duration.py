@@ -1,33 +1,26 @@
-"""How long an evaluation should take on this machine: its operations on paper, over the machine's rate of products.
+"""What runs should cost: on paper, and in time on this machine, which is their operations over its rate of products.
 
-    estimate(plans, first, Paper(shape, work, cost), Setting()).sentence()      "It should take about 3 minutes on ..."
-
-The products of matrices are those that the cost on paper counts. What stands between them (norms, activations,
-rotations) and what the calls themselves take is added as two models that were measured have it. Where calls take most
-of the time, as in small models, the estimate is a lower bound, and says so. Loading is left out; a run that is stored,
-wholly or in part, takes less.
+What stands between products (norms, activations, rotations) and what calls take is added as two models that were
+measured have it. Loading is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words
-from ttabench.core.types import Episode
-from ttabench.cost import Cost, Shape, Workload
-from ttabench.profiling.matmul_rates import Setting, rates_of
+from ttabench.core.types import Episode, Json
+from ttabench.cost import Cost, Workload, shape_of, workload
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 CALLS_A_LAYER = 200
-"""What a layer takes beside its products for one token behind a cache, in calls on next to no numbers: 221 (nano), 399
-(SmolLM2-135M) in transformers, of about 75 that torch sees; the rest is python."""
+"""Calls of a layer on next to no numbers for one token behind a cache: 221 (nano), 399 (SmolLM2-135M)."""
 ELEMENTS = 180
-"""What a layer takes beside products and calls for a token, in operations on as many numbers as the model is wide: 171
+"""Operations of a layer for a token beside products and calls, on as many numbers as the model is wide: 171
 (SmolLM2-135M) to 212 (nano) for 512 tokens."""
 MOST_CALLS = 0.5
 """Share of the time that calls may take where an estimate is more than a lower bound."""
@@ -35,58 +28,49 @@ TOGETHER = 64
 """Queries that `--batch-size auto` begins with on a processor."""
 
 
-@dataclass(frozen=True)
-class Paper:
-    """A run on paper: the shape of the model, the tokens of one episode, and what they cost."""
-
-    shape: Shape
-    work: Workload
-    cost: Cost
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Seconds that runs should take, without loading."""
-
-    seconds: float
-    at_least: bool
-    """Calls take most of it, which are only counted roughly: it will be more."""
-    busy: bool
-    """The machine was busy when its rate was measured."""
-
-    def sentence(self) -> str:
-        """For people, to two units at most."""
-        how = "at least" if self.at_least else "about"
-        when = ", as busy as it was when this was measured" if self.busy else ""
-        return f"It should take {how} {in_words(self.seconds)} on this machine{when}."
-
-
-def estimate(plans: Sequence[Plan], first: Episode, paper: Paper, setting: Setting) -> Estimate | None:
-    """The time of these runs, which differ in their seeds, together; None where their device is not here.
+def expected(plans: Sequence[Plan], threads: int | None) -> tuple[Cost | None, dict[str, Json] | None]:
+    """Cost of an episode on paper, and time of these plans together; None where they are not known.
 
     Args:
-        plans: resolved runs.
-        first: the first episode of the first, which stands for all.
-        paper: what that episode costs.
-        setting: device, number format and threads.
+        plans: resolved runs that differ in their seeds; the first episode of the first stands for all.
+        threads: of the processor.
+
+    Returns:
+        The cost, and `seconds`, `at_least` (calls take most of it, which are only counted roughly) and `busy` (the
+        machine was when its rate was measured).
     """
+    from ttabench.profiling.matmul_rates import Setting, rates_of
+
+    plan, request, spec = plans[0], plans[0].request, plans[0].resolved.spec
+    shape = shape_of(request.model)
+    if shape is None or spec.cost is None:
+        return None, None
+    first = next(iter(plan.task.episodes()))
+    work = workload(first, request.dtype)
+    cost = spec.cost(plan.resolved.settings_object, shape, work)
+    if cost is None:
+        return None, None
     try:
-        rates = rates_of(setting)
+        rates = rates_of(Setting(device=request.device, dtype=request.dtype, threads=threads))
     except UserError:  # a run may be planned where it cannot be made
-        return None
-    load = _load(plans[0], first, paper)
-    shape = paper.shape
+        return cost, None
+    load = _load(plan, first, work, cost)
     products = sum(flops / rates.flops(rows, shape.hidden) for flops, rows, _ in load)
     tokens = sum(flops for flops, _, _ in load) / (2 * shape.body)
     between = tokens * shape.layers * shape.hidden * ELEMENTS * rates.element_seconds
     calls = sum(passes for _, _, passes in load) * shape.layers * CALLS_A_LAYER * rates.call_seconds
     seconds = products + between + calls
-    return Estimate(seconds=seconds * len(plans), at_least=calls > MOST_CALLS * seconds, busy=rates.busy)
+    return cost, {"seconds": seconds * len(plans), "at_least": calls > MOST_CALLS * seconds, "busy": rates.busy}
 
 
-def _load(plan: Plan, first: Episode, paper: Paper) -> list[tuple[float, float, float]]:
+def in_time(time: Mapping[str, Json]) -> str:
+    """`about 3 minutes`."""
+    return f"{'at least' if time['at_least'] else 'about'} {in_words(time['seconds'])}"
+
+
+def _load(plan: Plan, first: Episode, work: Workload, cost: Cost) -> list[tuple[float, float, float]]:
     """(operations, rows that go together, passes through the model) of reading, prompts, and what is written."""
-    work, cost, asks = paper.work, paper.cost, first.asks()
+    asks = first.asks()
     together = min(max(1, len(asks)), plan.config.batch_size or TOGETHER)
     # tokens that are written go through the model one by one, all others at once
     written = work.new_tokens - 1 if asks and asks[0].mode == "generate" else 0

@@ -52,12 +52,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def ended(call: Callable[[], object], command: str) -> int:
-    """Run a command; returns its exit code.
-
-    Args:
-        call: runs it, and returns an exit code or nothing.
-        command: its name, by which the advice is chosen.
-    """
+    """Run a command by a call that returns an exit code or nothing; its exit code. `command`: its name, for advice."""
     streams.ready()
     with _asked_to_end() as signals:
         code = _ended(call, command, signals)
@@ -133,36 +128,23 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
     """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say.
 
     Raises:
-        UserError: the device is not there; see `limit_memory`.
+        UserError: the device is not there; no amount of memory, or less than the libraries take.
     """
-    from ttabench.core.environment import use_threads
+    from ttabench.core.environment import quiet_libraries, use_threads
 
     use_threads(threads)
-    if device not in ("auto", "cpu"):  # these are there, and torch takes seconds
-        from ttabench.lm.loading.devices import find_device
-
-        find_device(device)
-    limit_memory(memory_limit, device)
-
-
-def limit_memory(typed: str, device: str) -> None:
-    """Let a command take no more than `--memory-limit`, libraries included; nothing where none was typed.
-
-    Raises:
-        UserError: no amount of memory, or less than the libraries take; no such device.
-    """
-    if not typed:
+    most = memory_in(memory_limit) if memory_limit else None
+    if most is None and device in ("auto", "cpu"):  # these are there, and torch takes seconds
         return
-    most = memory_in(typed)
-    from ttabench.core.environment import quiet_libraries
     from ttabench.lm.loading import memory_limit as of_device
     from ttabench.lm.loading.devices import find_device
 
     quiet_libraries()
     torch_device = find_device(device)
-    if torch_device.type == "cpu":
-        memory.check(most)
-    of_device.limit(most, torch_device)
+    if most is not None:
+        if torch_device.type == "cpu":
+            memory.check(most)
+        of_device.limit(most, torch_device)
 
 
 @contextmanager

@@ -1,17 +1,29 @@
-"""`ttabench eval` as it is typed; `eval_runs` does what was said. Nothing heavy is imported."""
+"""`ttabench eval`: one run a seed, or their configuration and cost; and what is shown of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes, typed_names
 from ttabench.cli.ending import bounded
-from ttabench.core.progress import say_loading
+from ttabench.core.errors import UserError
+from ttabench.core.progress import no_word, say_loading
+from ttabench.core.typed import whole_numbers
+from ttabench.run.config import STATES_OF
 from ttabench.run.request import RunRequest
 
+if TYPE_CHECKING:
+    from ttabench.records.schema import RunRecord
+    from ttabench.run.evaluation import Outcome
+    from ttabench.run.plan import Plan
 
-@takes("request", RunRequest, method="icl", task="streamingqa")
+
+@o.takes("request", RunRequest, method="icl", task="streamingqa")
 def eval_(
     command: typer.Context,
     request: RunRequest,
@@ -26,22 +38,128 @@ def eval_(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a method on a task and store the result; the same command again returns or resumes it.
+    """Run a method on a task (icl on streamingqa where neither is said) and store the result.
+
+    The same command again returns or resumes it.
 
     With --state and without --method, the method, settings and base model are those that the state was made with.
     """
     if request.state is not None:
         from ttabench.run.state_request import ASKING, as_it_was_made
 
-        request = as_it_was_made(request, request.state, typed_names(command), but=ASKING)
+        request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
     say_loading(request.base_name, json or quiet)
-    from ttabench.cli import eval_runs
-    from ttabench.cli.showing import Showing, Storing
+    from ttabench.run.plan import make_plan
 
-    numbers = eval_runs.seed_list(seeds, seed)
-    showing = Showing(json=json, quiet=quiet)
+    if seeds and seed:
+        raise UserError(f"Both --seed {seed} and --seeds {seeds} are given.", "Give one of them.")
+    numbers = list(dict.fromkeys(whole_numbers("--seeds", seeds))) or [seed]
+    requests = [replace(request, state_of=state) for state in STATES_OF] if swap_state else [request]
     if dry_run:
-        eval_runs.dry_run(request, numbers, showing, swap=swap_state, threads=threads)
+        _dry_run([make_plan(one, number) for one in requests for number in numbers], threads, json=json)
+        return
+    bounded(threads, memory_limit, request.device)
+    plans = [make_plan(one, number) for one in requests for number in numbers]
+    outcomes = _evaluated(plans, out, force=force, talking=not (json or quiet))
+    if quiet and not json:
+        from ttabench.terminal import render
+
+        for outcome in outcomes:
+            render.print_line(str(outcome.folder))
     else:
-        bounded(threads, memory_limit, request.device)
-        eval_runs.evaluate(request, numbers, Storing(out=out, force=force), showing, swap=swap_state)
+        _show(outcomes, request.device, json=json, compared=swap_state)
+
+
+def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
+    from ttabench.run.base_model import ModelCache
+    from ttabench.run.evaluation import Watching, execute
+    from ttabench.terminal import render
+
+    models, outcomes = ModelCache(), []
+    for plan in plans:
+        with render.progress(talking) as tick:
+            watching = Watching(tick=tick, notify=render.remark if talking else no_word)
+            outcomes.append(execute(plan, models, out, force=force, watching=watching))
+        if outcomes[-1].how == "stored":
+            _tell_stored(plan, outcomes[-1].record, talking)
+    return outcomes
+
+
+def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
+    """Remarks on a stored run: its notes, other versions, other defaults, and metrics that it lacks."""
+    from ttabench.core.environment import other_versions
+    from ttabench.terminal import render
+
+    others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
+    wanted: list[str] = plan.task_record["metrics"]
+    missing = [name for name in wanted if name not in (record.task.get("metrics") or wanted)]
+    if talking:
+        place = _elsewhere(record, plan.config.device)
+        made, again = (f", made on {place},", "anew here") if place else ("", "again")
+        render.remark(f"Run {record.id} of {record.created}{made} is stored already; --force runs it {again}.")
+        for note in record.notes:
+            render.remark(f"Note: {note}.")
+    if others or (versions and talking):
+        render.remark(f"Run {record.id} was made with {', '.join([*versions, *others])}.")
+    if missing:
+        render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
+
+
+def _elsewhere(record: RunRecord, asked: str) -> str:
+    """The device and machine that a stored run was made on, where that is another kind of device than is asked for."""
+    from ttabench.core.accelerators import here
+    from ttabench.report.entries import computed_on
+
+    made_on = str(record.model.get("device", ""))
+    wanted = here() if asked == "auto" else asked
+    if not made_on or made_on.partition(":")[0] == wanted.partition(":")[0]:
+        return ""
+    return computed_on(record.hardware, made_on)
+
+
+def _show(outcomes: Sequence[Outcome], device: str, *, json: bool, compared: bool) -> None:
+    from ttabench.report.compare import compare
+    from ttabench.report.comparison_tables import comparison_tables
+    from ttabench.report.tables import run_table
+    from ttabench.report.verdict import sentences
+    from ttabench.terminal import render
+
+    comparison = compare([outcome.folder for outcome in outcomes]) if compared else None
+    if json:
+        runs = [
+            {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.how} for each in outcomes
+        ]
+        differences = [asdict(difference) for difference in comparison.differences] if comparison else None
+        render.print_json({"runs": runs, **({"differences": differences} if comparison else {})})
+    elif comparison:
+        render.say(sentences(comparison))
+        render.show(comparison_tables(comparison))
+    else:
+        places = [place for each in outcomes if (place := _elsewhere(each.record, device))]
+        render.show([run_table([(each.record, each.folder) for each in outcomes], places)])
+
+
+def _dry_run(plans: Sequence[Plan], threads: int | None, *, json: bool) -> None:
+    """The resolved configuration, its cost on paper and in time; loads no model."""
+    from ttabench.cli.duration import expected, in_time
+    from ttabench.report.tables import config_table, cost_table
+    from ttabench.run.caveats import caveats_of_plan
+    from ttabench.run.positions import refuse_on_paper
+    from ttabench.terminal import render
+
+    for plan in plans:
+        refuse_on_paper(plan)
+    cost, time = expected(plans, threads)
+    if json:
+        runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": caveats_of_plan(p)} for p in plans]
+        render.print_json({"runs": runs, "cost": asdict(cost) if cost else None, "time": time})
+        return
+    render.show([config_table(plans), *([cost_table(cost)] if cost else [])])
+    for note in caveats_of_plan(plans[0]):
+        render.remark(f"Note: {note}.")
+    if time is not None:
+        busy = ", as busy as it was when this was measured" if time["busy"] else ""
+        render.remark(f"It should take {in_time(time)} on this machine{busy}.")
+    if cost is None:
+        request = plans[0].request
+        render.remark(f"No analytic cost is known for {request.method} on {request.model}.")

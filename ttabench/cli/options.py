@@ -1,119 +1,204 @@
-"""The options of the command line: what each is called, takes and says. Nothing heavy is imported."""
+"""Options of the command line: of declared fields, shared by several commands, and completions. Imports are light.
+
+    @takes("request", RunRequest, without=("split",), method="icl", task="streamingqa")
+    def adapt(request, out: Out = ...): ...
+
+The command has an option for every declared field of `RunRequest` (see `core.declared`), and is handed one request.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_origin
 
 import typer
 
-from ttabench.cli.completion import (
-    DEFAULT_OUT as DEFAULT_OUT,
-)
-from ttabench.cli.completion import (
-    complete_method,
-)
+from ttabench.core.architectures import names as model_names
 from ttabench.core.bounds import MOST_THREADS
-from ttabench.core.declared import HOW, RUN, WHAT
+from ttabench.core.declared import HOW, WHAT, Field, declared
+from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAPPED
 
-Checked = Annotated[
-    str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=complete_method)
-]
-NewWhat = Annotated[str, typer.Argument(help="What to begin: method.")]
-NewName = Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")]
-NewOut = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.", rich_help_panel=HOW)]
-Seed = Annotated[int, typer.Option(help="Seed of data order and of everything random.", rich_help_panel=WHAT)]
-Seeds = Annotated[
-    str,
-    typer.Option(help="Several seeds, one run each: 0,1,2.", show_default=False, rich_help_panel=WHAT),
-]
-SwapState = Annotated[
-    bool,
-    typer.Option("--swap-state", rich_help_panel=WHAT, help=SWAPPED),
-]
-Out = Annotated[
-    Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the resolved configuration and cost, run nothing.", rich_help_panel=HOW)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=HOW)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only where the result was stored.", rich_help_panel=HOW)
-]
+Command = Callable[..., None]
+FIRST = ("method", "task")
+"""Options that help lists before all others."""
+WHICH, SAID = "Which runs", "What is said of them"
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Shell completion of `--method`."""
+    from ttabench.methods.registry import methods
+
+    return _starting(sorted(methods()), incomplete)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Shell completion of `--model`."""
+    return _starting(model_names(), incomplete)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Shell completion of `--task`."""
+    from ttabench.readers.cards import names
+
+    return _starting(names(), incomplete)
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Shell completion of a run: ids in `--out`, or those of SUITE/."""
+    from ttabench.report.finding import completed
+
+    return completed(incomplete, Path(ctx.params.get("out") or DEFAULT_OUT))
+
+
+def option(group: str, text: str, *flags: str, **more: Any) -> Any:
+    """An option under the heading `group`; `text` is its help."""
+    return typer.Option(*flags, help=text, rich_help_panel=group, **more)
+
+
+Seed = Annotated[int, option(WHAT, "Seed of data order and of everything random.")]
+Seeds = Annotated[str, option(WHAT, "Several seeds, one run each: 0,1,2.")]
+SwapState = Annotated[bool, option(WHAT, SWAPPED, "--swap-state")]
+Out = Annotated[Path, option(HOW, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")]
+OutOnly = Annotated[Path, option(HOW, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")]
+"""Where -o names a file to write."""
+DryRun = Annotated[bool, option(HOW, "Print the resolved configuration and cost, run nothing.", "--dry-run")]
+AsJson = Annotated[bool, option(HOW, "Print JSON instead of tables.", "--json")]
+Quiet = Annotated[bool, option(HOW, "Print only where the result was stored.", "--quiet", "-q")]
+Force = Annotated[bool, option(HOW, "Run again even if it is stored.", "--force")]
+Form = Annotated[str, option(HOW, "table, markdown, csv or json.", "--format", "-f")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, max=MOST_THREADS, metavar="N", show_default=False, rich_help_panel=HOW,
-                 help="CPU threads; not part of a run's identity. (default: torch's own choice)"),
+    option(HOW, "CPU threads; not part of a run's identity. (default: torch's own choice)", min=1, max=MOST_THREADS,
+           metavar="N"),
 ]  # fmt: skip
-Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
-Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
-MEASURED = "What is measured"
-Methods = Annotated[
-    str,
-    typer.Option("--methods", "-m", help="Methods, separated by commas. (default: all)", show_default=False,
-                 autocompletion=complete_method, rich_help_panel=RUN),
-]  # fmt: skip
-ProfileSet = Annotated[
+MemoryLimit = Annotated[str, option(HOW, "Memory a process may use, like 4GiB. (default: all)")]
+Jobs = Annotated[int, option("Where it runs", "Runs at a time.", "--jobs", "-j", min=1, max=1024)]
+Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
+Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
+Runs = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", rich_help_panel=RUN,
-                 help="key=value for every method that has the setting, method.key=value for one; repeat for more."),
+    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out.",
+                   autocompletion=complete_run),
 ]  # fmt: skip
-ProfilePreset = Annotated[
-    str,
-    typer.Option("--preset", show_default=False, rich_help_panel=RUN,
-                 help="Named settings, of methods that have them. (default: stream, else those of the model's name)"),
-]  # fmt: skip
-ProfileCheckpoint = Annotated[
-    str,
-    typer.Option("--checkpoint", show_default=False, rich_help_panel=RUN,
-                 help="Checkpoint of the one trained method, or none. (default: the one shipped for --task, or none)"),
-]  # fmt: skip
-ShippedFor = Annotated[
-    str, typer.Option("--task", "-t", help="Task whose shipped checkpoint trained methods use.", rich_help_panel=RUN)
+Tasks = Annotated[
+    list[str] | None,
+    option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t", autocompletion=complete_task),
 ]
-Prefill = Annotated[
-    str, typer.Option(help="Tokens of context, separated by commas: 1k,4k,64k,1m.", rich_help_panel=MEASURED)
+Methods = Annotated[
+    list[str] | None,
+    option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m",
+           autocompletion=complete_method),
+]  # fmt: skip
+Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model", autocompletion=complete_model)]
+Submissions = Annotated[
+    list[Path] | None,
+    option(WHICH, "Runs of others: a file that `ttabench export` wrote; repeat for more.", "--with"),
 ]
-Generate = Annotated[int, typer.Option(help="Tokens written after the prompt.", rich_help_panel=MEASURED)]
-Repeat = Annotated[int, typer.Option(help="Measured repetitions; medians are reported.", rich_help_panel=MEASURED)]
-PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of context.", rich_help_panel=MEASURED)]
-Throughput = Annotated[
+Metric = Annotated[str, option(SAID, "Metric compared. (default: the task's main one)")]
+AllPairs = Annotated[
     bool,
-    typer.Option("--throughput", help="Samples/s at growing batches, and the largest that fits.",
-                 rich_help_panel=MEASURED),
-]  # fmt: skip
-Analytic = Annotated[
-    bool,
-    typer.Option("--analytic", help="Cost on paper, from published shapes: no weights, at once, any model and length.",
-                 rich_help_panel=MEASURED),
-]  # fmt: skip
-Queries = Annotated[
-    int, typer.Option(help="With --analytic: queries in the total of operations.", rich_help_panel=MEASURED)
+    option(SAID, "Test every pair. (default above four lines: pairs with the ceiling or the best)", "--all-pairs"),
 ]
-ProfileTraining = Annotated[
-    bool,
-    typer.Option("--training", help="Milliseconds per training sample, and memory of adapting one document.",
-                 rich_help_panel=MEASURED),
-]  # fmt: skip
-MemoryLimit = Annotated[
-    str,
-    typer.Option(help="Memory a process may use, like 4GiB. (default: all)", show_default=False, rich_help_panel=HOW),
-]
-RowSeconds = Annotated[
-    float,
-    typer.Option(help="Stop repeating a row (with --throughput, a batch) after so many seconds.",
-                 rich_help_panel=HOW),
-]  # fmt: skip
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(help="Leave out rows where one pass should take longer than this many seconds. (default: no limit)",
-                 show_default=False, rich_help_panel=HOW),
-]  # fmt: skip
-ProfilePlot = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Also draw latency and memory by length: a .png or .svg file.", show_default=False,
-                 rich_help_panel=HOW),
-]  # fmt: skip
-Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
+
+
+def takes(
+    name: str, kind: type, *, without: Collection[str] = (), only: Collection[str] = (), typed_only: bool = False,
+    **defaults: Any,
+) -> Callable[[Command], Command]:  # fmt: skip
+    """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
+
+    Args:
+        name: of the argument.
+        kind: the dataclass.
+        without: fields that the command has no option for.
+        only: the fields that it has, where these are few.
+        typed_only: hand over a mapping of what was typed instead; options have no default then.
+        defaults: of options, where they are others than the field's.
+    """
+    chosen = [
+        field
+        for field in declared(kind).values()
+        if field.name not in without and field.name in (only or (field.name,))
+    ]
+    chosen.sort(key=lambda field: (*FIRST, field.name).index(field.name))
+
+    def decorate(command: Command) -> Command:
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name != name
+        ]
+        options = [_parameter(field, typed_only, defaults) for field in chosen]
+
+        @wraps(command)
+        def wrapper(**typed: Any) -> None:
+            values = {field.name: typed.pop(field.name) for field in chosen}
+            values |= {field.name: tuple(values[field.name] or ()) for field in chosen if _is_list(field)}
+            given = {key: value for key, value in values.items() if value not in (None, "", ())}
+            command(**{name: given if typed_only else kind(**values)}, **typed)
+
+        wrapper.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in (*options, *own)}
+        return wrapper
+
+    return decorate
+
+
+def typed_names(context: typer.Context) -> frozenset[str]:
+    """Names of the options that stand on the command line, not those of the environment or left at their default."""
+    sources = {param.name: context.get_parameter_source(param.name or "") for param in context.command.params}
+    return frozenset(name for name, source in sources.items() if name and source and source.name == "COMMANDLINE")
+
+
+def _is_list(field: Field) -> bool:
+    return get_origin(field.kind) is tuple and field.said.kind is None
+
+
+def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> inspect.Parameter:
+    """The parameter that Typer makes an option of."""
+    spec, kind = field.said, list[str] if _is_list(field) else field.said.kind or field.kind
+    default = defaults.get(field.name, None if typed_only or _is_list(field) else field.default)
+    if default is None and kind in (bool, str, int, float, list[str]):
+        kind = kind | None
+    completes = {"method": complete_method, "task": complete_task, "model": complete_model}.get(spec.completes)
+    made = option(
+        spec.group, spec.help, *(spec.flags or (field.flag,)), show_default=spec.default, autocompletion=completes,
+        parser=spec.parse and _parser(spec.parse), metavar=spec.metavar,
+    )  # fmt: skip
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
+    )
+
+
+def _parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The parser of a value, whose fault is reported as one of an option."""
+
+    def parser(typed: Any) -> Any:
+        try:
+            return parse(typed)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parser
+
+
+def show_result(title: str, result: Mapping[str, Any], hint: str, *, json: bool, quiet: bool) -> None:
+    """A result of one row, its names as they stand in records."""
+    from ttabench.core import amounts
+    from ttabench.terminal import render
+
+    if json:
+        render.print_json(dict(result))
+    elif quiet:
+        render.print_line(str(result.get("folder", "")))
+    else:
+        rows = tuple((name.replace("_", " "), amounts.figure(name, value)) for name, value in result.items())
+        render.show([render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)])

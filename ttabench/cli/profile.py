@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes, typed_names
+from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
 from ttabench.core.progress import loading
 from ttabench.records.run_fields import RunFields
@@ -22,122 +21,137 @@ if TYPE_CHECKING:
     from ttabench.profiling.rows import Row
     from ttabench.terminal.render import Format
 
+MEASURED = "What is measured"
 MEASURING = (
     "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device",
     "threads", "plot", "out", "force", "quiet",
 )  # fmt: skip
 """Options that decide how something is measured and stored: no part of a profile on paper."""
-ON_PAPER = ("queries",)
-"""Options of a profile on paper alone."""
 
 
-@takes("base", RunFields, only=("model", "random_weights", "device", "dtype"))
+@o.takes("base", RunFields, only=("model", "random_weights", "device", "dtype"))
 def profile(
     context: typer.Context,
     base: RunFields,
-    methods: o.Methods = "",
-    prefill: o.Prefill = "1k,4k",
-    generate: o.Generate = 128,
-    repeat: o.Repeat = 5,
-    piece_tokens: o.PieceTokens = 256,
-    preset: o.ProfilePreset = "",
-    set_: o.ProfileSet = None,
-    checkpoint: o.ProfileCheckpoint = "",
-    task: o.ShippedFor = "streamingqa",
-    throughput: o.Throughput = False,
-    training: o.ProfileTraining = False,
-    analytic: o.Analytic = False,
-    queries: o.Queries = 1,
+    methods: Annotated[
+        str,
+        o.option(RUN, "Methods, separated by commas, or all. (default: ten of them; all in training and on paper)",
+                 "--methods", "-m", autocompletion=o.complete_method),
+    ] = "",
+    prefill: Annotated[
+        str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
+    ] = "1k,4k",
+    generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.")] = 128,
+    repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.")] = 5,
+    piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.")] = 256,
+    preset: Annotated[
+        str,
+        o.option(RUN, "Named settings, of methods that have them. (default: stream, else those of the model's name)",
+                 "--preset"),
+    ] = "",
+    set_: Annotated[
+        list[str] | None,
+        o.option(RUN, "key=value for every method that has the setting, method.key=value for one; repeat for more.",
+                 "--set", "-s"),
+    ] = None,
+    checkpoint: Annotated[
+        str,
+        o.option(RUN, "Checkpoint of the one trained method, or none. (default: the one shipped for --task, or none)",
+                 "--checkpoint"),
+    ] = "",
+    task: Annotated[
+        str, o.option(RUN, "Task whose shipped checkpoint trained methods use.", "--task", "-t")
+    ] = "streamingqa",
+    throughput: Annotated[
+        bool, o.option(MEASURED, "Samples/s at growing batches, and the largest that fits.", "--throughput")
+    ] = False,
+    training: Annotated[
+        bool,
+        o.option(MEASURED, "Milliseconds per training sample, and memory of adapting one document.", "--training"),
+    ] = False,
+    analytic: Annotated[
+        bool,
+        o.option(MEASURED, "Cost on paper, from published shapes: no weights, at once, any model and length.",
+                 "--analytic"),
+    ] = False,
+    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.")] = 1,
     memory_limit: o.MemoryLimit = "",
-    row_seconds: o.RowSeconds = 20.0,
-    time_limit: o.TimeLimit = None,
+    row_seconds: Annotated[
+        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.")
+    ] = 10.0,
+    time_limit: Annotated[
+        float | None,
+        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)"),
+    ] = None,
     threads: o.Threads = None,
-    plot: o.ProfilePlot = None,
+    plot: Annotated[
+        Path | None, o.option(HOW, "Also draw latency and memory by length: a .png, .svg or .pdf.", "--plot")
+    ] = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     form: o.Form = "table",
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Measure what methods cost at several lengths of context: latency, memory, state, share of the machine's limit.
 
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
-    if not (json or quiet or form != "table" or analytic):
+    form = "json" if json else form
+    if not (quiet or form != "table" or analytic):
         loading(f"libraries and {Path(base.model).name or base.model}")
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
-    typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ())}
-    load = {"piece_tokens": piece_tokens, "generate": generate, "repeat": repeat, "row_seconds": row_seconds}
-    showing = Showing(form="json" if json else form, quiet=quiet, force=force, threads=threads)
     if analytic:
         _refuse(context, MEASURING, "has no effect with --analytic.")
-        paper = {**typed, "model": base.model, "prefill": prefill}
-        _on_paper(paper, load, {"dtype": base.dtype, "queries": queries}, showing)
+    else:
+        _refuse(context, ("queries",), "has an effect only with --analytic.")
+    from ttabench.profiling.load import Load
+
+    typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
+    load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
+    if analytic:
+        from ttabench.profiling.on_paper import AnalyticLoad, Paper, show
+
+        sizes = {"piece_tokens": piece_tokens, "prompt_tokens": load.prompt_tokens, "new_tokens": generate}
+        show(
+            Paper(**typed, model=base.model, prefill=prefill),
+            AnalyticLoad(**sizes, dtype=base.dtype, queries=queries),
+            form,
+        )
         return
-    _refuse(context, ON_PAPER, "has an effect only with --analytic.")
+    mode = "throughput" if throughput else "training" if training else "latency"
     fields = {
-        "mode": "throughput" if throughput else "training" if training else "latency", "model": base.model,
-        "random_weights": base.random_weights, "task": task, "device": base.device, "dtype": base.dtype,
+        "mode": mode,
+        "load": load,
+        "task": task,
         "time_limit": time_limit,
-    }  # fmt: skip
-    job = _job(fields, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
-    _run(job, out, plot, showing)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Showing:
-    """How the profile is run and shown."""
-
-    form: str = "table"
-    quiet: bool = False
-    force: bool = False
-    """Measure what is stored again."""
-    threads: int | None = None
-    """Of the processor; None leaves torch's choice."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Sizes as typed."""
-
-    prefill: str
-    memory_limit: str = ""
+        "model": base.model,
+        "random_weights": base.random_weights,
+        "device": base.device,
+        "dtype": base.dtype,
+    }
+    job = _job(fields, {**typed, "checkpoint": checkpoint}, prefill, memory_limit)
+    _run(job, out, plot, form, force=force, threads=threads, quiet=quiet)
 
 
 def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
     """Refuse options that were typed (not those of the environment) and would change nothing."""
-    typed = typed_names(context)
+    typed = o.typed_names(context)
     for option in context.command.params:
         if option.name in names and option.name in typed:
             raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
-def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[str, Any], showing: Showing) -> None:
-    """The table of costs on paper, for the load that would be measured."""
-    from ttabench.profiling.analytic import AnalyticLoad
-    from ttabench.profiling.load import Load
-    from ttabench.profiling.on_paper import Paper, show
-
-    asked = Load(**load)
-    on_paper = AnalyticLoad(
-        piece_tokens=asked.piece_tokens, prompt_tokens=asked.prompt_tokens, new_tokens=asked.generate, **more
-    )
-    show(Paper(**paper), on_paper, showing.form)
-
-
-def _job(fields: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
+def _job(fields: Mapping[str, Any], typed: Mapping[str, Any], prefill: str, memory_limit: str) -> Job:
     """The typed options as a job; everything that can be refused without measuring is refused here."""
     from ttabench.core.sizes import lengths, memory
     from ttabench.lm.loading.hub import find_source
     from ttabench.profiling.job import Job, Typed, choose
-    from ttabench.profiling.load import Load
 
-    limit = memory(sizes.memory_limit) if sizes.memory_limit else None
-    job = Job(
-        **fields, load=Load(**load), lengths=lengths(sizes.prefill), chosen=choose(Typed(**typed)), memory_limit=limit
-    )
+    limit = memory(memory_limit) if memory_limit else None
+    job = Job(**fields, lengths=lengths(prefill), chosen=choose(Typed(**typed)), memory_limit=limit)
     job.adapters()
     if not job.random_weights:
         find_source(job.model)
@@ -150,42 +164,37 @@ def _job(fields: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str,
     return job
 
 
-def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
+def _run(
+    job: Job, out: Path, picture: Path | None, form: str, *, force: bool, threads: int | None, quiet: bool
+) -> None:  # fmt: skip
     """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import Manner, execute
     from ttabench.profiling.picture import plot
+    from ttabench.profiling.tables import row_line
     from ttabench.report.pictures import check_path
     from ttabench.terminal import render
 
+    def on_row(row: Row, done: int, total: int) -> None:
+        # longer contexts take longer, so no mean of rows tells how long the rest takes
+        render.remark(f"{row_line(row, job.mode)} ({done} of {total} rows)", style="")
+
     if picture is not None:
         check_path(picture)
-    form = render.known_format(showing.form)
-    talking = form == "table" and not showing.quiet
-    use_threads(showing.threads)
+    output_form = render.known_format(form)
+    talking = form == "table" and not quiet
+    use_threads(threads)
     with render.progress(talking, even=False) as tick:
-        manner = Manner(force=showing.force, threads=showing.threads)
+        manner = Manner(force=force, threads=threads)
         if talking:
-            manner = replace(manner, tick=tick, notify=render.remark, on_row=partial(_row_line, job.mode))
+            manner = replace(manner, tick=tick, notify=render.remark, on_row=on_row)
         outcome = execute(job, out, manner)
-    if showing.quiet:
+    if quiet:
         render.print_line(str(outcome.folder))
     else:
-        _show(outcome, form, talking)
+        _show(outcome, output_form, talking)
     if picture is not None:
         plot(outcome.record, picture)
-
-
-def _row_line(mode: str, row: Row, done: int, total: int) -> None:
-    """Say a row as it comes, on standard error.
-
-    How long the rest takes is not said here: longer contexts take longer, so no mean of rows tells it. A worker says
-    how long the next pass should take where that is long.
-    """
-    from ttabench.profiling.tables import row_line
-    from ttabench.terminal import render
-
-    render.remark(f"{row_line(row, mode)} ({done} of {total} rows)", style="")
 
 
 def _show(outcome: Outcome, form: Format, talking: bool) -> None:

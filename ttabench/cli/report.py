@@ -5,53 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ttabench.cli.compare import SAID, AllPairs, Methods, Metric, Models, Runs, Submissions, Tasks
-from ttabench.cli.options import DEFAULT_OUT, Quiet
+from ttabench.cli import options as o
 from ttabench.core.declared import HOW
 
 SUFFIXES = (".html", ".htm")
-Save = Annotated[
-    Path, typer.Option("--save", "-o", help="File to write: it ends in .html.", rich_help_panel=HOW),
-]  # fmt: skip
-Folder = Annotated[Path, typer.Option("--out", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)]
-Queries = Annotated[
-    int, typer.Option("--samples", min=0, help="Queries of a block that are shown, at most.", rich_help_panel=SAID)
-]
+OURS = b'<meta name="generator" content="ttabench'
 
 
 def report(
-    runs: Runs = None,
-    task: Tasks = None,
-    method: Methods = None,
-    model: Models = None,
-    submissions: Submissions = None,
-    metric: Metric = "",
-    all_pairs: AllPairs = False,
-    samples: Queries = 20,
-    save: Save = Path("report.html"),
-    out: Folder = DEFAULT_OUT,
-    quiet: Quiet = False,
+    runs: o.Runs = None,
+    task: o.Tasks = None,
+    method: o.Methods = None,
+    model: o.Models = None,
+    submissions: o.Submissions = None,
+    metric: o.Metric = "",
+    all_pairs: o.AllPairs = False,
+    samples: Annotated[int, o.option(o.SAID, "Queries of a block that are shown, at most.", "--samples", min=0)] = 20,
+    save: Annotated[Path, o.option(HOW, "File to write: it ends in .html.", "--save", "-o")] = Path("report.html"),
+    out: o.OutOnly = o.DEFAULT_OUT,
+    quiet: o.Quiet = False,
 ) -> None:
     """Write one page of runs: verdict, charts, tables that sort and filter, samples on which methods disagree.
 
     A single file for a browser, which fetches nothing. `ttabench report results/nine -o report.html`.
     """
-    from ttabench.cli.compare_runs import Asked, comparison_of
+    from ttabench.cli.compare import compared
     from ttabench.core import amounts
-    from ttabench.report.page.libraries import refuse_missing
+    from ttabench.report.page.build import refuse_missing
     from ttabench.report.pictures import check_path
     from ttabench.report.selecting import Wanted
     from ttabench.terminal import render
 
-    wanted = Wanted.typed(task, method, model)
-    asked = Asked(
-        names=runs or (), submissions=submissions or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs
-    )
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing()
-    comparison, remarks = comparison_of(asked)
+    _refuse_foreign(save)
+    wanted = Wanted.typed(task, method, model)
+    comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
     from ttabench.report.page.build import write_page
@@ -60,11 +49,18 @@ def report(
     if quiet:
         render.print_line(str(save))
         return
-    size = amounts.size(save.stat().st_size)
-    counted = sum(len(entry.runs) for entry in comparison.entries)
-    counted_runs = f"{_counted(counted, 'run')} in {_counted(len(comparison.blocks), 'block')}"
-    render.print_line(f"{save}: {counted_runs}, {size}. Open it in a browser.")
+    counted, blocks = sum(len(entry.runs) for entry in comparison.entries), len(comparison.blocks)
+    words = f"{counted:,} run{'s' * (counted != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
+    render.print_line(f"{save}: {words}, {amounts.size(save.stat().st_size)}. Open it in a browser.")
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def _refuse_foreign(path: Path) -> None:
+    """See that a page which is there already is one of ours."""
+    from ttabench.core.checked_file import reading
+    from ttabench.core.errors import UserError
+
+    if path.exists():
+        with reading(path), path.open("rb") as file:
+            if OURS not in file.read(2**16):
+                fault = f"{path} was not written by `ttabench report` and is not replaced."
+                raise UserError(fault, "Give another --save, or move it away.")

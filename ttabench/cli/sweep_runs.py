@@ -1,22 +1,25 @@
-"""A sweep on screen: its progress, and the table of its runs at the end."""
+"""A sweep on screen: its progress, the table of its runs at the end, and what `--dry-run` says of them before."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ttabench.cli.showing import Showing
+from ttabench.cli.duration import expected, in_time
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loaded
+from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
-from ttabench.report.loading import load_run
+from ttabench.report.finding import load_run
+from ttabench.run.plan import make_plan
+from ttabench.run.positions import refuse_on_paper
 from ttabench.sweep.driver import Manner, swept
 from ttabench.sweep.engines import OPEN, Report, State
 from ttabench.sweep.planning import Run
@@ -25,7 +28,6 @@ from ttabench.terminal.progress_bars import Bars
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
-    from ttabench.records.schema import RunRecord
 
 LAST: tuple[State, ...] = ("new", "continued", "stored", "failed")
 """Outcomes of runs, in the order in which they are counted."""
@@ -79,67 +81,74 @@ class Screen:
             self._bars.stop()
 
 
-def run(runs: Sequence[Run], manner: Manner, showing: Showing) -> bool:
-    """`ttabench sweep`: make the runs and show them; whether all are stored."""
-    screen, reports_by_run, began = Screen(runs, showing.talking), dict[str, Report](), time.monotonic()
+def made(runs: Sequence[Run], manner: Manner, *, talking: bool) -> dict[str, Report]:
+    """Make these runs; the last report of each by its id."""
+    screen, last = Screen(runs, talking), dict[str, Report]()
     try:
         with closing(swept(runs, manner)) as reports:
             for report in reports:
                 screen(report)
                 if report.state not in OPEN:
-                    reports_by_run[report.id] = report
+                    last[report.id] = report
     finally:
         screen.stop()
-    records: dict[str, RunRecord] = {}
+    return last
+
+
+def remark(lines: Iterable[str]) -> None:
+    """Say these on standard error."""
+    for line in lines:
+        render.remark(line)
+
+
+def run(runs: Sequence[Run], manner: Manner, *, json: bool, quiet: bool) -> bool:
+    """`ttabench sweep`: make the runs and show them; whether all are stored."""
+    began = time.monotonic()
+    reports, records = made(runs, manner, talking=not (json or quiet)), dict[str, RunRecord]()
     for run in runs:
-        if reports_by_run[run.id].state != "failed":
+        if reports[run.id].state != "failed":
             try:
                 records[run.id] = load_run(manner.out / run.id)
             except UserError as error:
-                reports_by_run[run.id] = replace(reports_by_run[run.id], state="failed", reason=str(error))
-    failed = [run for run in runs if reports_by_run[run.id].state == "failed"]
-    _show(runs, reports_by_run, records, manner.out, showing, time.monotonic() - began)
+                reports[run.id] = replace(reports[run.id], state="failed", reason=str(error))
+    failed, seconds = [run for run in runs if reports[run.id].state == "failed"], time.monotonic() - began
+    if json:
+        rows = [_row(run, reports[run.id], records.get(run.id), manner.out) for run in runs]
+        render.print_json({"runs": rows, "seconds": round(seconds, 3)})
+    elif quiet:
+        for run in runs:
+            if run in failed:
+                render.remark(f"{run.label}: {reports[run.id].reason}", style="")
+            else:
+                render.print_line(str(manner.out / run.id))
+    else:
+        states = Counter(report.state for report in reports.values())
+        counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
+        lines = [f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
+                 f"Compare: ttabench compare --out {quote(str(manner.out))}"]  # fmt: skip
+        lines += ["The same command tries the failed runs again."] if failed else []
+        _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, manner.out, lines)
     return not failed
 
 
 def _show(
-    runs: Sequence[Run], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path, showing: Showing,
-    seconds: float,
+    runs: Sequence[Run], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path,
+    lines: Sequence[str],
 ) -> None:  # fmt: skip
-    if showing.json:
-        rows = [_row(run, reports[run.id], records.get(run.id), out) for run in runs]
-        render.print_json({"runs": rows, "seconds": round(seconds, 3)})
-        return
-    if showing.quiet:
-        for run in runs:
-            if reports[run.id].state == "failed":
-                render.remark(f"{run.label}: {reports[run.id].reason}", style="")
-            else:
-                render.print_line(str(out / run.id))
-        return
-    failed = [run for run in runs if reports[run.id].state == "failed"]
-    listed = runs if len(runs) <= MOST_ROWS else failed
-    states = Counter(report.state for report in reports.values())
-    counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
-    lines = [
-        f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
-        f"Compare: ttabench compare --out {quote(str(out))}",
-    ]
-    lines += ["The same command tries the failed runs again."] if failed else []
-    if not listed:
+    if not runs:
         render.say(lines)
         return
-    cells = tuple((run.id, *_cells(run, reports[run.id], records.get(run.id))) for run in listed)
-    columns = ("run", "method", "task", "#seed", "metric", "#value ± stderr", "what became of it")
-    render.show([render.Table(title=f"Runs in {out}", columns=columns, rows=cells, caption="\n".join(lines),
+    model = ("model",) if runs[0].model else ()
+    rows = []
+    for run in runs:
+        record = records.get(run.id)
+        row = record.value(record.main_metric) if record else None
+        figure = (row.metric, shown(row.metric, row.value, row.stderr)) if row else ("", "")
+        named = (run.id, run.method, run.task, *filter(None, [run.model]), str(run.seed))
+        rows.append((*named, *figure, _how(reports[run.id])))
+    columns = ("run", "method", "task", *model, "#seed", "metric", "#value ± stderr", "what became of it")
+    render.show([render.Table(title=f"Runs in {out}", columns=columns, rows=tuple(rows), caption="\n".join(lines),
                               names=("metric", "run"), spare=("run",))])  # fmt: skip
-
-
-def _cells(run: Run, report: Report, record: RunRecord | None) -> tuple[str, ...]:
-    """Method, task, seed, metric, figure, and what became of a run."""
-    row = record.value(record.main_metric) if record else None
-    figure = shown(row.metric, row.value, row.stderr) if row else ""
-    return run.method, run.task, str(run.seed), row.metric if row else "", figure, _how(report)
 
 
 def _how(report: Report) -> str:
@@ -157,3 +166,62 @@ def _row(run: Run, report: Report, record: RunRecord | None, out: Path) -> dict[
         "seconds": round(report.seconds, 3), "metric": record.main_metric if record else None,
         "value": row.value if row else None, "stderr": row.stderr if row else None, "n": row.n if row else None,
     }  # fmt: skip
+
+
+def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
+    """List the runs, which are stored, and how long the others should take; no model is loaded."""
+    known: dict[tuple[str, str, str], Json] = {}
+    rows = [_planned(run, out, known, threads) for run in runs]
+    times, unknown = [row["time"] for row in rows if row["time"]], sum(map(_is_unknown, rows))
+    at_least = bool(unknown) or any(time["at_least"] for time in times)
+    total = {"seconds": sum(time["seconds"] for time in times), "at_least": at_least, "unknown": unknown}
+    if json:
+        render.print_json({"runs": rows, "time": total})
+        return
+    if quiet:
+        for row in rows:
+            if not row["stored"]:
+                render.print_line(row["id"])
+        return
+    stored, failing = sum(row["stored"] for row in rows), sum(bool(row["reason"]) for row in rows)
+    counts = [(stored, "stored"), (len(rows) - stored - failing, "to run"), (failing, "would fail")]
+    caption = f"{len(rows)} runs: {', '.join(f'{count} {state}' for count, state in counts if count)}."
+    if total["seconds"]:
+        caption += f" One after the other they should take {in_time(total)} on this machine."
+    columns = ("run", "method", "task", "model", "#seed", "what is to do")
+    cells = tuple((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), _to_do(row)) for row in rows)
+    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=cells, caption=caption,
+                              names=("run",), spare=("model", "run"))])  # fmt: skip
+    remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
+
+
+def _planned(run: Run, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
+    """One run; what differs in its seed only should take as long."""
+    stored = is_stored(out / run.id)
+    row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,
+                           "model": run.request.base_name, "stored": stored, "reason": "", "time": None,
+                           "notes": []}  # fmt: skip
+    if stored:
+        return row
+    plan = make_plan(run.request, run.seed)
+    try:
+        refuse_on_paper(plan)
+    except UserError as error:
+        return {**row, "reason": str(error)}
+    alike = (run.base, run.method, run.task)
+    if alike not in known:
+        known[alike] = expected([plan], threads)[1]
+    return {**row, "notes": plan.resolved.notes(), "time": known[alike]}
+
+
+def _is_unknown(row: Mapping[str, Any]) -> bool:
+    return not (row["stored"] or row["reason"] or row["time"])
+
+
+def _to_do(row: Mapping[str, Any]) -> str:
+    if row["stored"]:
+        return "stored"
+    if row["reason"]:
+        return f"would fail: {row['reason']}"
+    what = "to run untrained" if row["notes"] else "to run"
+    return f"{what}, {in_time(row['time'])}" if row["time"] else what

@@ -47,33 +47,19 @@ def drawn(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True
 def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
     """Llama, 2 layers, hidden 32, 4 heads (2 key/value heads with `gqa`), 512 positions, with a BOS."""
     config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2 if gqa else 4,
-        max_position_embeddings=POSITIONS,
-        bos_token_id=256,
-        eos_token_id=257,
-        pad_token_id=258,
-        initializer_range=SPREAD,
-    )
+        vocab_size=259, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2 if gqa else 4, max_position_embeddings=POSITIONS, bos_token_id=256, eos_token_id=257,
+        pad_token_id=258, initializer_range=SPREAD,
+    )  # fmt: skip
     return drawn(LlamaForCausalLM, config, f"tiny-llama-{seed}", seed)
 
 
 def tiny_gpt2(seed: int = 0) -> LM:
     """GPT-2, 2 layers, hidden 32, 4 heads, 512 positions, without a BOS."""
     config = GPT2Config(
-        vocab_size=259,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=POSITIONS,
-        bos_token_id=257,
-        eos_token_id=257,
+        vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=POSITIONS, bos_token_id=257, eos_token_id=257,
         initializer_range=SPREAD,
-    )
+    )  # fmt: skip
     return drawn(GPT2LMHeadModel, config, f"tiny-gpt2-{seed}", seed, bos=False)
 
 

@@ -1,4 +1,4 @@
-"""A method that is checked, and how it is read and asked on a base model of two layers."""
+"""A method that is checked, how it is read and asked on a base model of two layers, and when two results are equal."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class Case:
     base: Callable[[], LM]
 
     def untrained(self) -> BaseMethod[Any]:
-        """The method as it begins, on a base of its own.
-
-        Raises:
-            UserError: the method refuses this base.
-        """
+        """The method as it begins, on a base of its own; a UserError where it refuses this base."""
         made: BaseMethod[Any] = self.spec.load()(self.base(), self.settings)
         return made
 
@@ -104,3 +100,36 @@ def tensors_of(patch: Patch) -> list[Tensor]:
     for _, delta in sorted(patch.deltas.items()):
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
     return [tensor for tensor in tensors if tensor is not None]
+
+
+ABSOLUTE, RELATIVE = 1e-4, 1e-4
+"""How far numbers of one computation in two orders may lie apart: a share of the largest (or of 1), and of each.
+A window of StreamAdapter reads through deltas made of what it read before: in float32 rows of a batch were seen 3.6e-5
+of the largest logit apart from rows alone, in float64 2e-14."""
+
+
+class Broken(Exception):
+    """A promise is not kept; says what was seen."""
+
+
+def near(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+    """Break on tensors of other shapes, or further apart than one computation in two orders."""
+    if len(ours) != len(theirs):
+        raise Broken(f"{what}: {len(ours)} tensors, and {len(theirs)}")
+    for one, other in zip(ours, theirs, strict=True):
+        if one.shape != other.shape:
+            raise Broken(f"{what}: shapes {tuple(one.shape)} and {tuple(other.shape)}")
+        apart, most = (one.float() - other.float()).abs(), other.float().abs().max().clamp(min=1.0)
+        if not bool((apart <= ABSOLUTE * most + RELATIVE * other.float().abs()).all()):
+            raise Broken(f"{what} differ by up to {float(apart.max()):.2g}")
+
+
+def equal(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+    """Break on tensors that are not bit for bit the same."""
+    if len(ours) != len(theirs) or not all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)):
+        raise Broken(f"{what} are not bit for bit the same")
+
+
+def furthest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """The largest difference of any two numbers."""
+    return max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True))

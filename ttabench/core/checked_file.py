@@ -1,18 +1,24 @@
-"""Opens the small files of a user's folders: a pipe, a device or a file that is too long is refused.
+"""The one boundary for bad files: whatever goes wrong while a user's file is read becomes one line that names it.
 
-json_of(Path("mine/state.json"))      the value; a ValueError says in a few words why there is none
-
-A pipe would be waited for, a device read without end, and brackets nested without end would break the parser. Tensors
-are opened in `lm/loading/safetensors_io.py`.
+with reading(Path("test.jsonl")) as at:
+    for at.line, text in enumerate(file, start=1):
+        json_in(text)                  Unreadable: test.jsonl line 3 cannot be read: not valid JSON (Expecting ...)
 """
 
 from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from ttabench.core import memory
+from ttabench.core.amounts import size
+from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
 LONGEST = 256 * 2**20
@@ -21,74 +27,145 @@ DEEPEST = 100
 """Lists and objects within each other; whatever walks through a value may then call itself."""
 ANY = 1 << 46
 """Bytes; whatever a disk holds, of files that are not read into memory at once."""
+MEND = "Check the path, mend the file, or get it anew."
 
 
-SMALL = 256 * 2**20
-"""Bytes to which every compressed file may unpack."""
-TIMES = 100
-"""How many times its own size a longer one may."""
+class Unreadable(UserError):
+    """A file that cannot be read."""
 
 
-class Unreadable(ValueError):
-    """Why a file is not read, in a few words."""
+class Missing(Unreadable):
+    """A file that is not there."""
 
 
-def plain(path: Path, most: int = LONGEST) -> Path:
-    """The path of a plain file of at most so many bytes.
+@dataclass
+class At:
+    """The place in a file that is being read."""
+
+    line: int = 0
+    """From 1; 0 where a file has no lines, or none is known."""
+    row: int | None = None
+    """From 0, in the same way."""
+
+
+@contextmanager
+def reading(path: Path | str, hint: str = MEND, *, most: int | None = ANY) -> Iterator[At]:
+    """Read a file: whatever is raised within becomes an `Unreadable` of one line, but for a `UserError`, which stays.
+
+    Args:
+        path: of the file.
+        hint: how to mend it.
+        most: bytes that it may have; None of what is no plain file, a folder say.
 
     Raises:
-        OSError: it is not there, or cannot be looked at.
-        Unreadable: it is something else, or longer.
+        Missing: there is no such file.
+        Unreadable: it is no plain file, too long, or damaged; says where, and why.
     """
+    at = At()
+    try:
+        if most is not None:
+            _refuse(Path(path), most)
+        yield at
+    except UserError:
+        raise
+    except Exception as error:
+        if memory.limited() and memory.out_of_memory(error):
+            raise  # of a limit that was asked for; the advice is the command's
+        line = at.line or _line_of(error)
+        where = f"{path}{f' line {line}' if line else ''}{'' if at.row is None else f' row {at.row}'}"
+        kind = Missing if isinstance(error, FileNotFoundError | NotADirectoryError) else Unreadable
+        raise kind(f"{where} cannot be read: {reason(error)}.", hint) from error
+
+
+def reason(error: Exception) -> str:
+    """What a library raised about a file, on one short line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {error.start})"
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds half of a surrogate pair, which is no character"
+    if isinstance(error, json.JSONDecodeError):
+        line = f"line {error.lineno} " if error.lineno > 1 else ""
+        return f"not valid JSON ({error.msg.removesuffix(' at')} at {line}column {error.colno})"
+    if memory.out_of_memory(error):
+        return f"it does not fit into memory{memory.lacking(error)}"
+    text = str((isinstance(error, OSError) and error.strerror) or error)
+    if _line_of(error):
+        text = f"not valid YAML, {getattr(error, 'problem', '')}"
+    if type(error).__name__ == "ValidationError":  # of pydantic, which is not imported for this
+        fault = error.errors()[0]  # type: ignore[attr-defined]
+        place = ".".join(map(str, fault["loc"]))
+        text = ": ".join(filter(None, (place, fault["msg"].removeprefix("Value error, "))))
+    lines = [line for line in text.splitlines() if line.strip()]
+    text = " ".join(lines[0].split())[:160].rstrip(".") if lines else ""
+    named = isinstance(error, KeyError | TypeError | AttributeError | IndexError) or not text
+    return f"{type(error).__name__}: {text}".removesuffix(": ") if named else text
+
+
+def _line_of(error: Exception) -> int:
+    """The line that an error of yaml names, from 1; 0 of others."""
+    mark = getattr(error, "problem_mark", None)
+    return 0 if mark is None else mark.line + 1
+
+
+def _refuse(path: Path, most: int) -> None:
+    """See that a path is of a plain file of at most so many bytes."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise Unreadable("it is no plain file")
+        raise ValueError("it is no plain file")
     if status.st_size > most:
-        raise Unreadable(f"its {status.st_size / 2**20:,.0f} MiB are too long")
-    return path
+        raise ValueError(f"its {size(status.st_size)} are more than the {size(most)} that are read")
 
 
-def refuse_expanding(path: Path, unpacked: int, times: int = TIMES) -> None:
-    """See that a compressed file does not unpack to a multiple of its size, as no data of people does."""
-    if unpacked > SMALL and unpacked > times * path.stat().st_size:
-        raise Unreadable(f"it unpacks to more than {times} times its size")
-
-
-def read_text(path: Path, most: int = LONGEST) -> str:
+def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
     """The text of a file in UTF-8.
 
     Raises:
-        OSError: it is not there, or cannot be read.
-        Unreadable: it is no plain file, or longer than so many bytes.
-        UnicodeDecodeError: it is no UTF-8.
+        Unreadable: see `reading`.
     """
-    return plain(path, most).read_text(encoding="utf-8")
+    with reading(path, hint, most=most):
+        return path.read_text(encoding="utf-8")
 
 
-def json_of(path: Path, most: int = LONGEST) -> Json:
+def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
     """The value in a JSON file.
 
     Raises:
-        OSError: it is not there, or cannot be read.
-        ValueError: it is no plain file, too long, no UTF-8, no JSON, or nested too deep.
+        Unreadable: see `reading`.
     """
-    return json_in(read_text(path, most))
+    with reading(path, hint, most=most):
+        return json_in(path.read_text(encoding="utf-8"))
 
 
-def json_in(text: str) -> Json:
+def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        Unreadable: see `reading`; it holds another value.
+    """
+    value = json_of(path, hint=hint)
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path} cannot be read: it holds a {type(value).__name__}, not an object.", hint)
+    return value
+
+
+def json_in(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Json:
     """The value of a text in JSON.
+
+    Args:
+        text: the text.
+        pairs: makes an object of its keys and values; None makes a dictionary.
 
     Raises:
         ValueError: it is no JSON, or nested too deep.
+        RecursionError: it is nested deeper still.
     """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise Unreadable("it is nested too deep") from None
+    value = json.loads(text, object_pairs_hook=pairs)
     if _is_deeper(value, DEEPEST):
-        raise Unreadable("it is nested too deep")
+        raise ValueError("it is nested too deep")
     return value
 
 

@@ -1,10 +1,7 @@
 """A digest of code that is not ttabench's: of a file with the local modules it imports, or of a package.
 
-    code_of_file(Path("mine.py"), names)     mine.py, helper.py that it imports, and what helper.py imports
-    code_of_package("echo_package")          every file of Python in it
-
-Local is what is neither of Python nor of ttabench nor installed among site-packages. Imports are looked for in the
-whole source, functions included; an import whose name is computed counts where it was made while the file was executed.
+Local is what is neither of Python nor of ttabench nor installed among site-packages. An import whose name is computed
+counts where it was made while the file was executed.
 """
 
 from __future__ import annotations
@@ -20,7 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from ttabench.core.checked_file import Unreadable, plain
+from ttabench.core.checked_file import LONGEST, reading
+from ttabench.core.errors import UserError
 
 OURS = Path(__file__).resolve().parents[1]
 STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
@@ -61,8 +59,8 @@ def _digest(files: Iterable[tuple[str, Path]]) -> str:
     whole = hashlib.sha256()
     for name, file in sorted(files):
         content = b""
-        with suppress(OSError, Unreadable):  # whoever imports it says so
-            content = plain(file).read_bytes()
+        with suppress(UserError), reading(file, most=LONGEST):  # whoever imports it says so
+            content = file.read_bytes()
         whole.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return whole.hexdigest()
 
@@ -70,8 +68,9 @@ def _digest(files: Iterable[tuple[str, Path]]) -> str:
 def _imports(name: str, file: Path) -> Iterator[str]:
     """Names of the modules that a source may import, and of what it takes from them, which may be modules, too."""
     try:
-        tree = ast.parse(plain(file).read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        with reading(file, most=LONGEST):
+            tree = ast.parse(file.read_bytes())
+    except UserError:
         return  # no source; whoever imports it says what is wrong
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):

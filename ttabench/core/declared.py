@@ -1,10 +1,6 @@
 """A field that is declared once: what it holds, what it is called where it is typed, and whether it counts.
 
-    limit: Annotated[int | None, Declared("Ask at most this many queries.", WHAT)] = None
-
-`declared(kind)` finds the fields of a dataclass that say so. Options of the command line (`cli/declaring`), the
-request, the configuration of a run and its identity, the kinds of values in a stored record and the command that gives
-a run again follow from them.
+limit: Annotated[int | None, Declared("Ask at most this many queries.", WHAT)] = None
 """
 
 from __future__ import annotations

@@ -1,21 +1,32 @@
 """Digests of files' contents, 16 hexadecimal digits: they identify a file wherever it lies.
 
-Every byte is read, 1.6 GB a second where the file is in memory and the processor knows SHA-256 (98 MB in 0.06 s on one
-core), else as fast as the disk. The digests of large files are remembered, see `remembered`: 0.2 ms a file.
+Those of large files are remembered in the user's cache, by path, size, inode and times: where one of them differs the
+file is read again, and so is one that changed a moment ago. A cache that is damaged or cannot be written costs time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from ttabench.core.checked_file import ANY, object_of, reading
+from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
+from ttabench.core.files import write_atomically
 from ttabench.core.locks import LOCK_FILE
 from ttabench.core.owned import LIST_FILE
-from ttabench.core.remembered import remembered
 
+LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
+"""Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
 LARGE = 64 * 2**20
 """Bytes; a longer file counts by a digest of its own, which is remembered."""
+SETTLED = 2.0
+"""Seconds; the clocks of some file systems tick so slowly."""
 
 
 def digest(path: Path) -> str:
@@ -29,16 +40,41 @@ def digest(path: Path) -> str:
     inside = (file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK_FILE, LIST_FILE))
     files = [path] if path.is_file() else sorted(inside)
     whole = hashlib.sha256()
-    try:
-        for file in files:
+    for file in files:
+        with reading(file, most=ANY if file == path else LONGEST.get(file.suffix, ANY)):
             size = file.stat().st_size
             whole.update(f"{file.relative_to(path)}\0{size}\0".encode("utf-8", "surrogateescape"))
-            whole.update(file.read_bytes() if size <= LARGE else remembered(file, _of_content).encode())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from None
+            whole.update(file.read_bytes() if size <= LARGE else remembered(file, sha256_of).encode())
     return whole.hexdigest()[:16]
 
 
-def _of_content(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of what a file holds, 64 hexadecimal digits."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def remembered(file: Path, compute: Callable[[Path], str]) -> str:
+    """What `compute` gives of a file, or gave while the file was what it is now."""
+    place = file.resolve()
+
+    def seen() -> list[object]:
+        status = place.stat()
+        return [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+    key, status = seen(), place.stat()
+    entry = None
+    with suppress(RuntimeError):  # nobody says where the home folder is
+        entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
+    if entry is None or max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
+        return compute(place)
+    with suppress(UserError):
+        content = object_of(entry)
+        if content.get("file") == key and isinstance(content.get("digest"), str):
+            return str(content["digest"])
+    file_digest = compute(place)
+    if seen() == key:
+        with suppress(OSError, UserError):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(entry, json.dumps({"file": key, "digest": file_digest}) + "\n")
+    return file_digest

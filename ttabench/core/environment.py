@@ -106,21 +106,14 @@ def offline_if_unreachable() -> None:
 
 @cache
 def _reachable(address: str) -> bool:
-    """Whether anything answers there, an error page included; proxies count as they do for the hub's client."""
-    import ssl  # a tenth of a second that only a hub is worth
-    from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+    """Whether anything answers there, an error page included."""
+    from huggingface_hub import get_session
 
     try:
-        with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
-            return True
-    except HTTPError:
-        return True
-    except URLError as error:
-        # a certificate python does not know, the hub's client may
-        return isinstance(error.reason, ssl.SSLError)
-    except (OSError, ValueError):
+        get_session().head(address, timeout=HUB_SECONDS)
+    except Exception:  # whatever its client raises
         return False
+    return True
 
 
 def versions() -> dict[str, str]:
@@ -150,7 +143,7 @@ def hardware() -> dict[str, Json]:
         "cpu": cpu_name(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
     if accelerator := accelerators.described():
@@ -204,7 +197,8 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
+    """Memory of this machine; None where it is not known."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
-LETTERS_AN_EDIT = 3
-"""A name is suggested for one that is an edit away from it for every so many letters of the longer of the two."""
-
-FAMILY = ":..."
-"""Ends a name that stands for all that begin so, as `kvpress:...`."""
+CUTOFF, SHORTEST = 0.65, 3
+"""Of difflib's likeness, and letters of the beginning of a name, from which on it is suggested."""
 
 LONGEST_NAME = 100
 """Letters that are compared."""
+
+FAMILY = ":..."
+"""Ends a name that stands for all that begin so, as `kvpress:...`."""
 
 MOST_NAMED = 40
 """Of what there is, in one message."""
@@ -52,42 +53,24 @@ class UnknownName(UserError):
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
 
-    A letter that is missing, superfluous, another, or in its neighbour's place is an edit. Case and the difference of
-    `-` and `_` do not count.
+    Case and the difference of `-` and `_` do not count.
 
     Args:
         name: what was typed.
         known: the names that exist.
     """
-    candidates = []
-    for other in known:
-        family = other.endswith(FAMILY)  # what stands behind the colon is its own
-        typed = _plain(name.partition(":")[0] if family else name)
-        there = _plain(other.removesuffix(FAMILY))
-        far = _edits(typed, there)
-        if far * LETTERS_AN_EDIT <= max(len(typed), len(there)):
-            candidates.append((far, 0, other))
-        elif len(typed) >= LETTERS_AN_EDIT and there.startswith(typed):
-            candidates.append((len(there), 1, other))
-    return min(candidates, default=(0, 0, None))[-1]
+    names = {_plain(other.removesuffix(FAMILY)): other for other in known}
+    typed = _plain(name)
+    families = [plain for plain, other in names.items() if other.endswith(FAMILY)]
+    head = typed.partition(":")[0]  # what stands behind the colon of a family is its own
+    if near := get_close_matches(typed, names, 1, CUTOFF) or get_close_matches(head, families, 1, CUTOFF):
+        return names[near[0]]
+    longer = [plain for plain in names if len(typed) >= SHORTEST and plain.startswith(typed)]
+    return names[min(longer, key=len)] if longer else None
 
 
 def _plain(name: str) -> str:
     return name[:LONGEST_NAME].lower().replace("-", "_")
-
-
-def _edits(one: str, other: str) -> int:
-    """Edits from one text to the other: letters put in, left out, replaced or exchanged with their neighbour."""
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, its in enumerate(other, 1):
-            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != its))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == its:
-                edits = min(edits, older[j - 2] + 1)
-            row.append(edits)
-    return row[-1]
 
 
 def _listed(names: list[str]) -> str:

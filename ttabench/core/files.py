@@ -8,15 +8,14 @@ with replacing_folder(Path("step-00000500")) as scratch:
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 
 What is being written has a name that ends in `.ttabench.part`; what a killed process left of it is removed by `sweep`,
-which whoever holds the lock of a folder calls (`locks`). Nothing of another name is swept.
-`tests/core/test_writing.py` sees that no other module writes.
+which whoever holds the lock of a folder calls (`locks`). `tests/core/test_writing.py` sees that no other module writes.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp, mkstemp
@@ -33,23 +32,13 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 def replacing(path: Path) -> Iterator[Path]:
     """A new, empty file beside `path`, which takes its place when the block ends, readable by all; else it is removed.
 
-    Its name is not known before, so that two processes never write the same one and no link is followed.
-
     Raises:
         OSError: the folder cannot be written, or the disk is full.
     """
     number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
     os.close(number)
-    scratch = Path(name)
-    try:
+    with _taking(Path(name), path) as scratch:
         yield scratch
-        synced(scratch)
-        scratch.chmod(0o644)  # safetensors and mkstemp let only the owner read
-        moved(scratch, path)
-    except BaseException:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -59,10 +48,19 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder above cannot be written, the disk is full, or a folder of that name holds something.
     """
-    scratch = Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART))
+    with _taking(Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)), path) as scratch:
+        yield scratch
+
+
+@contextmanager
+def _taking(scratch: Path, path: Path) -> Iterator[Path]:
     try:
         yield scratch
-        whole(scratch)
+        for part in [scratch, *scratch.rglob("*")]:
+            part.chmod(0o755 if part.is_dir() else 0o644)  # safetensors and mkstemp let only the owner read
+            if not part.is_dir():
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())  # so that a rename never outruns it
         moved(scratch, path)
     except BaseException:
         with suppress(OSError):
@@ -70,56 +68,15 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-@contextmanager
-def replacing_files(folder: Path) -> Iterator[Path]:
-    """A new, empty folder whose files take their places in `folder`, one by one, when the block ends.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full.
-    """
-    scratch = Path(mkdtemp(dir=folder, prefix=".files.", suffix=PART))
-    try:
-        yield scratch
-        whole(scratch)
-        for path in sorted(scratch.iterdir()):
-            moved(path, folder / path.name)
-    finally:
-        with suppress(OSError):
-            remove(scratch)
-
-
-def whole(folder: Path) -> None:
-    """Wait until all that is below a folder is on the disk, and let everybody read it."""
-    folder.chmod(0o755)
-    for path in sorted(folder.rglob("*")):
-        if path.is_dir():
-            _named(path)
-        else:
-            path.chmod(0o644)
-            synced(path)
-    _named(folder)
-
-
-def synced(path: Path) -> None:
-    """Wait until the file is on the disk, so that a rename never outruns it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def moved(path: Path, target: Path) -> None:
-    """Give a file, or a folder, another name on the same disk, and wait until that is on it.
+    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can.
 
     Raises:
         OSError: the folder cannot be written, or a folder that is not empty has that name.
     """
     path.replace(target)
-    _named(target.parent)
-
-
-def _named(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system can."""
     with suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
+        number = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(number)
         finally:
@@ -140,12 +97,16 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         raise unwritable(path.parent, error) from None
 
 
-def append(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards.
+def join(parts: Sequence[Path], path: Path) -> None:
+    """Write what some files hold, one after the other, into a file of `replacing`."""
+    with path.open("wb") as whole_file:
+        for part in parts:
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, whole_file, 2**20)
 
-    Raises:
-        UserError: the folder cannot be written, or a link or a pipe has that name; what the file held stays.
-    """
+
+def append(path: Path, text: str) -> None:
+    """As `add`, with a UserError in place of its OSError."""
     try:
         add(path, text)
     except OSError as error:
@@ -183,11 +144,7 @@ def _bytes(text: str) -> bytes:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all below it, if it is there; of a link the link, never what it points to.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file, or a folder with all below it, if it is there; of a link the link, never what it points to."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -202,11 +159,7 @@ def sweep(folder: Path) -> None:
 
 
 def made(folder: Path, out: Path) -> None:
-    """Make a folder in `out`, with all above it, and see that it can be written.
-
-    Raises:
-        UserError: it cannot be made or written.
-    """
+    """As `probe`, with a UserError that names `out` in place of its OSError."""
     try:
         probe(folder)
     except OSError as error:

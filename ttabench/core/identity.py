@@ -1,8 +1,5 @@
 """Names for what is computed: a hash of all that decides it, in which a choice that is the default does not stand.
 
-    changed({"rank": 8, "lr": 0.1}, {"rank": 4, "lr": 0.1})     ->  {"rank": 8}
-    identity({"method": "lora", "settings": {"rank": 8}})       ->  "3f0c2a9b71de"
-
 So a new setting with a default leaves every name as it was. A default that comes to mean something else would not be
 seen: give such a setting a new name, or raise `SCHEMA`, which renames everything.
 """

@@ -54,9 +54,13 @@ def told(error: BaseException, hint: str) -> UserError:
         hint: what would fit.
     """
     most = released()
-    more = f": {shown(size)} more did not fit" if (size := wanted(error)) else ""
     within = f" within --memory-limit {shown(most)}" if most else ""
-    return UserError(f"Out of memory{within}{more}.", hint)
+    return UserError(f"Out of memory{within}{lacking(error)}.", hint)
+
+
+def lacking(error: BaseException) -> str:
+    """`: 2.0 GiB more did not fit`, where an error says so; empty where it does not."""
+    return f": {shown(size)} more did not fit" if (size := wanted(error)) else ""
 
 
 def shown(count: int | None) -> str:
@@ -85,6 +89,11 @@ def limit(most: int) -> None:
     # private writable memory: what malloc and torch take
     resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     _limit = most
+
+
+def limited() -> bool:
+    """Whether memory is limited."""
+    return _limit is not None
 
 
 def check(most: int) -> None:

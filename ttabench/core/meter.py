@@ -1,19 +1,12 @@
-"""Measuring: seconds and peak memory of a phase, without touching what is measured.
+"""Seconds and peak memory of a phase, without touching what is measured.
 
     meter = Meter("cpu")
     with meter.phase("adapt"):
         state = method.adapt(state, chunk)
-    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"], meter.paths["adapt"]
+    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"]
 
-Seconds are those of the clock on the wall, and grow where other programs want the processor; CPU seconds are what the
-threads of this process were given of it, and hardly do. The load average says how many wanted it.
-
-On a GPU the peak is that of torch's allocator, and not known where it counts none (mps). On a CPU it is the resident
-set of the whole process: Linux keeps the high-water mark in /proc/self/status and resets it when 5 is written to
-/proc/self/clear_refs (proc(5)). Where it cannot be reset, the mark of the process's whole life is reported, which is
-never too low.
-
-Seconds of two methods compare where the model was run in the same way: forwards name the path they take (`lm.plan`).
+On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux resets its
+high-water mark when 5 is written to /proc/self/clear_refs (proc(5)); elsewhere it is that of the process's whole life.
 """
 
 from __future__ import annotations
@@ -22,9 +15,8 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,33 +29,6 @@ STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
-_taken: ContextVar[set[str] | None] = ContextVar("paths", default=None)
-
-
-@contextmanager
-def paths_taken() -> Iterator[set[str]]:
-    """Collect the names of the paths that forwards in the block take."""
-    paths: set[str] = set()
-    token = _taken.set(paths)
-    try:
-        yield paths
-    finally:
-        _taken.reset(token)
-        if (outer := _taken.get()) is not None:
-            outer |= paths
-
-
-def take_path(name: str) -> None:
-    """Say that a forward takes the path of this name."""
-    if (paths := _taken.get()) is not None:
-        paths.add(name)
-
-
-def named(paths: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """One short name of the paths of each phase, `lean+sdpa`; none of a phase without a forward."""
-    return {phase: "+".join(sorted(names)) for phase, names in paths.items() if names}
-
-
 def largest(peaks: Iterable[int | None]) -> int | None:
     """The largest of these bytes, 0 of none; None where one is not known."""
     known = list(peaks)
@@ -71,7 +36,7 @@ def largest(peaks: Iterable[int | None]) -> int | None:
 
 
 class Meter:
-    """Seconds (summed), peak bytes (largest) and the paths of forwards by phase.
+    """Seconds (summed) and peak bytes (largest) by phase.
 
     Args:
         device: the model runs on.
@@ -85,8 +50,6 @@ class Meter:
         """Of all threads of this process, user and system."""
         self.peak_bytes: defaultdict[str, int | None] = defaultdict(int)
         """None where the device does not tell."""
-        self.paths: defaultdict[str, set[str]] = defaultdict(set)
-        """Names of the paths that forwards took."""
         self.last_seconds = 0.0
         """How long the phase that ended last took."""
         self.last_cpu_seconds = 0.0
@@ -98,8 +61,7 @@ class Meter:
         self._reset_peak()
         cpu, start = time.process_time(), time.perf_counter()
         try:
-            with paths_taken() as paths:
-                yield
+            yield
         finally:
             self._synchronise()
             self.last_seconds = time.perf_counter() - start
@@ -107,7 +69,6 @@ class Meter:
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
             self.peak_bytes[name] = largest([self.peak_bytes[name], self.peak()])
-            self.paths[name] |= paths
 
     def peak(self) -> int | None:
         """Peak bytes since the last phase began; None where the device does not tell."""

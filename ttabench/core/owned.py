@@ -1,11 +1,4 @@
-"""Which files in a folder that the user named are ours: those that a list beside them names, and no others.
-
-    claim(Path("out"), ("adapter.json", "curve.jsonl"), "train")       from here on these names are ours
-    owned(Path("out"))                                                 {"adapter.json", "curve.jsonl"}
-
-The list is written before the first of its files. A name that something has already, and that the list does not hold,
-is refused, whatever the command was told.
-"""
+"""Which files in a folder that the user named are ours: those that a list beside them names, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +7,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from ttabench.core.checked_file import json_of
+from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 
@@ -26,8 +19,8 @@ def owned(folder: Path) -> set[str]:
     """The names in a folder that its list says are ours; none where there is no list of ours."""
     path = folder / LIST_FILE
     try:
-        names = None if path.is_symlink() else json_of(path)[FILES]
-    except (OSError, ValueError, KeyError, TypeError):
+        names = None if path.is_symlink() else object_of(path).get(FILES)
+    except UserError:
         return set()
     return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 

@@ -1,52 +1,43 @@
-"""The one place where Parquet files of a user's folders are opened; what unpacks to a multiple of itself is not read.
+"""The one place where Parquet files of a user are opened; what would unpack to a multiple of itself is not read.
 
-with parquet_file(Path("test.parquet"), 1 << 46) as file:
+with parquet_file(Path("test.parquet")) as (file, at):
     file.read(columns=["text"])
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import Unreadable, plain, refuse_expanding
+from ttabench.core.checked_file import ANY, LONGEST, MEND, At, reading
+
+TIMES = 100
+"""How many times its own size a long file may unpack to."""
 
 
-def parquet_file(path: Path, most: int) -> Any:
-    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, to be closed by the caller.
+@contextmanager
+def parquet_file(path: Path, hint: str = MEND, *, most: int = ANY) -> Iterator[tuple[Any, At]]:
+    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read.
 
     Raises:
-        OSError: it is not there, or cannot be read.
-        Unreadable: it is no plain file, too long, has two columns of one name, or unpacks to a multiple of its size.
-        pyarrow.ArrowException: it is no Parquet.
+        Unreadable: see `reading`; two columns have one name, or it unpacks to a multiple of its size.
     """
     import pyarrow.parquet as pq
 
-    with ExitStack() as opened:
-        try:
-            file = opened.enter_context(pq.ParquetFile(plain(path, most)))
-            refuse_doubles(file.schema_arrow.names)
-        except UnicodeDecodeError:
-            raise Unreadable("the name of a column is no UTF-8") from None
-        groups = file.metadata.num_row_groups
-        refuse_expanding(path, sum(file.metadata.row_group(group).total_byte_size for group in range(groups)))
-        opened.pop_all()
-    return file
+    with reading(path, hint, most=most) as at, pq.ParquetFile(path) as file:
+        refuse_doubles(file.schema_arrow.names)
+        unpacked = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+        if unpacked > LONGEST and unpacked > TIMES * path.stat().st_size:
+            raise ValueError(f"it says that it unpacks to more than {TIMES} times its size")
+        yield file, at
 
 
-def refuse_doubles(names: Iterable[str]) -> None:
-    """See that every column has a name of its own.
-
-    Raises:
-        Unreadable: two have one.
-    """
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Unreadable(f"two columns are called {name!r}")
-        seen.add(name)
+def refuse_doubles(names: Sequence[str]) -> None:
+    """See that every column has a name of its own."""
+    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise ValueError(f"two columns are called {double!r:.60}")
 
 
 def longest_column(file: Any) -> int:

@@ -1,19 +1,13 @@
 """Plugins: objects of other packages, through entry points, and those in a single file of Python.
 
-    # pyproject.toml of another package
-    [project.entry-points."ttabench.methods"]
-    echo = "echo_package:ECHO"
-
-    offered("ttabench.methods")["echo"].load()        whatever stands there
-    module_at(Path("./mine.py"))                      the file, executed as a module
-    code_at(Path("./mine.py"))                        a digest of it and of the local modules it imports
-
-Nothing is imported before it is asked for by name, or listed.
+offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
+module_at(Path("./mine.py"))                      the file, executed as a module
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -22,12 +16,18 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ttabench.core.code import code_of_file, code_of_package
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 
+T = TypeVar("T")
+FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
+"""A file of Python, or one of the objects in it."""
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""A name that somebody else may give."""
 OTHER = "ttabench_file_"
 """Beginning of the name of a module that was executed from a file."""
 _codes: dict[str, str] = {}
@@ -94,10 +94,7 @@ def module_at(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's file does when it is executed
         del sys.modules[name]
-        lines = [line for line in _lines(error) if line[0] == str(path.resolve())]
-        where = f"{path}, line {lines[-1][1]}" if lines else str(path)
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(f"{where}: {reason}.", "Mend the file.") from None
+        raise UserError(f"{told(error, path)}.", "Mend the file.") from None
     _codes[name] = code_of_file(path, set(sys.modules) - before - {name})
     return module
 
@@ -111,12 +108,34 @@ def code_at(path: Path) -> str:
     return _codes[module_at(path).__name__]
 
 
-def _lines(error: BaseException) -> list[tuple[str, int]]:
-    """File and line of every frame of a traceback; of a syntax error, where it is."""
-    lines, trace = [], error.__traceback__
-    while trace is not None:
-        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        lines.append((error.filename, error.lineno))
-    return lines
+def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
+    """The object of a file that is wanted, the only one where none is named.
+
+    Args:
+        kind: what they are: "method".
+        path: of the file.
+        wanted: its name, or "".
+        objects: all of the file, by name.
+        hint: how to put one there.
+
+    Raises:
+        UserError: there is none, or none of several is named.
+        UnknownName: there is none of that name.
+    """
+    if not objects:
+        raise UserError(f"{path} holds no {kind}.", hint)
+    if wanted and wanted not in objects:
+        raise UnknownName(f"{kind} in {path}", wanted, sorted(objects))
+    if len(objects) > 1 and not wanted:
+        names = ", ".join(objects)
+        raise UserError(f"{path} holds several {kind}s: {names}.", f"Name one: {path}:{next(iter(objects))}.")
+    return objects[wanted or next(iter(objects))]
+
+
+def told(error: BaseException, path: Path) -> str:
+    """What code of a file raised, in one line: `mine.py, line 3: ZeroDivisionError: division by zero`."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+    if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
+        lines.append(error.lineno)
+    where = f"{path}, line {lines[-1]}" if lines else str(path)
+    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]

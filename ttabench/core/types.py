@@ -1,10 +1,6 @@
-"""The nouns every part of ttabench shares.
+"""What readers, methods and the runner share: a task yields `Episode`s of `Observe` and `Ask` steps.
 
-A task yields `Episode`s of `Observe` and `Ask` steps. What a method makes of them stands in `lm/patch.py`.
-
-    Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", Generate(answers=("Port Ansel",)))
-
-What a query wants says how it is answered: `Generate`, `Choose` or `Score`. What came of it is an `Answer`.
+Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", Generate(answers=("Port Ansel",)))
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A method on paper: its settings, its presets, and its cost.
-
-Formula(name="gisting", Settings=GistingSettings, cost=gisting)
-"""
+"""A method on paper: its settings, its presets, and its cost."""
 
 from __future__ import annotations
 

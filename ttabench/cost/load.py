@@ -1,7 +1,4 @@
-"""The work of an episode in tokens, its cost, and the part that all methods share: answering.
-
-Workload(pieces=(256, 256), prompt_tokens=32, new_tokens=16)  --formula-->  Cost(adapt_flops=..., state_bytes=..., ...)
-"""
+"""The work of an episode in tokens, its cost, and the part that all methods share: answering."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
 """What low-rank deltas of linear maps cost: trained beforehand (LoRA), or on the context while it is read (TempLoRA).
 
-    Factors(shape, 64, targeted((), shape)).step(tokens=512, targets=256)      operations of one gradient step
-
-Deltas are not merged: what is read under them costs 2 r (I + O) more a token and map. A gradient step goes forward,
-then back: through a frozen map goes the gradient of what enters it alone, as many operations as forward; through
-attention twice as many; below the first adapted map nothing. Left out are optimiser steps, norms, and the further
-forward of a step that computes its layers again to hold less, as on large bases (`ttabench.lm.forward.recompute`).
-
 Letters: r rank · I/O features in and out of a linear map.
 """
 

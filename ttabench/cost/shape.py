@@ -1,12 +1,7 @@
 """The sizes of a decoder that its cost depends on, and what its forward passes cost.
 
-    shape_of("llama-2-7b").forward(1024)      operations of reading 1,024 tokens, without the head
-
-A multiply and an add count as two operations. One token costs `2 N + 4 L d c`, N being the parameters of the layers, d
-the width of all heads together and c how many positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward
-part); the logits of a token add `2 D V`. What norms, biases, activations and rotations do is left out: under 1 % of any
-published model. A token attends to what stands before it and to itself: pairs behind a causal mask cost nothing here,
-although kernels that are given a mask compute them; `dense` counts those too.
+One token costs `2 N + 4 L d c`, N being the parameters of the layers, d the width of all heads together and c how many
+positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward part); the logits of a token add `2 D V`.
 """
 
 from __future__ import annotations
@@ -18,14 +13,17 @@ from typing import Any
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.checked_file import json_of
+from ttabench.core.errors import UserError
 
 NANO_CONFIG = Path(__file__).parents[1] / "assets" / "nano" / "config.json"
-GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")
+GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma3_text")
 """Architectures whose feed-forward has three matrices (gate, up, down) rather than two."""
 FUSED = {"gpt2": "c_attn", "phi3": "qkv_proj"}
 """The one map that makes queries, keys and values, in architectures that have one."""
 LEARNED_POSITIONS = {"gpt2": 0, "opt": 2}
 """Architectures with positions in a table, and how many more than it can use it has; they have biases too."""
+MIXED = ("gemma2", "gemma3_text")
+"""Architectures in which some layers have a window and others attend to all."""
 NO_START = ("gpt2", "qwen2", "qwen3")
 """Architectures whose texts start without a BOS token."""
 
@@ -115,6 +113,8 @@ class Shape:
     def parameters(self) -> int:
         """All parameters; those of Llama-likes without biases, of GPT-2 and OPT exactly."""
         norms = (2 * self.layers + 1) * self.hidden
+        if self.model_type == "gemma3_text":  # behind attention and feed-forward too, and of queries and keys
+            norms += 2 * self.layers * (self.hidden + self.head_dim)
         if self.model_type in LEARNED_POSITIONS:
             learned = (self.positions or 0) + LEARNED_POSITIONS[self.model_type]
             biases = self.layers * sum(linear.outputs for linear in self.linears)
@@ -163,7 +163,11 @@ def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
     """The shape in a transformers configuration, in the names of Llama, GPT-2 or OPT."""
     hidden = int(_first(config, "hidden_size", "n_embd"))
     heads = int(_first(config, "num_attention_heads", "n_head"))
-    default = {"gpt2": True, "opt": True}.get(model_type, False)
+    default, every = {"gpt2": True, "opt": True}.get(model_type, False), model_type not in MIXED
+    positions = _first(config, "max_position_embeddings", "n_positions")
+    sliding = config.get("sliding_window") if every and config.get("use_sliding_window", True) else None
+    if not isinstance(positions, int | None) or not isinstance(sliding, int | None):
+        raise TypeError("positions and windows are whole numbers")
     return Shape(
         layers=int(_first(config, "num_hidden_layers", "n_layer")),
         hidden=hidden,
@@ -176,8 +180,8 @@ def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
         tied=bool(config.get("tie_word_embeddings", default)),
         model_type=model_type,
         starts=0 if model_type in NO_START else 1,
-        positions=_first(config, "max_position_embeddings", "n_positions"),
-        sliding=config.get("sliding_window") if config.get("use_sliding_window", True) else None,
+        positions=positions,
+        sliding=sliding,
     )
 
 
@@ -195,5 +199,5 @@ def shape_of(model: str) -> Shape | None:
     try:
         config = json_of(path)
         return shape_from(config, str(config.get("model_type", "")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
+    except (UserError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
         return None

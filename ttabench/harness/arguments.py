@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-ARGUMENTS = (
-    "method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "threads", "bos",
-    "base_checkpoint",
-)  # fmt: skip
+TEXTS = ("method", "model", "checkpoint", "preset", "task", "dtype", "bos", "base_checkpoint")
+ARGUMENTS = (*TEXTS, "state", "random_weights", "device", "threads", "keep", "keep_tokens")
 HERE = ("batch_size", "split", "delimiter")
 QUERIES = 32
 """At once, where nobody says how many."""
@@ -52,7 +50,7 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     given = {**{key: value for key, value in more.items() if value is not None}, **named}
     given.pop("max_batch_size", None)
     request = _request(given)
-    use_threads(_threads(given))
+    use_threads(_number(given, "threads", int))
     resolved = resolve_method(request)
     lm = ModelCache().get(request)
     method = resolved.build(lm)
@@ -70,21 +68,8 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _threads(given: Mapping[str, Any]) -> int | None:
-    text = str(given.get("threads", ""))
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    if text:
-        raise UserError(f"threads={text} is no number.", "Give 1 or more.")
-    return None
-
-
 def _request(given: Mapping[str, Any]) -> RunRequest:
-    """Model arguments as the request they are. lm-eval has turned some of the texts into numbers.
-
-    Raises:
-        UserError: an argument nobody knows.
-    """
+    """Model arguments as the request they are. lm-eval has turned some of the texts into numbers."""
     settings = tuple(f"{key[4:]}={value}" for key, value in given.items() if key.startswith("set."))
     for key in given:
         if key not in (*ARGUMENTS, *HERE) and not key.startswith("set."):
@@ -95,18 +80,24 @@ def _request(given: Mapping[str, Any]) -> RunRequest:
     size = str(given.get("batch_size", QUERIES))
     if size != "auto" and (not size.isdecimal() or size == "0"):
         raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
+    texts: dict[str, Any] = {name: str(given[name]) for name in TEXTS if name in given}
     return RunRequest(
-        method=str(given.get("method", "icl")),
-        task=str(given.get("task", "")),
+        **{"method": "icl", "task": "", "model": NANO, **texts},
         settings=settings,
         state=Path(str(given["state"])) if given.get("state") else None,
         random_weights=bool(given.get("random_weights", False)),
         device=device,
         batch_size=AUTO if size == "auto" else int(size),
-        model=str(given.get("model", NANO)),
-        checkpoint=str(given.get("checkpoint", "")),
-        preset=str(given.get("preset", "")),
-        dtype=str(given.get("dtype", "auto")),
-        bos=str(given.get("bos", "auto")),
-        base_checkpoint=str(given.get("base_checkpoint", "")),
+        keep=_number(given, "keep", float),
+        keep_tokens=_number(given, "keep_tokens", int),
     )
+
+
+def _number(given: Mapping[str, Any], name: str, kind: Callable[[str], Any]) -> Any:
+    """A number where one is given, as a text or as lm-eval has read it; else None."""
+    if given.get(name) in (None, ""):
+        return None
+    try:
+        return kind(str(given[name]))
+    except ValueError:
+        raise UserError(f"{name}={given[name]} is not a number.", f"Give one, as {name}=0.2 or 256.") from None

@@ -8,8 +8,6 @@ Under `icl` the log-likelihoods are those of lm-eval's own `--model hf`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from textwrap import shorten
 from typing import Any, TypeVar
 
 import torch
@@ -24,15 +22,12 @@ from ttabench.harness import arguments
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.reading import Reader
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.answering import naming_query
 from ttabench.lm.verbs.batching import AUTO, BatchSize, in_batches
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 
-WORDS_NAMED = 60
-"""Characters of a query that a message names it by."""
 MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
@@ -141,10 +136,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             for place, (prompt, _) in enumerate(pairs):
                 places.setdefault(tuple(prompt), []).append(place)
             questions = [(list(prompt), [pairs[place][1] for place in group]) for prompt, group in places.items()]
-            asks = [
-                _named(reading.ask(group[0], contexts[group[0]], ids), requests[reading.indices[group[0]]])
-                for ids, group in places.items()
-            ]
+            asks = [reading.ask(group[0], contexts[group[0]], ids) for ids, group in places.items()]
             with reading.speaking():
                 answers = self._score(reading.state, questions, asks)
             for group, scored in zip(places.values(), answers, strict=True):
@@ -165,7 +157,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 questions.append((context if number else self.reader.nothing(), [target]))
                 owners.append(owner)
         totals = [0.0] * len(requests)
-        asks = [_named(Ask(prompt="", key="", question=requests[owner].args[0]), requests[owner]) for owner in owners]
+        asks = [Ask(prompt="", key="", question=requests[owner].args[0]) for owner in owners]
         for owner, (scored,) in zip(owners, self._score(self.reader.start, questions, asks), strict=True):
             totals[owner] += float(scored.logprobs.sum())
         return totals
@@ -183,10 +175,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 count, beams, stops[place] = _decoding(requests[index].args[1])
                 alike.setdefault((count, beams), []).append(place)
             for search, places in alike.items():
-                asks = [
-                    _named(reading.ask(place, contexts[place], prompts[place]), requests[reading.indices[place]])
-                    for place in places
-                ]
+                asks = [reading.ask(place, contexts[place], prompts[place]) for place in places]
                 with reading.speaking():
                     written = self._written(reading.state, [prompts[place] for place in places], asks, search)
                 for place, row in zip(places, written, strict=True):
@@ -221,31 +210,18 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def _in_batches(
         self, state: State, asks: Sequence[Ask], lengths: Sequence[int], work: Callable[[Patch, list[int]], list[Done]]
     ) -> list[Done]:
-        """What the work makes of every query, the longest ones first; all share one patch where it is the same.
-
-        Raises:
-            NotFinite: logits are not; names the query.
-        """
+        """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
         if not asks:
             return []
         session = Session(self.lm, self.method, state)
 
         def run(chosen: list[int]) -> list[tuple[int, Done]]:
             patch = session.patch([asks[i] for i in chosen])
-            keys = [asks[i].key for i in chosen]
-            done = naming_query(self.lm, patch, keys, lambda part, rows: work(part, [chosen[row] for row in rows]))
-            return list(zip(chosen, done, strict=True))
+            return list(zip(chosen, work(patch, chosen), strict=True))
 
         order = sorted(range(len(asks)), key=lambda i: -lengths[i])
         by_place = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
         return [by_place[index] for index in range(len(asks))]
-
-
-def _named(ask: Ask, request: Any) -> Ask:
-    """A query as messages name it: by task and document, where lm-eval says them, and by its first words."""
-    task, document = getattr(request, "task_name", None), getattr(request, "doc_id", None)
-    place = f"{task}/{document}: " if task and document is not None else ""
-    return replace(ask, key=place + shorten(ask.question_text[: 2 * WORDS_NAMED], WORDS_NAMED, placeholder=" ..."))
 
 
 def _decoding(arguments: Mapping[str, Any]) -> tuple[int, int, list[str]]:

@@ -8,39 +8,68 @@ template, is cut in front of the document's own text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from typing import Any
 
+import jinja2
 from lm_eval.api.utils import maybe_delimit
 
+from ttabench.core.checked_file import reading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
 from ttabench.harness.splitting import common_cut, observes, parts
-from ttabench.harness.turns import Body, Templated
-from ttabench.lm.text.chat import Chat
+from ttabench.lm.model import LM
+from ttabench.lm.text.chat import Chat, chat_of
 
 SPLITS = ("auto", "delimiter", "none")
+USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+
+log = logging.getLogger(__name__)
+
+
+class Templated(str):
+    """A prompt that a chat template wrote. lm-eval's cache of requests keeps its turns, too."""
+
+    turns: tuple[tuple[str, str], ...] = ()
+    """(role, words) of what it was written from."""
 
 
 @dataclass(frozen=True)
-class Split:
-    """Where a prompt is cut, in letters. By default it is asked as a whole."""
+class Body:
+    """The words that a prompt ends with, what stands in front of them, and where it is cut; places in letters."""
 
-    question: str
-    """The query's words, without a template around them."""
-    read: int = 0
-    """Where the context ends."""
-    query: int = 0
-    """Where the query begins for methods that keep no context in the window: behind what opens its turn."""
+    text: str
+    """The user's last words; all of a prompt without a template."""
+    begin: int = 0
+    """Where it begins in the prompt."""
     opening: int = 0
-    """Text that opens a dialogue; it begins every window, as BOS does, whatever was read."""
+    """Where the first turn's words begin: what stands in front opens a dialogue, as BOS opens a text."""
     shown: tuple[tuple[str, str], ...] = ()
-    """Demonstrations that are turns: what the user says, and its answer."""
+    """Demonstrations that are turns in front of it: what the user says, and its answer."""
     ends: tuple[int, ...] = ()
-    """Where these answers end."""
+    """Where these answers end in the prompt."""
     chat: Chat | None = None
     """The template, where there is one."""
+    cut: int = 0
+    """How much of the text is context, where no turns are; 0: everything is asked."""
+
+    @property
+    def question(self) -> str:
+        """The query's words, without a template around them."""
+        return self.text if self.shown else self.text[self.cut :]
+
+    @property
+    def query(self) -> int:
+        """Where the query begins for methods that keep no context in the window: behind what opens its turn."""
+        return self.begin if self.shown else self.begin + self.cut if self.cut else 0
+
+    @property
+    def read(self) -> int:
+        """Where the context ends."""
+        return self.ends[-1] if self.shown else self.query
 
     def parts(self, prompt: str, delimiter: str, begin: int) -> list[tuple[str, str]]:
         """The context from `begin` on (0 or `opening`) as (text, joiner in front), with all that a template writes."""
@@ -56,6 +85,87 @@ class Split:
         return [
             Observe(text=maybe_delimit(*turns), turns=turns, key=f"piece {i}") for i, turns in enumerate(self.shown)
         ]
+
+
+class Dialogues:
+    """Turns of a dialogue as a base model's tokenizer writes them."""
+
+    def __init__(self, lm: LM) -> None:
+        self.lm = lm
+        self._chats: dict[str, Chat | None] = {}
+
+    def write(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
+        """The text of these turns; without the system's where the template has no place for it, as lm-eval's `hf`.
+
+        Raises:
+            UserError: the tokenizer has no chat template, or it fails.
+        """
+        name = self.lm.tokenizer_name
+        if not getattr(self.lm.tokenizer, "chat_template", None):
+            raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --apply_chat_template out.")
+        fewer = [turn for turn in turns if turn["role"] != SYSTEM]
+        with reading(f"The chat template of {name}", "Leave --apply_chat_template out.", most=None):
+            try:
+                return self._written(turns, add_generation_prompt)
+            except jinja2.exceptions.TemplateError:
+                if len(fewer) == len(turns):
+                    raise
+        log.warning("The chat template of %s takes no system message: it is left out.", name)
+        return self.write(fewer, add_generation_prompt)
+
+    def _written(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
+        text = self.lm.tokenizer.apply_chat_template(
+            [dict(turn) for turn in turns],
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        prompt = Templated(text)
+        prompt.turns = tuple((turn["role"], turn["content"]) for turn in turns)
+        return prompt
+
+    def bodies(self, prompts: Sequence[str]) -> list[Body | None]:
+        """The end of each prompt; None where its template changes words, so that they cannot be told from it."""
+        known = {prompt: self._body(prompt) for prompt in dict.fromkeys(prompts)}
+        return [known[prompt] for prompt in prompts]
+
+    def _body(self, prompt: str) -> Body | None:
+        if not isinstance(prompt, Templated):
+            return Body(prompt)
+        led = prompt.turns[0][0] == SYSTEM
+        chat = self._chat(prompt.turns[0][1] if led else "")
+        roles, words = zip(*prompt.turns[led:], strict=True)
+        if chat is None or roles != tuple((USER, ASSISTANT)[i % 2] for i in range(len(roles))):
+            return None
+        given = [list(words), [word.strip() for word in words]]  # many templates take blanks off
+        return next((body for word in given if (body := _located(chat, word, prompt)) is not None), None)
+
+    def _chat(self, system: str) -> Chat | None:
+        if system not in self._chats:
+            try:
+                made = chat_of(self.lm.tokenizer, self.lm.tokenizer_name, self.lm.encode_template, system)
+            except UserError:
+                made = None
+            self._chats[system] = made
+        return self._chats[system]
+
+
+def _located(chat: Chat, words: Sequence[str], prompt: str) -> Body | None:
+    """Where the words of user and assistant, in turn, stand in a prompt; None where the template gives another."""
+    between = [chat.start, *((chat.answer, chat.next)[i % 2] for i in range(len(words) - 1))]
+    pieces = [*chain.from_iterable(zip(between, words, strict=True)), chat.end if len(words) % 2 else ""]
+    if "".join(pieces) != prompt:
+        return None
+    places = list(accumulate(map(len, pieces)))[::2]
+    last = (len(words) - 1) // 2 * 2
+    return Body(
+        text=words[last],
+        begin=places[last],
+        opening=places[0],
+        shown=tuple(zip(words[:last:2], words[1:last:2], strict=True)),
+        ends=tuple(places[i] + len(words[i]) for i in range(1, last, 2)),
+        chat=chat,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +187,7 @@ class Prompts:
         if not self.delimiter:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
-    def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Split]:
+    def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Body]:
         """Where the prompt of each request is cut.
 
         Args:
@@ -90,10 +200,10 @@ class Prompts:
         """
         prompts = [request.args[0] for request in requests]
         if self.split == "none":
-            return [Split(prompt) for prompt in prompts]
+            return [Body(prompt) for prompt in prompts]
         known = [body or self._untold(task, prompt) for body, prompt in zip(bodies, prompts, strict=True)]
         cuts = self._cuts(task, [body.text for body in known], requests)
-        return [_split(body, cut) for body, cut in zip(known, cuts, strict=True)]
+        return [replace(body, cut=cut) for body, cut in zip(known, cuts, strict=True)]
 
     def shots(self, task: str) -> int | None:
         """How many demonstrations the prompts of a task hold, as far as it is known."""
@@ -134,12 +244,3 @@ class Prompts:
 def _own(text: str, own: str) -> int:
     """Letters at the end of a text that are the document's own, whose blanks a template may have taken off, or 0."""
     return next((len(form) for form in (own, own.rstrip(), own.strip()) if form and text.endswith(form)), 0)
-
-
-def _split(body: Body, cut: int) -> Split:
-    if body.shown:
-        return Split(body.text, body.ends[-1], body.begin, body.opening, body.shown, body.ends, body.chat)
-    if not cut:
-        return Split(body.text)
-    place = body.begin + cut
-    return Split(body.text[cut:], place, place, body.opening, chat=body.chat)

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from ttabench.core.types import Ask, Observe, Score
-from ttabench.harness.prompts import Prompts, Split
+from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated
 from ttabench.harness.splitting import seam
-from ttabench.harness.turns import Dialogues, Templated
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.text.chat import Chat
@@ -146,7 +145,7 @@ class Reader:
         bos = self.lm.tokenizer.bos_token_id
         return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
 
-    def _count(self, task: str, prompts: Sequence[str], splits: Iterable[Split], contexts: int) -> None:
+    def _count(self, task: str, prompts: Sequence[str], splits: Iterable[Body], contexts: int) -> None:
         """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
         whole = sum(not split.read for prompt, split in zip(prompts, splits, strict=True) if prompt)
         self.counts[task] = {"requests": len(prompts), "contexts": contexts, "answered_without_context": whole}
@@ -167,7 +166,7 @@ class Reader:
                 contexts,
             )
 
-    def _read(self, split: Split, reading: Reading, contexts: list[str]) -> Reading:
+    def _read(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
         self.read += 1
         prompt, opening = contexts[0], split.opening
         opened = [*self.lm.bos_ids, *own(self.lm, self.lm.encode_template(prompt[:opening]))]
@@ -183,7 +182,7 @@ class Reader:
             return replace(read_on, chat=chat, follows=True)
         return replace(read_on, lead=prompt[:opening])
 
-    def _joined(self, split: Split, reading: Reading, contexts: list[str]) -> Reading:
+    def _joined(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
         """A context that stays in the window, so that queries go on where it ends."""
         prompt, begin = contexts[0], split.opening if reading.chat is not None else 0
 

@@ -1,12 +1,8 @@
-"""Where context ends and query begins in one long prompt, as text and as tokens.
-
-lm-eval hands over demonstrations and query as one string. A method reads the demonstrations, piece by piece, and the
-query is asked; under full context the tokens must be those of the whole string.
+"""Where context ends and query begins in one long prompt of lm-eval, as text and as tokens.
 
     "sunny: 1\\n\\nrainy: 0\\n\\nfoggy:"  ->  prefix "sunny: 1\\n\\nrainy: 0\\n\\n", query "foggy:"
 
-A tokenizer may join the characters on both sides of a cut: byte-level BPE has one token for "\\n\\n" at the end of a
-text and two before a word. `seam` finds a way to cut at which nothing is joined.
+A tokenizer may join the characters on both sides of a cut; `seam` finds a way to cut at which nothing is joined.
 """
 
 from __future__ import annotations

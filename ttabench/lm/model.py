@@ -115,6 +115,11 @@ class LM(Texts):
         self.ways: Mapping[str, Any] = {}
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of the keys and values of one token, in all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)
+
+    @property
     def decoder(self) -> nn.Module:
         """The model without its head: ids to last hidden states."""
         base: nn.Module = self.model.base_model
@@ -272,7 +277,7 @@ def _ends(model: PreTrainedModel) -> list[int]:
     """The tokens that the model's `generation_config` ends answers with."""
     config = getattr(model, "generation_config", None)
     ends = None if config is None else config.eos_token_id
-    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
 
 
 def load(
@@ -309,11 +314,11 @@ def load(
             model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos, attention=attention
         )
     several = device == "auto" and where.type != "cpu"
-    pretrained = hub.pretrained(name, kind, torch.device("cpu") if several else where)
-    if several and needs_several(pretrained.model, where):
-        spread(pretrained.model)
+    model, tokenizer, weights = hub.pretrained(name, kind, torch.device("cpu") if several else where)
+    if several and needs_several(model, where):
+        spread(model)
     elif several:
-        pretrained.model.to(where)
-    lm = LM(pretrained.model, pretrained.tokenizer, name, bos=bos, attention=attention)
-    lm.weights = pretrained.weights
+        model.to(where)
+    lm = LM(model, tokenizer, name, bos=bos, attention=attention)
+    lm.weights = weights
     return lm

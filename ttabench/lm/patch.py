@@ -70,8 +70,15 @@ class Prefix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return sum(t.numel() * t.element_size() for t in (*self.keys_LBHPD, *self.values_LBHPD))
+        """Bytes of keys and values, of slots that heads see."""
+        sizes = [
+            [t.numel() * t.element_size() for t in pair]
+            for pair in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)
+        ]
+        if self.hidden_LBHP is None:
+            return sum(map(sum, sizes))
+        hidden = zip(sizes, self.hidden_LBHP, strict=True)
+        return sum(sum(size) * int((~mask).sum()) // mask.numel() for size, mask in hidden)
 
     def take(self, slots_P: Tensor) -> Prefix:
         """Only these slots of every layer and head, in this order; text goes on where it would have.

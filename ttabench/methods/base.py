@@ -1,29 +1,42 @@
-"""What every method has, with defaults: an empty state, one piece at a time, no parameters, a training loss.
-
-A method overrides `adapt` and `patch`, and what else it does differently:
-
-    class Echo(BaseMethod[NoSettings]):
-        spec = MethodSpec(name="echo", growth="constant")
-        def adapt(self, state, pieces): ...
-        def patch(self, state, asks): ...
-"""
+"""What every method has, with defaults: an empty state, one piece at a time, no parameters, a training loss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceShares:
+    """Shares of the kept pieces in what each question looks at."""
+
+    names: tuple[str, ...]
+    """Keys of the pieces, in the order of the state; where an entry was made of several pieces: joined by " + "."""
+    shares_QK: Tensor
+    """float32 on the CPU, at least 0; every row sums to 1."""
+    meaning: str
+    """Meaning of a share, in words."""
+    scores_QK: Tensor | None = None
+    """float32, what pieces were chosen by, where they were: how well each matches a question."""
+
+    def largest(self, question: int, most: int) -> list[int]:
+        """Places of at most so many pieces with the largest shares above 0; of equal ones by score, then in order."""
+        shares = self.shares_QK[question].tolist()
+        scores = shares if self.scores_QK is None else self.scores_QK[question].tolist()
+        order = sorted(range(len(shares)), key=lambda place: (-shares[place], -scores[place]))
+        return [place for place in order[:most] if shares[place] > 0]
 
 
 class Stopped(UserError):
@@ -72,10 +85,9 @@ class BaseMethod(Generic[SettingsT]):
     own_tensors: tuple[str, ...] = ()
     """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
     one_reader: bool = False
-    """Whether it reads for one reader at a time, because it changes what all rows of a batch share (all weights): no
-    state of several rows then begins."""
+    """Whether it reads for one reader at a time, as what trains on what it reads: no state of several rows begins."""
     prefix_for_peft: bool = False
-    """Whether the key/value prefix of its patch is trained, and leaves as peft's CARTRIDGE, see `peft_export`."""
+    """Whether the key/value prefix of its patch is trained, and leaves as peft's CARTRIDGE, see `peft_weights`."""
     label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {}
     """What notes of a run say of a label of its states, by the label's value: a sentence that goes on from the method's
     name. A value without one is not mentioned; a label without any is shown as it stands."""
@@ -105,7 +117,7 @@ class BaseMethod(Generic[SettingsT]):
             UserError: several rows, and the method has `one_reader`.
         """
         if rows > 1 and self.one_reader:
-            fault = f"{self.name} changes what all rows of a batch share, so it reads for one reader, not {rows}."
+            fault = f"{self.name} reads for one reader, not {rows}."
             raise UserError(fault, "Read one context at a time.")
         return State(rows, meta={"tokens_read": [0] * rows})
 
@@ -131,7 +143,7 @@ class BaseMethod(Generic[SettingsT]):
     def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were.
 
-        For runs whose answers come from another state (`state_control`). Methods that can leave work out override this.
+        For runs whose answers come from another state (`run.runner`). Methods that can leave work out override this.
         """
         return self.adapt(state, pieces)
 
@@ -152,6 +164,10 @@ class BaseMethod(Generic[SettingsT]):
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
         return False
+
+    def nothing_free(self, tokens: int) -> str:  # noqa: ARG002  # for methods that choose what stays
+        """Why a method that evicts had nothing to choose of a context of so many tokens; empty where it chose."""
+        return ""
 
     def parts(self) -> Sequence[BaseMethod[Any]]:
         """The methods that it is made of (`rag+mac`); by default none."""

@@ -1,11 +1,4 @@
-"""A trained method on disk: its parameters as safetensors, and in JSON what they belong to.
-
-    FOLDER/adapter.safetensors    the parameters of `modules()`, by name
-    FOLDER/adapter.json           method, settings, base model (name and fingerprint), package version, training record
-
-A checkpoint is refused, in one line, on another base model, with other settings, or when a file is damaged. A folder
-that peft wrote is read as a checkpoint of `lora`, see `peft_import`.
-"""
+"""A trained method on disk: its parameters as safetensors, and in JSON what they belong to."""
 
 from __future__ import annotations
 
@@ -26,7 +19,7 @@ from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import HEADER, Header, header, is_peft, settings_in
-from ttabench.methods.peft_import import PeftLora
+from ttabench.methods.peft_weights import PeftLora
 
 WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -111,12 +104,7 @@ def load(
 
 
 def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
-    try:
-        tensors, metadata = files_of_tensors.read(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing.", "Copy the whole folder, or train again.") from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
+    tensors, metadata = files_of_tensors.read(path, hint="Copy the whole folder again, or train again.")
     if (step_of_weights := metadata.get("step")) != (None if step is None else str(step)):
         fault = f"{path} is of step {step_of_weights}, {HEADER} of step {step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
@@ -126,7 +114,7 @@ def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
 def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
     if odd := files_of_tensors.unfit(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {odd}."
-        raise UserError(fault, "Leave out --set of sizes, or train again.")
+        raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
     if broken := first_not_finite(sorted(tensors.items())):
         raise UserError(f"{broken} of checkpoint {folder} holds values that are not finite.", "Train the method again.")
     with torch.no_grad():

@@ -1,8 +1,4 @@
-"""How a method is trained where `ttabench train` is told no more.
-
-Recipe(steps=300, lr=3e-4, first=Stage(settings=("rank=8",), recipe=Recipe(steps=300)))      LoRA, then the method on it
-Recipe(first=Stage(method="generative_adapter", settings=("objective=both",)))      the method itself, which goes on
-"""
+"""How a method is trained where `ttabench train` is told no more."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""One reader: what it has read so far, and what the frozen LM answers under it. The one thing that reads and answers.
-
-    session = Session(lm, method)
-    session.read([Observe(text="Ada Voss lives in Port Ansel."), ...])
-    (answer,) = session.answer([Ask(prompt="Where does Ada Voss live?", key="1")])
-
-What is read between two questions is one run of pieces, however many calls of `read` brought it: it is adapted to when
-something is asked, or when `flush` says so, in as many calls of `adapt` as the method's `reads` allows. So a state
-depends on what was read and where was asked, and neither on batches nor on who watches.
-"""
+"""One reader: what it has read so far, and what the frozen LM answers under it."""
 
 from __future__ import annotations
 
@@ -23,8 +14,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
-from ttabench.methods.base import BaseMethod, Stopped
-from ttabench.methods.piece_shares import PieceShares
+from ttabench.methods.base import BaseMethod, PieceShares, Stopped
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -129,6 +119,20 @@ class Session:
         if not ids:
             return patch
         return encoded(self.lm, replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device)))
+
+    def context_slots(self, patch: Patch, ask: Ask) -> int:
+        """Keys and values of context that a query reads under its patch, in tokens; not those of its own window.
+
+        Where heads see slots of their own, so many as they see on average.
+        """
+        prefix = patch.prefix
+        if prefix is None:
+            return 0
+        slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
+        if prefix.hidden_LBHP is not None:
+            hidden_B = torch.stack([layer.float().mean(1).sum(1).cpu() for layer in prefix.hidden_LBHP]).mean(0)
+            slots -= int(hidden_B.min())
+        return slots - len(window_ids(self.lm, ask, follows=True))
 
     @torch.no_grad()
     def answer(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[Answer]:

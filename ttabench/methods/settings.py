@@ -1,8 +1,4 @@
-"""Settings of a method from `key=value` texts, from a preset, and from what was stored.
-
-typed_settings(find("mac"), ["hierarchy=16"])            -> {"hierarchy": 16}
-settings_of(find("mac"), {"hierarchy": 16}, "nano")      -> MacSettings(..., hierarchy=16)
-"""
+"""Settings of a method from `key=value` texts, from a preset, and from what was stored."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""What is known of a method before torch is there: the light door of its room.
-
-    # methods/echo/__init__.py
-    ECHO = MethodSpec(name="echo", summary="keeps nothing", where="ttabench.methods.echo.method:Echo", cost=cost)
-    METHODS = (ECHO,)
-
-Another package offers its spec through the entry-point group `ttabench.methods`. In a single file, named by its path
-(`--method ./echo.py`), it stands in the class, `spec = MethodSpec(name="echo", summary="..")`, without `where`.
-
-Listing methods, refusing a setting, a dry run and the cost on paper need no more. The class comes with `load`.
-"""
+"""What is known of a method before torch is there: the light door of its room."""
 
 from __future__ import annotations
 
@@ -18,8 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Growth
+from ttabench.core.types import Growth, Json
 from ttabench.cost.formula import Formula
+from ttabench.methods.parts.amount import Amount
 from ttabench.methods.recipe import Recipe
 
 
@@ -54,6 +45,9 @@ class MethodSpec(Formula):
     piece_shares: Callable[[Any], bool] = never
     """Whether it tells, with these settings, which kept pieces of context a question looks at, see
     `BaseMethod.piece_shares`."""
+    keep: Callable[[Amount], Mapping[str, Json]] | None = None
+    """Settings that keep so much of the context: tokens (int), or a share of the tokens read (float); ValueError where
+    it cannot. None: it has no budget."""
     checked: Any = None
     """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
     origin: str = ""

@@ -1,7 +1,4 @@
-"""What the JSON beside a state's tensors says: what the state belongs to, and how and from which files it was made.
-
-FOLDER/state.json      header(FOLDER)["method"]      "mac"
-"""
+"""What the JSON beside a state's tensors says: what the state belongs to, and how and from which files it was made."""
 
 from __future__ import annotations
 
@@ -11,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import json_of
+from ttabench.core.checked_file import Missing, object_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
 SCHEMA = 2
 HEADER_FILE = "state.json"
+ANEW = "Make it anew with `ttabench adapt`."
 READ, READ_KEYS = "read", ("file", "digest", "pieces")
 """Where a header says which files the state has read, and what of each."""
 
@@ -29,15 +27,13 @@ def header(folder: Path) -> dict[str, Any]:
     """
     path = folder / HEADER_FILE
     try:
-        content: Any = json_of(path)
-    except (FileNotFoundError, NotADirectoryError):
+        content = object_of(path, ANEW)
+    except Missing:
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
-    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA:
-        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
+    if content.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} is of another version, or corrupted.", ANEW)
     if not is_whole(content) or not _typed(content):
-        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
+        raise UserError(f"{path} was changed after it was written.", ANEW)
     return content
 
 

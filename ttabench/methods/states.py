@@ -1,26 +1,27 @@
-"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what they belong to.
-
-ttabench adapt --method mac --context notes.txt --out mine/     writes it
-ttabench eval --method mac --state mine/                        starts from it
-"""
+"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what they belong to."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
 
+from ttabench.core.checked_file import object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import unwritable, write_atomically
+from ttabench.core.files import PART, moved, remove, sweep, unwritable, write_atomically
+from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.patch import State
-from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
+from ttabench.methods.state_header import ANEW, HEADER_FILE, SCHEMA, header_digest, is_whole
 from ttabench.methods.state_header import header as header_of
 
 TENSORS_FILE = "state.safetensors"
@@ -69,10 +70,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
             if field == "method" and isinstance(header.get(field), str):
                 mend = f"Give --method {header[field]}, or make it anew with `ttabench adapt`."
             raise UserError(f"The state in {folder} is of another {_difference(field, header, belongs)}.", mend)
-    try:
-        tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
+    tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device, ANEW)
     state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
     if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
@@ -126,6 +124,128 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if folder is None or out_of_memory(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        fault = f"The state in {folder} does not fit {method} ({reason})."
-        raise UserError(fault, "Make it anew with `ttabench adapt`.") from error
+        raise UserError(f"The state in {folder} does not fit {method} ({reason(error)}).", ANEW) from error
+
+
+PEFT = "peft"
+MEND = "Give another --out, or move it away."
+
+
+class StateFolder:
+    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
+
+    Args:
+        path: made if it does not exist.
+        force: replace an earlier state, and write beside files of others.
+        asked: names what the state is to be made of, and by what; a state of that name is not made again.
+    """
+
+    def __init__(self, path: Path, *, force: bool = False, asked: str = "") -> None:
+        self.path, self.force, self.asked = path, force, asked
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder while a state is made for it.
+
+        Raises:
+            UserError: it holds another state or files of others, cannot be written, or another process holds it.
+        """
+        self._check()
+        made = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        with locked(self.path, self._refuse_second):
+            try:
+                sweep(self.path)
+                self._check()
+                yield
+            finally:
+                if made and {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE}:
+                    remove(self.path)
+
+    def write(
+        self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
+    ) -> dict[str, Any]:
+        """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered.
+
+        All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
+
+        Returns:
+            its header, see `save_state`.
+        """
+        try:
+            scratch = Path(mkdtemp(dir=self.path, prefix=".", suffix=PART))
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        try:
+            if lora is not None:
+                lora(scratch / PEFT)
+            save_state(scratch, state, {**belongs, "asked": self.asked}, sorted((scratch / PEFT).glob("*")))
+            self._refuse_foreign()
+            remove(self.path / PEFT)
+            for name in (HEADER_FILE, TENSORS_FILE, PEFT):
+                if (scratch / name).exists():
+                    moved(scratch / name, self.path / name)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        finally:
+            with suppress(OSError):
+                remove(scratch)
+        return self._header() or {}
+
+    def stored(self) -> dict[str, Any] | None:
+        """The header of the state that is there, if it is what is asked for, whole, and not to be replaced."""
+        header = None if self.force or not self.asked else self._header()
+        files = header.get("files") if header is not None else None
+        if header is None or header.get("asked") != self.asked or not isinstance(files, dict):
+            return None
+        paths = {self.path / name: file_digest for name, file_digest in files.items()}
+        same = all(path.is_file() and digest(path) == file_digest for path, file_digest in paths.items())
+        return header if same and is_whole(header) else None
+
+    def _refuse_second(self) -> None:
+        raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
+
+    def _check(self) -> None:
+        """Refuse what is there, where it is not ours to replace."""
+        try:
+            there = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)} - {LOCK_FILE}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        header = self._header()
+        if there and not self.force and self.stored() is None:
+            if header is not None and self.asked and header.get("asked") == self.asked:
+                return  # the same, cut off between its files
+            if header is not None:
+                fault = f"{self.path} holds a state of {header['method']}."
+                raise UserError(fault, "Replace it with --force, or give another --out.")
+            fault = f"{self.path} holds {min(there)}, which is of no adapted state."
+            raise UserError(fault, "Give another --out; --force writes beside it.")
+        self._refuse_foreign()
+
+    def _refuse_foreign(self) -> None:
+        """Refuse to replace what the header there, if there is one, does not name with its digest."""
+        header = self._header()
+        for name in (HEADER_FILE, TENSORS_FILE):
+            if header is None and os.path.lexists(self.path / name):
+                raise UserError(f"{self.path / name} is of no adapted state and is not replaced.", MEND)
+        listed, folder = (header or {}).get("files"), self.path / PEFT
+        known = listed if isinstance(listed, dict) else {}
+        for entry in sorted(folder.glob("*")) if folder.is_dir() and not folder.is_symlink() else [folder]:
+            ours = entry.is_file() and known.get(f"{PEFT}/{entry.name}") == digest(entry)
+            if os.path.lexists(entry) and not ours:
+                raise UserError(f"{entry} was not written by `adapt` and is not replaced, even with --force.", MEND)
+
+    def _header(self) -> dict[str, Any] | None:
+        """Content of the state.json there, None where it is none of ours."""
+        path = self.path / HEADER_FILE
+        try:
+            header = {} if path.is_symlink() else object_of(path)
+        except UserError:
+            return None
+        ours = all(isinstance(header.get(key), str) for key in ("ttabench", "method"))
+        return header if ours else None

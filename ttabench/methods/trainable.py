@@ -1,8 +1,4 @@
-"""What methods that are trained have, with defaults: a training loss through the same session as in use.
-
-class Mine(Trainable[MySettings]):
-    def modules(self): ...
-"""
+"""What methods that are trained have, with defaults: a training loss through the same session as in use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What is declared of a paper's tables: which runs stand for its lines, at which places, and what each table claims.
+"""What is declared of a paper's tables: which runs stand for its lines, at which places, what each table claims, and
+what the paper reports (reported.csv).
 
     paper("mac").tables["table1"].claims[0]      Claim(left="mac", right="camels")
     suites("mac", "table1")                      {"nano": Path(".../mac/table1.nano.yaml"), ...}
+    by_model("mac", "table1", {"method": "mac", "task": "streamingqa", "metric": "f1"})      {"distilgpt2": 10.18, ...}
 
 Lines and places are patterns of runs, in the words of a suite's `exclude`; a claim is tested at every place where both
 of its lines were run.
@@ -9,18 +11,21 @@ of its lines were run.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from ttabench.core.architectures import NANO
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.sweep.file import read
 from ttabench.sweep.suite import Some
+from ttabench.terminal.table import Table as Printed
 
 HERE = Path(__file__).parent
 PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")
@@ -30,7 +35,7 @@ SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
 """The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
 OWN = "own"
 Cost: TypeAlias = Literal[
-    "", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
+    "", "state_bytes", "adapt_seconds", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
 ]
 """What a claim about a cost is about; the last four stand in profiles alone."""
 Line: type[BaseModel] = create_model(
@@ -105,6 +110,8 @@ class Claim(_Part):
     """Names; all for none."""
     says: str = ""
     """Words of the paper, where figures alone do not suffice."""
+    miniature: str = ""
+    """Why runs in the miniature world would say nothing of it but of that world."""
 
 
 class Needs(_Part):
@@ -178,30 +185,20 @@ def pattern(model: BaseModel) -> dict[str, Json]:
 
 @cache
 def paper(name: str) -> Paper:
-    """The declaration of a paper.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
+    """The declaration of a paper; another name is refused."""
     if name not in PAPERS:
         raise UnknownName("paper", name, list(PAPERS))
     return Paper.model_validate(read(HERE / name / FILE).data)
 
 
 def table(name: str) -> tuple[str, str, Table]:
-    """(paper, table, what is declared of it) of PAPER/TABLE.
-
-    Raises:
-        UserError: it is no such name, or there is no such paper or table.
-    """
+    """(paper, table, what is declared of it) of PAPER/TABLE; another name is refused."""
     of, slash, which = name.partition("/")
     if not slash and name not in PAPERS:
         raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
     known = paper(of).tables
     if not slash:
-        raise UserError(
-            f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{known_table}' for known_table in known)}."
-        )
+        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in known)}.")
     if which not in known:
         raise UnknownName(f"table of {of}", which, list(known))
     return of, which, known[which]
@@ -227,3 +224,62 @@ def suites(name: str, which: str) -> Mapping[Scale, Path]:
     """The files that name the runs of a table, by scale."""
     files = {scale: HERE / name / f"{which}.{scale}.yaml" for scale in SCALES}
     return {scale: file for scale, file in files.items() if file.is_file()}
+
+
+class Figure(NamedTuple):
+    """A figure of a table, as printed."""
+
+    paper: str
+    table: str
+    model: str
+    method: str
+    task: str
+    setting: str
+    metric: str
+    value: float
+
+
+@cache
+def figures() -> tuple[Figure, ...]:
+    """All of them, in the order of the papers."""
+    _, *rows = csv.reader(read_text(HERE / "reported.csv").splitlines())
+    return tuple(Figure._make([*words, float(value)]) for *words, value in rows)
+
+
+def reported(paper: str, table: str) -> list[Figure]:
+    """Those of one table."""
+    return [figure for figure in figures() if (figure.paper, figure.table) == (paper, table)]
+
+
+def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, float]:
+    """The figure of every base model that these words name; nothing where they name several of one model."""
+    values_of_models: dict[str, list[float]] = {}
+    for figure in reported(paper, table):
+        if all(getattr(figure, name) == word for name, word in named.items()):
+            values_of_models.setdefault(figure.model, []).append(figure.value)
+    return {model: values[0] for model, values in values_of_models.items() if len(values) == 1}
+
+
+def list_table() -> Printed:
+    """`paper list`: every table, how many figures it has, and where its runs can be made."""
+    rows = []
+    for name in names():
+        of, which, own = table(name)
+        rows.append((name, own.about, str(len(reported(of, which))), str(len(own.claims) or ""), _runnable(name)))
+    return Printed(
+        title="tables of the papers", columns=("table", "what it shows", "#figures", "#claims", "to be run"),
+        rows=tuple(rows), names=("table",), spare=("#figures", "#claims"),
+        data=tuple({"table": row[0], "about": row[1], "figures": int(row[2]), "claims": int(row[3] or 0),
+                    "runs": row[4]} for row in rows),
+        caption="One of them: ttabench paper PAPER/TABLE. Every claim: ttabench paper claims.",
+    )  # fmt: skip
+
+
+def _runnable(name: str) -> str:
+    """Where the runs of a table can be made, or why they cannot."""
+    of, which, own = table(name)
+    if own.needs is not None:
+        return why(own) if own.needs.gpu else f"no: {why(own)}"
+    if own.stored_only:
+        return f"no suite: {own.stored_only}"
+    return ", ".join("full (with a GPU)" if scale == "full" else scale for scale in suites(of, which))

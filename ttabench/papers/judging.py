@@ -1,207 +1,221 @@
-"""Whether runs reproduce a claim: the paired difference of its two lines, and the rule.
+"""Every claim of a table as our runs stand to it: by place, block and training the paired difference of its lines.
 
-    reproduced      our difference has the sign of the claim, and its 95 % interval excludes zero
-    contradicted    it has the other sign, and its interval excludes zero
-    undecided       the interval includes zero, or there are no runs to tell
+    judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., training=0, found=..., verdict="reproduced")
 
-Differences, intervals and units of error are those of `ttabench compare`, without correction for several tests. Where
-all that varies differs alike there is no interval, and p of the sign test below 5 % stands for it. A claim "so far of
-the way" compares with a mixture of floor and goal, query by query (of perplexities: of nats). How costs are judged
-`costs` says.
+Differences, intervals and units of error are those of `ttabench compare`. A claim "so far of the way" compares with a
+mixture of floor and goal, query by query (of perplexities: of nats). The rule is that of `verdicts`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from itertools import product
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from ttabench.core.types import Json
-from ttabench.papers.costs import weighed
-from ttabench.papers.declared import SCALES, Claim, Place, Profiled, Scale, paper
-from ttabench.papers.matching import Stored
-from ttabench.papers.profiles import compared, lines_at
-from ttabench.papers.standing import Held, Spot, spots
+from ttabench.papers.declared import SCALES, Claim, Place, Scale, paper, scale_of_model
+from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
+from ttabench.papers.profiles import lines_at, machine, pairs, where
+from ttabench.papers.verdicts import COUNTED, Verdict, mixed, near_an_end, verdict_of, weighed
+from ttabench.profiling.rows import Figure
+from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.pairing import Values
-from ttabench.stats.aggregation import Unit
-from ttabench.stats.clusters import Observed
-from ttabench.stats.testing import LEVEL
+from ttabench.report.entries import higher_is_better
 
-Verdict: TypeAlias = Literal["reproduced", "contradicted", "undecided"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided")
-RULE = (
-    "Reproduced: our paired difference has the sign of the claim and its 95 % interval excludes zero. Contradicted: "
-    "the other sign, and the interval excludes zero. Undecided: the interval includes zero, or there are no runs to "
-    "tell. Intervals are not corrected for the number of claims; where all that varies differs alike, the sign test's "
-    "p below 5 % stands for the interval. Of adapters that differ in the seed of their training alone, the one of the "
-    "lowest seed is judged, whatever the others do; suites named `-seeds` and `lessons` have all of them."
-)
-RULE_OF_COSTS = (
-    "Bytes are counted: fewer reproduces a claim. Times were measured, of small models and on machines that other "
-    "programs used, and differ by chance: half the time or less in every draw of our runs reproduces a claim, twice as "
-    "much or more contradicts it, and what lies between decides nothing. Where a claim stands at a length of context "
-    "(`16K tokens`), times and memory are those of `ttabench profile`, which measures each several times: there the "
-    "slowest time of one side has to be at most half the fastest of the other. A time that does not double from the "
-    "shorter to the longer context counts as the same. What was measured once, or on different machines, decides "
-    "nothing."
-)
+WITHOUT_STATE = ("none", "lora", "icl", "rag")
+"""Methods that hold no context in a state: nothing of it, or its text itself."""
+Words = Mapping[str, Any]
+"""Fields of `Judged` that are known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim at one place, in one block of runs."""
+    """A claim at one place, in one block of runs, under one training of its adapters."""
 
     paper: str
     table: str
     claim: Claim
     place: Place
+    method: str
+    """That of left."""
     verdict: Verdict
     scale: Scale | None = None
     """None where there are no runs at any."""
     block: str = ""
     suites: tuple[str, ...] = ()
+    training: int | None = None
+    """The seed of the training of left, or of right where left has none."""
     found: Difference | None = None
-    costs: tuple[float, float] | None = None
+    control: Difference | None = None
+    """Left under its own state less left under another text's."""
+    costs: tuple[Figure, Figure] | None = None
     """Of left and right, of a claim about a cost."""
     machine: str = ""
-    """Their machines, where they are times."""
+    """Their machine, where they are times."""
     reason: str = ""
-    """Why it is undecided, where no interval tells."""
+    """Why it cannot be told."""
+
+    @property
+    def memory(self) -> bool:
+        """Whether it is about a method that holds the context in a state."""
+        return not self.claim.cost and self.method not in WITHOUT_STATE
 
 
 def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
-    """Every claim of a table at every place, in every block in which both lines were run."""
+    """Every claim of a table at every place, in every block and training in which both lines were run."""
     table = paper(name).tables[which]
     there = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
     lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
         for place in table.placed(claim):
-            words = {"paper": name, "table": which, "claim": claim, "place": place}
-            if place.profile is not None:
-                rows += _profiled(claim, place.profile, lines, stored_runs, scales, words)
-                continue
-            own = [spot for spot in there if spot.place is place]
-            rows += _at(claim, place, own, words)
+            at = {"paper": name, "table": which, "claim": claim, "place": place, "method": lines[claim.left]["method"]}
+            rows += (
+                _at(claim, [spot for spot in there if spot.place is place], at)
+                if place.profile is None
+                else [row for row in _profiled(claim, lines, stored_runs, at) if row.scale in (None, *scales)]
+            )
     return rows
 
 
-def _at(claim: Claim, place: Place, own: Sequence[Spot], words: Mapping[str, Any]) -> Iterator[Judged]:
-    sides = list(dict.fromkeys(filter(None, (claim.left, claim.right, claim.floor))))
+def _at(claim: Claim, own: Sequence[Spot], words: Words) -> Iterator[Judged]:
+    place, sides = words["place"], list(dict.fromkeys(filter(None, (claim.left, claim.right, claim.floor))))
     both = [spot for spot in own if all(side in spot.lines for side in sides)]
-    if place.mean:
-        for scale in SCALES:
-            if alike := [spot for spot in both if spot.scale == scale]:
-                yield _mean(claim, place, alike, words)
-    else:
-        for spot in both:
-            yield _one(claim, spot, words)
+    together = [[spot for spot in both if spot.scale == scale] for scale in SCALES]
+    for alike in filter(None, together if place.mean else [[spot] for spot in both]):
+        for seeds in _trainings(claim, alike):
+            yield _one(claim, alike, seeds, words)
     if not both:
         lacking = [side for side in sides if not any(side in spot.lines for spot in own)]
         reason = f"no runs of {' and '.join(lacking)}" if lacking else "not run on the same questions"
-        yield Judged(**words, verdict="undecided", reason=reason)
+        yield Judged(**words, verdict="no runs", reason=reason)
 
 
-def _one(claim: Claim, spot: Spot, words: Mapping[str, Any]) -> Judged:
-    where = {**words, "scale": spot.scale, "block": spot.block, "suites": _suites(claim, [spot])}
-    left, right = spot.lines[claim.left], spot.lines[claim.right]
+def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
+    """Seeds of left and right that stand beside each other: of one adapter; else of one seed, or all beside the only
+    training of the other."""
+    seeds = [sorted(set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0)
+             for side in (claim.left, claim.right)]  # fmt: skip
+    left, right = (alike[0].lines[side] for side in (claim.left, claim.right))
+    crossed = list(product(*seeds))
+    one_adapter = [(own, other) for own, other in crossed
+                   if (weights := _weights(left[own])) and weights == _weights(right[other])]  # fmt: skip
+    return one_adapter or [(own, other) for own, other in crossed if own == other or min(map(len, seeds)) == 1]
+
+
+def _weights(held: Held) -> Json:
+    return held.group.record.config["inputs"].get("checkpoint")
+
+
+class _Sides(NamedTuple):
+    """Lines of a claim in one block; of no context and of full context, where they were run."""
+
+    left: Held
+    right: Held
+    floor: Held | None
+    none: Held | None
+    full: Held | None
+
+
+def _one(claim: Claim, alike: Sequence[Spot], seeds: tuple[int | None, int | None], words: Words) -> Judged:
+    first, place = alike[0], alike[0].place
+    blocks = [
+        _Sides(spot.lines[claim.left][seeds[0]], spot.lines[claim.right][seeds[1]],
+               *(next(iter(spot.lines.get(line, {}).values()), None) for line in (claim.floor, FLOOR, CEILING)))
+        for spot in alike
+    ]  # fmt: skip
+    several = first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1) if place.mean else first.block
+    suites = dict.fromkeys(name for sides in blocks for held in sides[:2] for name in held.suites)
+    at = {**words, "scale": first.scale, "block": several, "training": seeds[1] if seeds[0] is None else seeds[0],
+          "suites": tuple(suites)}  # fmt: skip
+    reason = _fault(claim, alike, blocks)
     if claim.cost:
-        own = weighed(claim.cost, claim.share, left, right)
-        return Judged(**where, verdict=_by_sign(own.gain), costs=own.costs, machine=own.where, reason=own.reason)
-    apart, reason = _difference(claim, spot)
-    return Judged(**where, verdict=verdict_of(apart), found=apart, reason=reason)
+        return _cost(claim, blocks[0], reason, at)
+    if reason:
+        return Judged(**at, verdict="cannot tell", reason=reason)
+    found = _mean([_difference(claim, sides) for sides in blocks])
+    if found is None:
+        return Judged(**at, verdict="cannot tell", reason="no question was asked of both")
+    memory = words["method"] not in WITHOUT_STATE
+    control = _mean([sides.left.control for sides in blocks]) if memory else None
+    verdict = verdict_of(found, control, memory=memory)
+    reason = claim.miniature * (first.scale == SCALES[0]) or _blind(claim, blocks, decided=verdict != "undecided")
+    return Judged(**at, verdict="cannot tell" if reason else verdict, found=found, control=control, reason=reason)
+
+
+def _fault(claim: Claim, alike: Sequence[Spot], blocks: Sequence[_Sides]) -> str:
+    """Why nothing can be said of these lines; empty where something can."""
+    tasks = alike[0].place.pattern["task"] if alike[0].place.mean else []
+    if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
+        return f"not run on {', '.join(missing)}"
+    names = (claim.left, claim.right, claim.floor)
+    lines = [(name, held) for sides in blocks for name, held in zip(names, sides[:3], strict=True) if held is not None]
+    known = UNSCORED if claim.cost else ""
+    return next((f"{name} {held.fault}" for name, held in lines if held.fault not in ("", known)), "")
+
+
+def _mean(differences: Sequence[Difference | None]) -> Difference | None:
+    """One, or the mean over the tasks of a place; None where one is missing."""
+    known = [one for one in differences if one is not None]
+    if len(known) < len(differences):
+        return None
+    return known[0] if len(known) == 1 else overall(known)
+
+
+def _difference(claim: Claim, sides: _Sides) -> Difference | None:
+    goal = sides.right.values if claim.right_step is None else sides.right.at(claim.right_step)
+    if claim.share != 1.0:
+        goal = mixed(sides.floor.values if sides.floor else None, goal, claim.share)
+    return difference((sides.left.entry, sides.left.values), (sides.right.entry, goal))
+
+
+def _blind(claim: Claim, blocks: Sequence[_Sides], *, decided: bool) -> str:
+    """Why these lines say nothing of the claim where they stand between no context and full context."""
+    worths = [[_worth(held) for held in (sides.left, sides.right, sides.none, sides.full)] for sides in blocks]
+    if any(worth is None for own in worths for worth in own):
+        return ""
+    left, right, none, full = (fmean(values) for values in zip(*worths, strict=True))
+    if full <= none:
+        return "full context is no better than none" * (blocks[0].left.entry.method != CEILING)
+    return near_an_end(claim, [(worth - none) / (full - none) for worth in (left, right)], decided=decided)
+
+
+def _worth(held: Held | None) -> float | None:
+    """The figure of a line so that more is better, of perplexities a logarithm; None where it has none."""
+    figure = held.figure if held and not held.entry.aside else None
+    if held is None or figure is None:
+        return None
+    return figure[0] if higher_is_better(held.entry.metric) else -math.log(figure[0])
+
+
+def _cost(claim: Claim, sides: _Sides, fault: str, words: Words) -> Judged:
+    """A claim about a cost, of what runs recorded; bytes are known whatever was asked."""
+    costs = sides.left.cost(claim.cost), sides.right.cost(claim.cost)
+    if costs[0] is None or costs[1] is None:
+        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
+    machines = {} if claim.cost in COUNTED else {sides.left.entry.machine, sides.right.entry.machine}
+    fault = "" if claim.cost in COUNTED else fault or "measured on different machines" * (len(machines) > 1)
+    verdict, reason = ("cannot tell", fault) if fault else weighed(claim, *costs)  # type: ignore[arg-type]
+    return Judged(**words, verdict=verdict, costs=costs, machine="; ".join(machines), reason=reason)  # type: ignore[arg-type]
 
 
 def _profiled(
-    claim: Claim, at: Profiled, lines: Mapping[str, Mapping[str, Json]], stored_runs: Stored, scales: Sequence[Scale],
-    words: Mapping[str, Any],
-) -> list[Judged]:  # fmt: skip
+    claim: Claim, lines: Mapping[str, Mapping[str, Json]], stored_runs: Stored, words: Words
+) -> Iterator[Judged]:
     """A claim at a length of profiles: in each that has both lines."""
-    rows = []
-    for pair in compared(claim, at, lines, stored_runs.profiles):
-        own = pair.weighed
-        if pair.scale in scales:
-            rows.append(Judged(**words, scale=pair.scale, block=pair.block, suites=pair.folders, costs=own.costs,
-                               verdict=_by_sign(own.gain), machine=own.where, reason=own.reason))  # fmt: skip
-    if rows:
-        return rows
-    lacking = [line for line in dict.fromkeys((claim.left, claim.right))
-               if not lines_at(line, lines[line], claim, at, stored_runs.profiles)]  # fmt: skip
-    reason = f"not measured for {' and '.join(lacking)}" if lacking else "measured on different machines or loads"
-    return [Judged(**words, verdict="undecided", reason=reason)]
-
-
-def _mean(claim: Claim, place: Place, alike: Sequence[Spot], words: Mapping[str, Any]) -> Judged:
-    """The mean over all tasks of a place."""
-    where = {**words, "scale": alike[0].scale, "suites": _suites(claim, alike)}
-    tasks = place.pattern["task"]
-    if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
-        return Judged(**where, verdict="undecided", reason=f"not run on {', '.join(missing)}")
-    told_of = [_difference(claim, spot) for spot in alike]
-    if fault := next((reason for _, reason in told_of if reason), ""):
-        return Judged(**where, verdict="undecided", reason=fault)
-    apart = overall([difference_of_spot for difference_of_spot, _ in told_of if difference_of_spot is not None])
-    first = alike[0].block.replace(f"{alike[0].task} ", f"{len(alike)} tasks ", 1)
-    return Judged(**where, block=first, verdict=verdict_of(apart), found=apart)
-
-
-def _suites(claim: Claim, own: Sequence[Spot]) -> tuple[str, ...]:
-    """Folders that hold runs of both lines; else all that hold one."""
-    lists = [[spot.suites[side] for spot in own] for side in (claim.left, claim.right)]
-    left, right = ({name for entry_of_side in side for name in entry_of_side} for side in lists)
-    return tuple(sorted((left & right) or (left | right)))
-
-
-def _difference(claim: Claim, spot: Spot) -> tuple[Difference | None, str]:
-    """(the difference, why there is none)."""
-    step = spot.place.step
-    left, right = spot.lines[claim.left], spot.lines[claim.right]
-    sides: list[tuple[Held, Values]] = [(left, left.at(step)), (right, right.at(claim.right_step or step))]
-    if claim.floor:
-        sides.append((spot.lines[claim.floor], spot.lines[claim.floor].at(step)))
-    if fault := next((held.fault for held, _ in sides if held.fault), ""):
-        return None, fault
-    goal = sides[1][1]
-    if claim.share != 1.0:
-        goal = mixed(sides[2][1] if claim.floor else None, goal, claim.share)
-    apart = difference((left.entry, sides[0][1]), (right.entry, goal))
-    return apart, "" if apart else "no question was asked of both"
-
-
-def mixed(floor: Values | None, goal: Values, share: float) -> Values:
-    """So far of the way from floor (zero for None) to goal, query by query.
-
-    Args:
-        floor: what its queries add to a mean, or a ratio of sums.
-        goal: the same.
-        share: 0 is the floor, 1 the goal.
-    """
-    by_query: dict[Any, Observed | Unit] = {}
-    for query, value in goal.items():
-        if floor is not None and query not in floor:
-            continue
-        under = floor[query] if floor is not None else None
-        if isinstance(value, Unit):
-            assert isinstance(under, Unit), "a share of the way of a ratio has a floor"
-            by_query[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
-        else:
-            assert isinstance(value, Observed), "a share of the way is of means and ratios"
-            zero = under.terms[0] if isinstance(under, Observed) else 0.0
-            by_query[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
-    return by_query  # type: ignore[return-value]  # all of one kind
-
-
-def verdict_of(measured: Difference | None) -> Verdict:
-    """Verdict of a difference on the claim that left is better; see above."""
-    if measured is None:
-        return "undecided"
-    if measured.ci_low is not None and measured.ci_high is not None:
-        apart = measured.ci_low > 0 or measured.ci_high < 0
-    else:
-        apart = measured.p is not None and measured.p < LEVEL
-    return _by_sign(measured.gain) if apart else "undecided"
-
-
-def _by_sign(gain: float) -> Verdict:
-    return "reproduced" if gain > 0 else "contradicted" if gain < 0 else "undecided"
+    at = words["place"].profile
+    both = pairs(claim, at, lines, stored_runs.profiles)
+    for left, right in both:
+        costs, folders = (left.bounds, right.bounds), dict.fromkeys((left.folder, right.folder))
+        verdict, reason = weighed(claim, *costs)
+        yield Judged(**words, verdict=verdict, reason=reason, costs=costs, block=where(left.record, at),
+                     scale=scale_of_model(str(left.record.config["model"])), suites=tuple(folders),
+                     machine="" if claim.cost in COUNTED else machine(left.record))  # fmt: skip
+    if not both:
+        lacking = [line for line in dict.fromkeys((claim.left, claim.right))
+                   if not lines_at(lines[line], claim, at, stored_runs.profiles)]  # fmt: skip
+        reason = f"not measured for {' and '.join(lacking)}" if lacking else "measured on different machines or loads"
+        yield Judged(**words, verdict="no runs", reason=reason)

@@ -1,26 +1,35 @@
-"""Which stored runs stand for a line of a table: their records in the words of a suite, held against its patterns.
+"""The lines of a table as they were run here: stored runs in the words of a suite, held against its patterns.
 
-words(record)       {"method": "mac", "task": "streamingqa", "set": {"hierarchy": 16, ...}, "trained_on": "own"}
+    words(record)                   {"method": "mac", "task": "streamingqa", "set": {...}, "trained_on": "own"}
+    spots("mac", "table1", stored)  [Spot(place="streamingqa", lines={"mac": {0: Held(...), 1: Held(...)}}, ...)]
+
+Blocks, pooling of draws and the rules that set runs aside are those of `ttabench compare`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.methods.checkpoint_header import trained_tasks
-from ttabench.papers.declared import OWN, Scale, scale_of_model
+from ttabench.methods.checkpoint_header import trained_tasks, training_seed
+from ttabench.papers.declared import OWN, Cost, Place, Scale, Table, paper, scale_of_model
+from ttabench.papers.verdicts import COUNTED
 from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
 from ttabench.profiling.record import ProfileRecord, load_profile
+from ttabench.profiling.rows import Figure, exactly, figure
 from ttabench.records.schema import RunRecord
+from ttabench.report.blocks import CEILING, FLOOR, Group, blocks_of
+from ttabench.report.blocks import Place as BlockPlace
 from ttabench.report.configuration import with_defaults
-from ttabench.report.finding import runs_below, runs_in
-from ttabench.report.loading import loaded
-from ttabench.report.pairing import Run
+from ttabench.report.differences import Difference, difference
+from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
+from ttabench.report.finding import loaded, runs_in
+from ttabench.report.pairing import Answers, Run, Values, answers_of, joined, steps_of
 from ttabench.sweep.grid import matches
 
 EPISODES = ("split", "source", "options", "documents", "rounds", "questions", "batch_documents")
@@ -28,6 +37,9 @@ STEPS = ("steps", "lr", "warmup", "schedule", "optimizer", "beta2", "clip", "dec
 """What makes up the recipe of a training, see `recipe`."""
 TRIALS = ("scratch", "quick")
 """Folders of folders of runs that are not looked into: what lies there was tried."""
+
+UNSCORED, LESS = "kept no scores of its queries", "was asked less"
+"""Faults; the first is none where costs are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,57 +54,40 @@ class Stored:
     profiles: tuple[tuple[str, ProfileRecord], ...] = ()
     """Those of `ttabench profile` with the names of the folders that hold them, each once."""
 
+    @cached_property
+    def words(self) -> dict[str, dict[str, Json]]:
+        """Every run as a suite would say it, by its id, see `words`."""
+        return {record.id: words(record) for _, record in self.runs}
+
 
 def stored(folders: Sequence[Path]) -> Stored:
     """The runs and profiles in these folders, and two levels below them."""
+    inside = list(dict.fromkeys(place for folder in folders for place in _places(folder)))
     runs: dict[str, Run] = {}
     suites: dict[str, dict[str, None]] = {}
-    damaged: list[str] = []
-    loaded_runs = loaded([run for folder in folders for suite in _suites(folder) for run in runs_in(suite)])
-    damaged += loaded_runs.damaged
-    profiles = _profiles([place for folder in folders for place in _profiled(folder)], damaged)
+    profiles: dict[str, tuple[str, ProfileRecord]] = {}
+    loaded_runs = loaded([run for place in inside for run in runs_in(place)])
+    damaged = list(loaded_runs.damaged)
     for folder, record in loaded_runs.runs:
         runs.setdefault(record.id, (folder, record))
         suites.setdefault(record.id, {})[folder.parent.name] = None
-    return Stored(runs=tuple(runs.values()), suites={run: tuple(names) for run, names in suites.items()},
-                  damaged=tuple(damaged), profiles=profiles)  # fmt: skip
-
-
-def _suites(folder: Path) -> list[Path]:
-    """Folders that hold runs: this one, or some below it."""
-    if not folder.is_dir():
-        return []
-    if runs_in(folder):
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
-    return list(dict.fromkeys(run.parent for path in inside for run in runs_below(path, 1)))
-
-
-def _profiled(folder: Path) -> list[Path]:
-    """Folders that hold profiles: this one, or those below it."""
-    if not folder.is_dir() or any(folder.glob(f"*/{PROFILE_FILE}")):
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
-    return list(dict.fromkeys(file.parent.parent for path in inside for depth in ("*", "*/*")
-                              for file in sorted(path.glob(f"{depth}/{PROFILE_FILE}"))))  # fmt: skip
-
-
-def _profiles(folders: Sequence[Path], damaged: list[str]) -> tuple[tuple[str, ProfileRecord], ...]:
-    """Profiles, each once, with the name of the folder that holds it.
-
-    Args:
-        folders: of profiles.
-        damaged: takes a line for every one that cannot be read.
-    """
-    profiles: dict[str, tuple[str, ProfileRecord]] = {}
-    for file in (file for folder in folders for file in sorted(folder.glob(f"*/{PROFILE_FILE}"))):
+    for file in (file for place in inside for file in sorted(place.glob(f"*/{PROFILE_FILE}"))):
         try:
-            record = load_profile(file.parent)
+            profile = load_profile(file.parent)
         except UserError as error:
             damaged.append(str(error))
         else:
-            profiles.setdefault(record.id, (file.parent.parent.name, record))
-    return tuple(profiles.values())
+            profiles.setdefault(profile.id, (file.parent.parent.name, profile))
+    return Stored(runs=tuple(runs.values()), suites={run: tuple(names) for run, names in suites.items()},
+                  damaged=tuple(damaged), profiles=tuple(profiles.values()))  # fmt: skip
+
+
+def _places(folder: Path) -> list[Path]:
+    """This folder where it holds runs or profiles, else those two levels down that may."""
+    if not folder.is_dir() or runs_in(folder) or any(folder.glob(f"*/{PROFILE_FILE}")):
+        return [folder]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
+    return [place for path in inside for place in (path, *sorted(below for below in path.iterdir() if below.is_dir()))]
 
 
 def scale_of(record: RunRecord) -> Scale:
@@ -103,11 +98,12 @@ def scale_of(record: RunRecord) -> Scale:
 def words(record: RunRecord) -> dict[str, Json]:
     """A record as a suite would say it; values that are lists are told as they are typed."""
     config = with_defaults(record.config)
-    plain_options = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
-        plain_options[name] = {key_of_option: _text(value) for key_of_option, value in config[key].items()}
+        plain[name] = {option: as_typed(value) if isinstance(value, list | tuple) else value
+                       for option, value in config[key].items()}  # fmt: skip
     trained = "+".join(trained_tasks(record.method.get("training", {})))
-    return {**plain_options, "trained_on": OWN if trained == config["task"] else trained}
+    return {**plain, "trained_on": OWN if trained == config["task"] else trained}
 
 
 def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
@@ -132,5 +128,142 @@ def recipe(record: RunRecord) -> Json:
     return {"tasks": trained_tasks(training), "data": data, "steps": steps, "settings": settings}
 
 
-def _text(value: Json) -> Json:
-    return as_typed(value) if isinstance(value, list | tuple) else value
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A line of a table at a place, in a block, under one training of its adapter."""
+
+    entry: Entry
+    group: Group
+    answers: Answers
+    step: int | None = None
+    """That of the place."""
+    suites: tuple[str, ...] = ()
+    """Folders that hold its runs."""
+    fault: str = ""
+    """Why nothing can be said of it, as it follows its name; empty where something can."""
+    other: Held | None = None
+    """The same under another text's state; None where that was not run."""
+
+    @cached_property
+    def values(self) -> Values:
+        """What its queries add at the place."""
+        return self.at(self.step)
+
+    @cached_property
+    def control(self) -> Difference | None:
+        """Under its own state less under another text's."""
+        if self.other is None:
+            return None
+        return difference((self.entry, self.values), (self.entry, self.other.values))
+
+    def at(self, step: int | None) -> Values:
+        """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
+        if step is None:
+            return self.answers.values
+        lengths, values = self.entry.step == LENGTHS, {}
+        for query, value in self.answers.values.items():
+            own = self.answers.steps.get(query[:3])
+            if own == step or (lengths and own is not None and own < step):
+                seed, episode, key, question = query
+                values[query if lengths else (seed, episode, key.removesuffix(f"@{step}"), question)] = value
+        return values  # type: ignore[return-value]  # of one kind, as they were
+
+    def cost(self, cost: Cost) -> Figure | None:
+        """What it cost in its runs, a draw each; None where that is not known."""
+        spent = self.entry.costs.get(cost)
+        if cost in COUNTED or spent is None:
+            return None if spent is None else exactly(spent)
+        draws = [float(record.cost[cost] or 0.0) for _, record in self.group.runs if record.cost.get(cost) is not None]
+        return figure(draws).model_copy(update={"value": spent})
+
+    @property
+    def figure(self) -> tuple[float, float | None, int] | None:
+        """(value, standard error, n) at the place; None where nothing was asked then."""
+        whole = self.entry.value, self.entry.stderr, self.entry.n
+        return whole if self.step is None or not self.entry.steps else self.entry.steps.get(self.step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """A place of a table in one block of runs."""
+
+    place: Place
+    scale: Scale
+    block: str
+    task: str
+    lines: Mapping[str, Mapping[int | None, Held]]
+    """By the seed of the training, None without one; those of `none` and `icl` are there whether named or not."""
+
+
+def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
+    """Every place of a table, in every block in which one of its lines was run."""
+    table = paper(name).tables[which]
+    places = [place for place in table.places if place.runs is not None]
+    patterns = paper(name).lines_of(table)
+    ends = (FLOOR, CEILING) if any(not claim.cost for claim in table.claims) else ()
+    lines = {end: {"method": end} for end in ends} | {line: patterns[line] for line in named(table)}
+    read = {"own": set(lines), "other": {claim.left for claim in table.claims if not claim.cost}}
+    told = stored_runs.words
+    kept = [
+        run for run in stored_runs.runs
+        if any(fits(place.pattern, told[run[1].id]) for place in places)
+        and any(fits(lines[line], told[run[1].id]) for line in read.get(run[1].state_of, ()))
+    ]  # fmt: skip
+    answers, _ = answers_of(kept, "")
+    blocks = [(of_block, [_held(of_block, group, answers, stored_runs) for group in groups])
+              for of_block, groups in blocks_of([run for run in kept if run[1].id in answers])]  # fmt: skip
+    there = []
+    for place in places:
+        for of_block, of_groups in blocks:
+            inside = [one for one in of_groups if fits(place.pattern, told[one.group.record.id])
+                      and scale_of(one.group.record) in place.scales]  # fmt: skip
+            held = _at(place, inside)
+            of_lines = {line: [one for one in held if fits(pattern, told[one.group.record.id])]
+                        for line, pattern in lines.items()}  # fmt: skip
+            if any(of_lines[line] for line in named(table)):
+                trainings = {line: _trainings(own) for line, own in of_lines.items() if own}
+                scale = scale_of(inside[0].group.record)
+                there.append(Spot(place=place, scale=scale, block=of_block.name, task=of_block.task, lines=trainings))
+    return there
+
+
+def named(table: Table) -> list[str]:
+    """The lines that the claims of a table name, each once."""
+    return list(dict.fromkeys(
+        name for claim in table.claims for name in (claim.left, claim.right, claim.floor) if name
+    ))  # fmt: skip
+
+
+def _held(of_block: BlockPlace, group: Group, answers: Mapping[str, Answers | None], stored_runs: Stored) -> Held:
+    own = joined([answers[record.id] for _, record in group.runs])
+    entry = entry_of(of_block, group.method, group, own)
+    folders = dict.fromkeys(name for _, record in group.runs for name in stored_runs.suites[record.id])
+    fault = entry.reason if entry.aside else "" if own.values else UNSCORED
+    return Held(entry=entry, group=group, answers=own, suites=tuple(folders), fault=fault)
+
+
+def _at(place: Place, held: Sequence[Held]) -> list[Held]:
+    """All that answered under their own state at the step of a place, each beside the same under another text's."""
+    own = [one.group for one in held if one.group.record.state_of == "own"]
+    within, by_state = within_limit(own) if own else [], {"own": list[Held](), "other": list[Held]()}
+    for one in held:
+        answers = one.answers
+        if place.step is not None and answers.values and not answers.steps:  # of runs that asked at one step alone
+            answers = answers._replace(steps=steps_of(one.group.runs))
+        less = f"{LESS} ({limit_of(one.group)})" * (one.group in own and one.group not in within)
+        there = replace(one, answers=answers, step=place.step, fault=less or one.fault)
+        if there.values or not answers.values:
+            by_state[one.group.record.state_of].append(there)
+    others = {one.entry.configured: one for one in by_state["other"]}
+    return [replace(one, other=others.get(one.entry.configured)) for one in by_state["own"]]
+
+
+def _trainings(held: Sequence[Held]) -> dict[int | None, Held]:
+    """Those of one recipe by the seed of the training; of several configurations the first, with that as its fault."""
+    whole = [one for one in held if not one.fault.startswith(LESS)] or held
+    recipes = {repr(recipe(one.group.record) or one.entry.configured) for one in whole}
+    if len(recipes) > 1:
+        fault = f"was run in {len(recipes)} configurations, and which is meant is not declared"
+        return {None: replace(whole[0], fault=fault)}
+    seeds = {training_seed(one.group.record.method.get("training", {})): one for one in reversed(whole)}
+    return dict(sorted(seeds.items(), key=lambda item: item[0] or 0))

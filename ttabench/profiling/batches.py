@@ -1,26 +1,22 @@
-"""Throughput: samples a second at growing batches, and the largest batch that fits the memory.
+"""Throughput: samples a second at growing batches, and the largest batch that fits (CCM, arXiv 2312.03414, Table 1).
 
-    1, 2, 4 ... samples, each a context of its own and a query        until memory ends; then halfway, until it is known
-
-CCM, arXiv 2312.03414, Table 1. A sample is a context that is read and a query that is answered with `generate` tokens.
-Given is the rate of answering (with the state at hand, as in the paper) and, at the same batch, that of reading and
-answering. Every batch warms up once, and is then timed `repeat` times or until `row_seconds` are over.
+A sample is a context that is read and a query that is answered. Given is the rate of answering, with the state at hand
+as in the paper, and, at the same batch, that of reading and answering.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 
 from ttabench.core.accelerators import release
-from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter, largest, named
+from ttabench.core.meter import Meter, largest
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
@@ -31,8 +27,8 @@ from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, exactly, figure, oom, peak
-from ttabench.profiling.text import pieces, question
+from ttabench.profiling.measure import pieces, question
+from ttabench.profiling.rows import Figure, Row, exactly, figure, measured, oom, peak
 
 MOST = 4096
 """Rows beyond which no larger batch is tried."""
@@ -49,8 +45,6 @@ class Rate:
     ask_seconds: tuple[float, ...]
     state_bytes: int
     peak_bytes: int | None
-    paths: dict[str, str] = field(default_factory=dict)
-    """See `Row.paths`."""
 
     @property
     def asked(self) -> list[float]:
@@ -65,25 +59,27 @@ class Rate:
 
 def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
     """The row of one length: the best rates, and the largest batch."""
+    return measured(method.name, tokens, lambda: _throughput(lm, method, tokens, load, tick))
+
+
+def _throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick) -> Row:
     fitted: list[Rate] = []
     largest, failed, reason = 0, 0, ""
     while (rows := next_batch(largest, failed)) and rows <= MOST:
         tick(f"{method.name} batches of {short(tokens)}", rows, failed or MOST)
         try:
-            fitted.append(_rate(lm, method, Samples.of(lm, rows, tokens, load), load))
+            fitted.append(_rate(lm, method, rows, tokens, load))
             largest = rows
-        except UserError as error:
-            return Row(method=method.name, prefill=tokens, status="refused", detail=str(error))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             failed, reason = rows, str(error)
-        _free()  # out of the handler, so that what the traceback holds is free again
+        gc.collect()  # out of the handler, so that what the traceback holds is free again
+        release()
     if not fitted:
         return oom(method.name, tokens, reason)
     notes = () if failed else (f"batches beyond {largest} were not tried",)
-    paths = fitted[-1].paths
-    return Row(method=method.name, prefill=tokens, figures=figures(fitted, load), notes=notes, paths=paths)
+    return Row(method=method.name, prefill=tokens, figures=figures(fitted, load), notes=notes)
 
 
 def next_batch(largest: int, failed: int) -> int:
@@ -98,50 +94,38 @@ def next_batch(largest: int, failed: int) -> int:
     return (largest + failed) // 2 if failed - largest > max(1, largest // NEAR) else 0
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Texts that the rows of a batch read, piece by piece, and their query."""
-
-    read: list[tuple[Observe, ...]]
-    asks: list[Ask]
-
-    @staticmethod
-    def of(lm: LM, rows: int, tokens: int, load: Load) -> Samples:
-        """Contexts of so many tokens, each different, and a query about each."""
-        readers = [pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)]
-        asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
-        return Samples(list(zip(*readers, strict=True)), asks)
-
-
-def _rate(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load) -> Rate:
-    """Warm up, then time pass after pass."""
+def _rate(lm: LM, method: BaseMethod[Any], rows: int, tokens: int, load: Load) -> Rate:
+    """Contexts, each different, and a query about each: warm up, then time pass after pass."""
+    read = list(zip(*(pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)), strict=True))
+    asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
     meters: list[Meter] = []
-    kept = _pass(lm, method, samples, load, Meter(lm.device))
+    kept = _pass(lm, method, read, asks, load.generate, Meter(lm.device))
     started = time.perf_counter()
     while not meters or (len(meters) < load.repeat and time.perf_counter() - started < load.row_seconds):
         meters.append(Meter(lm.device))
-        kept = _pass(lm, method, samples, load, meters[-1])
+        kept = _pass(lm, method, read, asks, load.generate, meters[-1])
     return Rate(
-        rows=len(samples.asks),
+        rows=rows,
         adapt_seconds=tuple(meter.seconds["adapt"] for meter in meters),
         ask_seconds=tuple(meter.seconds["ask"] for meter in meters),
         state_bytes=kept,
         peak_bytes=largest(peak for meter in meters for peak in meter.peak_bytes.values()),
-        paths=named(meters[-1].paths),
     )
 
 
-def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: Meter) -> int:
+def _pass(
+    lm: LM, method: BaseMethod[Any], read: list[tuple[Observe, ...]], asks: list[Ask], tokens: int, meter: Meter
+) -> int:
     """Read and answer once; returns the bytes of the state."""
-    session = Session(lm, method, rows=len(samples.asks))
-    session.read_rows(samples.read)
+    session = Session(lm, method, rows=len(asks))
+    session.read_rows(read)
     with meter.phase("adapt"):
         session.flush()
     with torch.no_grad(), meter.phase("ask"):
-        patch = session.patch(samples.asks)
+        patch = session.patch(asks)
         start = text_start(lm, patch)
-        prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in samples.asks]
-        for token_B in greedy_tokens(lm, patch, prompts, load.generate):
+        prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in asks]
+        for token_B in greedy_tokens(lm, patch, prompts, tokens):
             token_B.tolist()
     return session.state.nbytes
 
@@ -159,8 +143,3 @@ def figures(fitted: list[Rate], load: Load) -> dict[str, Figure]:
         "sample_state_bytes": exactly(most.state_bytes / most.rows),
         **peak("peak_memory_bytes", [most.peak_bytes]),
     }
-
-
-def _free() -> None:
-    gc.collect()
-    release()

@@ -1,14 +1,7 @@
-"""What a piece of work does to the machine: operations, bytes moved by matrix products, and the largest set of tensors.
+"""What a piece of work does to the machine: operations, bytes moved by matrix products, the largest set of tensors.
 
-    with Counter() as counter:
-        state = method.adapt(state, chunk)
-    counter.flops, counter.moved_bytes, counter.peak_tensor_bytes
-
-Every operation passes through a dispatch mode, which costs time: what is counted is not what is timed, except where one
-pass is all there is time for (see `measure`). A multiply and an add are two operations. Attention counts as it is
-computed: with a mask in full, causal without one as half, and back with five products for two: kernels make the scores
-again. Moved bytes are the operands and results of matrix products and attention, each read or written once a call: the
-least that a machine without a cache could move.
+A multiply and an add are two operations; causal attention counts as half, and back with five products for two. Moved
+bytes are the operands and results of products and attention, each read or written once a call.
 """
 
 from __future__ import annotations

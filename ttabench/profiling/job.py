@@ -1,16 +1,8 @@
-"""A profile as one value: which methods on which base model, what is measured at which lengths, and its identity.
-
-    job = Job(model="nano", chosen=(Chosen(method="icl"),), lengths=(1024, 4096))
-    identity(job.config(), environment.hardware())  ->  "9b0c4e0d2a51"
-
-The identity covers what differs from the defaults and the machine, since seconds belong to a machine: the same command
-on the same machine goes on with or returns what is stored. It travels to the processes that measure as JSON.
-"""
+"""A profile as one value: which methods on which base model, what is measured at which lengths, and its identity."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Literal, TypeAlias
 
@@ -18,14 +10,12 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed
 from ttabench.core.identity import identity as identity_of
-from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
-from ttabench.profiling.load import Load
-from ttabench.profiling.method_names import STREAM, method_names
+from ttabench.profiling.load import MEASURED, Load, method_names, presets_of, shared_out
 from ttabench.readers import cards
 from ttabench.run.config import check_loading
 from ttabench.run.plan import setting_digests
@@ -33,8 +23,7 @@ from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 
 Emit: TypeAlias = Callable[[str, Json], None]
-"""Called with the kind of a line that a process writes, and its value."""
-
+"""Called with the kind of a finding of a process that measures, and its value."""
 Mode = Literal["latency", "throughput", "training"]
 
 
@@ -82,16 +71,6 @@ class Job:
         check_loading(self.device, self.dtype)
         if self.time_limit is not None and not self.time_limit > 0:
             raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
-        assert self.chosen, "a profile of no method"
-        assert self.lengths, "a profile of no length"
-
-    def request(self, chosen: Chosen) -> RunRequest:
-        """The request of one method."""
-        return RunRequest(
-            method=chosen.typed or chosen.method, task=self.task, model=self.model,
-            preset=chosen.preset, settings=chosen.settings,
-            checkpoint=chosen.checkpoint, device=self.device, dtype=self.dtype, random_weights=self.random_weights,
-        )  # fmt: skip
 
     def adapters(self) -> dict[str, ResolvedMethod]:
         """The resolved methods, by name.
@@ -99,7 +78,16 @@ class Job:
         Raises:
             UserError: an unknown preset or setting; a checkpoint that is missing or of another method.
         """
-        return {chosen.method: resolve_method(self.request(chosen)) for chosen in self.chosen}
+        common = {name: getattr(self, name) for name in ("task", "model", "device", "dtype", "random_weights")}
+        return {
+            one.method: resolve_method(
+                RunRequest(
+                    method=one.typed or one.method, preset=one.preset, settings=one.settings,
+                    checkpoint=one.checkpoint, **common,
+                )
+            )
+            for one in self.chosen
+        }  # fmt: skip
 
     def config(self) -> dict[str, Json]:
         """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
@@ -122,18 +110,6 @@ class Job:
     def defaults(self) -> dict[str, dict[str, Json]]:
         """Defaults of the settings of each method, by name."""
         return {one.method: defaults(registry.find(one.typed or one.method)) for one in self.chosen}
-
-    def to_json(self) -> str:
-        """As text, for another process."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Job:
-        """The job that `to_json` wrote."""
-        content = json.loads(text)
-        load = Load(**content.pop("load"))
-        chosen = tuple(Chosen(**{**one, "settings": tuple(one["settings"])}) for one in content.pop("chosen"))
-        return Job(**{**content, "load": load, "chosen": chosen, "lengths": tuple(content["lengths"])})
 
 
 def identity(
@@ -165,7 +141,7 @@ class Typed:
     """Methods and their settings as typed, for all methods at once."""
 
     methods: str = ""
-    """Names, separated by commas; empty for all there are."""
+    """Names, separated by commas; "all" for all there are, empty for the usual ones."""
     preset: str = ""
     settings: tuple[str, ...] = ()
     """key=value for every method that has the key, or method.key=value."""
@@ -181,45 +157,25 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
     """
     specs: dict[str, MethodSpec] = {}
     words: dict[str, str] = {}
-    for word in method_names(typed.methods, registry.methods()):
+    for word in method_names(typed.methods, MEASURED, registry.methods()):
         spec = registry.find(word)
         if spec.name in specs:
             raise UserError(f"{words[spec.name]} and {word} are both called {spec.name}.", "Profile them apart.")
         specs[spec.name], words[spec.name] = spec, word
-    settings = _shared_out(specs, typed.settings)
-    presets = {name: typed.preset for name, spec in specs.items() if typed.preset in spec.presets}
-    if typed.preset and not presets:
-        raise UnknownName(
-            "preset", typed.preset, sorted({preset for spec in specs.values() for preset in spec.presets})
-        )
+    keys = {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
+    settings = shared_out(typed.settings, keys)
+    presets = presets_of(typed.preset, {name: spec.presets for name, spec in specs.items()})
     takers = [name for name, spec in specs.items() if spec.trainable]
     if typed.checkpoint not in ("", "none") and len(takers) != 1:
         fault = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
         raise UserError(fault, "Name one with --methods.")
-    stream = {name: STREAM for name, spec in specs.items() if STREAM in spec.presets and not typed.preset}
     return tuple(
         Chosen(
             method=name,
             typed=words[name] if words[name] != name else "",
-            preset=presets.get(name, stream.get(name, "")),
-            settings=tuple(settings[name]),
+            preset=presets.get(name, ""),
+            settings=tuple(f"{key}={value}" for key, value in settings[name].items()),
             checkpoint=typed.checkpoint if name in takers else "",
         )
         for name in specs
     )
-
-
-def _shared_out(specs: Mapping[str, MethodSpec], settings: Sequence[str]) -> dict[str, list[str]]:
-    """`key=value` to every method with that setting, `method.key=value` to that one."""
-    known = {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
-    by_method: dict[str, list[str]] = {name: [] for name in specs}
-    for key, value in assignments(settings).items():
-        method, dot, inner = key.partition(".")
-        if dot and method not in known:
-            raise UnknownName("method in --set", method, list(specs))
-        takers = [method] if dot else [name for name in specs if key in known[name]]
-        if not takers:
-            raise UnknownName("setting of these methods", key, sorted(set().union(*known.values())))
-        for name in takers:
-            by_method[name].append(f"{inner if dot else key}={value}")
-    return by_method

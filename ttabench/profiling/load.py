@@ -1,10 +1,17 @@
-"""What is read and asked at each length of a profile, and how often."""
+"""What is read and asked in a profile, and which methods are meant: alike for those measured and those on paper."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import assignments
+
+MEASURED = ("none", "rag", "mac", "window", "ccm", "generative_adapter", "snapkv", "streamadapter", "h2o", "icl")
+"""What is measured where no methods are named, in this order: floor and ceiling, four systems, four baselines."""
+STREAM = "stream"
+"""Preset of methods that can read without end; a profile takes it where nobody asks for another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +23,8 @@ class Load:
     generate: int = 128
     """Tokens written after the prompt; the end of a text does not stop them."""
     repeat: int = 5
-    row_seconds: float = 20.0
-    """A phase is repeated no further once its passes took this long."""
+    row_seconds: float = 10.0
+    """Reading and answering are repeated no further once a row took this long."""
 
     def __post_init__(self) -> None:
         for name in ("piece_tokens", "prompt_tokens", "generate", "repeat"):
@@ -25,3 +32,48 @@ class Load:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}.", "Give 1 or more.")
         if not self.row_seconds > 0:
             raise UserError(f"--row-seconds is {self.row_seconds}.", "Give more than 0.")
+
+
+def method_names(text: str, default: Iterable[str], everything: Iterable[str] | None = None) -> list[str]:
+    """Names separated by commas, each once; those of `default` for no text, of `everything`, if given, for "all".
+
+    Raises:
+        UserError: a name is missing beside a comma.
+    """
+    if text == "all" and everything is not None:
+        return list(everything)
+    words = [part.strip() for part in text.split(",")] if text else list(default)
+    if not all(words):
+        raise UserError(f"--methods {text!r} misses a name beside a comma.", "Write them like icl,snapkv.")
+    return list(dict.fromkeys(words))
+
+
+def presets_of(typed: str, presets: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """The typed preset, else that of streams, for every method that has it.
+
+    Raises:
+        UnknownName: a typed preset that none has.
+    """
+    found = {name: typed or STREAM for name, own in presets.items() if (typed or STREAM) in own}
+    if typed and not found:
+        raise UnknownName("preset", typed, sorted({preset for own in presets.values() for preset in own}))
+    return found
+
+
+def shared_out(settings: Sequence[str], keys: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
+    """`key=value` for every method that has the key, `method.key=value` for that one.
+
+    Raises:
+        UnknownName: a method, or a setting that none of them has.
+    """
+    by_method: dict[str, dict[str, str]] = {name: {} for name in keys}
+    for key, value in assignments(settings).items():
+        method, dot, inner = key.partition(".")
+        if dot and method not in keys:
+            raise UnknownName("method in --set", method, list(keys))
+        takers = [method] if dot else [name for name, own in keys.items() if key in own]
+        if not takers:
+            raise UnknownName("setting of these methods", key, sorted(set().union(*keys.values())))
+        for name in takers:
+            by_method[name][inner if dot else key] = value
+    return by_method

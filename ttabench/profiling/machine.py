@@ -1,10 +1,6 @@
-"""The limits of the machine: how fast it multiplies matrices and moves memory, and how near to them a phase comes.
+"""The limits of the machine, a roofline (Williams et al., CACM 2009): how fast it multiplies matrices and moves memory.
 
-    limits = machine_limits(torch.device("cpu"), torch.float32)      Limits(flops=1.1e11, bytes=2.3e10)
-    limits.share(flops=4e9, moved=2e8, seconds=0.1)                  0.36 of what the slower of the two allows
-
-Williams, Waterman, Patterson: Roofline (CACM 2009). Rates are the best of several sizes, measured as the model runs:
-same device, number format and threads. What stays in a cache can be faster than memory: shares above 1 are possible.
+Rates are the best of several sizes; what stays in a cache can be faster than memory: shares above 1 are possible.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from ttabench.core.accelerators import called
-from ttabench.profiling.limits import Limits
+from ttabench.profiling.rows import Limits
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 """Sides of the square matrices multiplied."""

@@ -1,14 +1,4 @@
-"""How fast a machine multiplies the matrices of a model, measured in a second and kept in the user's cache.
-
-    rates = rates_of(Setting(device="auto", dtype="auto", threads=None))
-    rates.flops(rows=32, width=576)         operations a second of [32, 576] x [576, 576]
-
-    ~/.cache/ttabench/rates/<12 digits>.json      of one processor, cores, threads, version of torch, device and dtype
-
-Few rows wait for the weights to come from memory, many for the arithmetic, and small matrices for the call itself:
-hence several sizes, and products with one weight after the other. Where rates are kept, torch is not loaded. Those that
-were measured on a busy machine are measured again once it is not.
-"""
+"""How fast a machine multiplies the matrices of a model, measured in a second and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -124,7 +114,7 @@ def _kept(file: Path, key: Json) -> Rates | None:
         times = {"call_seconds": float(call), "element_seconds": float(element)}
         rates = Rates(table=table, load=None if load is None else float(load), **times)
         same = content["key"] == key and [len(row) for row in table] == [len(WIDTHS)] * len(ROWS)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (UserError, ValueError, KeyError, TypeError):
         return None
     values = [*(value for row in table for value in row), rates.call_seconds, rates.element_seconds]
     return rates if same and all(math.isfinite(value) and value > 0 for value in values) else None

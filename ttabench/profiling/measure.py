@@ -1,12 +1,7 @@
 """One method at one length: seconds, peaks and bytes of reading the context, the first token, and the tokens after.
 
-    adapt    begin(1), then adapt as the runner calls it               adapt_seconds
-    first    patch, its encoding, the prompt, the first token               first_ms
-    decode   one token after the other, by the loop of `generation`         token_ms, tokens_per_second
-
 The first pass warms up and is counted (`counting`), not timed. Where a pass would take longer than a quarter of what a
 row may take there is only one, after the first few pieces: it is timed, while operations alone are counted.
-Asking is repeated for itself, on the last state.
 """
 
 from __future__ import annotations
@@ -15,18 +10,17 @@ import math
 import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 from typing import Any
 
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter, largest, named, paths_taken
+from ttabench.core.meter import Meter, largest
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.forward.patching import follows_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
 from ttabench.lm.model import LM
@@ -35,19 +29,19 @@ from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom, peak
-from ttabench.profiling.text import pieces, question
+from ttabench.profiling.rows import Figure, Limits, Row, added, exactly, figure, measured, peak
 
-COUNTED_TOKENS = 2
-"""Tokens of the counted answer: the first, and one that stands for all others."""
 TRIED = 4
 """A part of what a row may take: a pass that takes more is not repeated."""
 WARMING = 4
 """Tokens written to warm up, and pieces read where a whole pass takes too long for it."""
 FIRST, STEP = 1024, 4
 """Tokens of the shortest context that is read for an estimate, and how many times as long the next one is."""
+
+
+ROOM = 100_000
+"""Sentence numbers between two readers of a batch."""
 
 
 @dataclass(kw_only=True)
@@ -75,19 +69,16 @@ class Measuring:
 
     def expected(self, tokens: int) -> float:
         """Seconds that a pass over so many tokens should take: the last trend goes on; 0 where nothing is known."""
-        passes = {
-            length: row.figures["adapt_seconds"].value
-            for length, row in sorted(self.known.items())
-            if length < tokens and row.status == "ok"
-        }
+        shorter = [(n, row) for n, row in sorted(self.known.items()) if n < tokens and row.status == "ok"]
+        passes = [(length, row.figures["adapt_seconds"].value) for length, row in shorter][-2:]
         if not passes:
             return 0.0
-        (*before, last) = passes
+        last, seconds = passes[-1]
         power = 1.0
-        if before:
-            rise = max(passes[last], 1e-9) / max(passes[before[-1]], 1e-9)
-            power = min(2.0, max(0.0, math.log(rise) / math.log(last / before[-1])))
-        return float(passes[last] * (tokens / last) ** power)
+        if len(passes) > 1:
+            rise = max(seconds, 1e-9) / max(passes[0][1], 1e-9)
+            power = min(2.0, max(0.0, math.log(rise) / math.log(last / passes[0][0])))
+        return float(seconds * (tokens / last) ** power)
 
     def estimate(self, tokens: int) -> float:
         """Seconds that a pass over so many tokens should take, as `expected`.
@@ -120,17 +111,10 @@ class Measuring:
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""
-        name = self.method.name
-        try:
-            figures = self._measured(tokens)
-        except UserError as error:
-            return Row(method=name, prefill=tokens, status="refused", detail=str(error))
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            return oom(name, tokens, str(error))
-        self.known[tokens] = figures
-        return figures
+        row = measured(self.method.name, tokens, lambda: self._measured(tokens))
+        if row.status == "ok":
+            self.known[tokens] = row
+        return row
 
     def _measured(self, tokens: int) -> Row:
         load, started = self.load, time.perf_counter()
@@ -138,48 +122,29 @@ class Measuring:
         ask = question(self.lm, load.prompt_tokens, load.generate)
         single = self.expected(tokens) > load.row_seconds / TRIED
         counter = Counter(tensors=not single)
-        seconds: list[float] = []
-        processor: list[float] = []
-        peaks: list[int | None] = []
+        meters: list[Meter] = []
         self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
             state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device))
         self.ask(state, ask, WARMING)
         most = 1 if single else load.repeat
-        while not seconds or (len(seconds) < most and time.perf_counter() - started < load.row_seconds):
+        while not meters or (len(meters) < most and time.perf_counter() - started < load.row_seconds):
             del state  # that of the last pass must not stand beside that of the next
-            meter = Meter(self.lm.device)
-            self._tell(tokens, "reads", len(seconds))
+            self._tell(tokens, "reads", len(meters))
+            meters.append(Meter(self.lm.device))
             with counter if single else nullcontext():
-                state = self.adapt(read, meter)
-            seconds.append(meter.seconds["adapt"])
-            processor.append(meter.cpu_seconds["adapt"])
-            peaks.append(meter.peak_bytes["adapt"])
-        figures = {"adapt_seconds": figure(seconds)} | peak("adapt_peak_bytes", peaks)
-        figures["adapt_cpu_seconds"] = figure(processor)
-        figures |= self._counted("adapt", counter, median(seconds))
-        with paths_taken() as answering:
-            figures |= self._asked(state, ask, tokens)
+                state = self.adapt(read, meters[-1])
+        seconds = [meter.seconds["adapt"] for meter in meters]
+        figures = {
+            "adapt_seconds": figure(seconds),
+            **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
+            "adapt_cpu_seconds": figure([meter.cpu_seconds["adapt"] for meter in meters]),
+            **self._counted("adapt", counter, median(seconds)),
+        }
+        left = started + load.row_seconds - time.perf_counter()
+        figures |= self._asked(state, ask, tokens, max(left, load.row_seconds / TRIED))
         notes = () if not single else ("operations were counted while the one pass was timed",)
-        row = self._row(tokens, read, state, figures, notes)
-        return row.model_copy(update={"paths": named({"adapt": meter.paths["adapt"], "ask": answering})})
-
-    def _row(
-        self, tokens: int, read: list[Observe], state: State, figures: dict[str, Figure], notes: tuple[str, ...]
-    ) -> Row:
-        figures["state_bytes"] = exactly(state.nbytes)
-        figures["pieces"] = exactly(len(read))
-        counts = tokens_read(state) if "tokens_read" in state.meta else []
-        if counts:
-            figures["tokens_read"] = exactly(counts[0])
-        phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
-        figures["total_seconds"] = added(phases)
-        peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]
-        if peaks:
-            figures["peak_memory_bytes"] = exactly(max(peaks))
-        held = [figures.pop(name).value for name in ("adapt_tensor_bytes", "decode_tensor_bytes") if name in figures]
-        if len(held) == 2:
-            figures["peak_tensor_bytes"] = exactly(max(held[0], held[1] + state.nbytes))
+        _summed(figures, read, state)
         return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
 
     def adapt(self, read: list[Observe], meter: Meter) -> State:
@@ -191,13 +156,13 @@ class Measuring:
         return session.state
 
     @torch.no_grad()
-    def ask(self, state: State, ask: Ask, count: int) -> Asked:
+    def ask(self, state: State, ask: Ask, tokens: int) -> Asked:
         """Answer once; the clock is read after each token has come back from the device."""
         meter, stamps = Meter(self.lm.device), []
         with meter.phase("first"):
             patch = Session(self.lm, self.method, state).patch([ask])
             ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask, follows=follows_text(patch))
-            written = greedy_tokens(self.lm, patch, [ids], count)
+            written = greedy_tokens(self.lm, patch, [ids], tokens)
             next(written).tolist()
         with closing(written), meter.phase("decode"):
             stamps.append(time.perf_counter())
@@ -213,11 +178,11 @@ class Measuring:
             patch_bytes=patch.nbytes,
         )
 
-    def _asked(self, state: State, ask: Ask, tokens: int) -> dict[str, Figure]:
-        """Figures of the answer: repeated, then counted."""
+    def _asked(self, state: State, ask: Ask, tokens: int, most_seconds: float) -> dict[str, Figure]:
+        """Figures of the answer: repeated for so many seconds, then counted."""
         runs: list[Asked] = []
         started = time.perf_counter()
-        while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < self.load.row_seconds):
+        while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < most_seconds):
             self._tell(tokens, "answers", len(runs))
             runs.append(self.ask(state, ask, self.load.generate))
         firsts = [run.first_seconds for run in runs]
@@ -238,13 +203,12 @@ class Measuring:
         return figures
 
     def _counted_decoding(self, state: State, ask: Ask, first: float, token: float) -> dict[str, Figure]:
-        """Operations of the first token, and of one more."""
-        figures: dict[str, Figure] = {}
+        """Operations of the first token, and of one more, which stands for all others."""
         with Counter() as alone:
             self.ask(state, ask, 1)
         with Counter() as both:
-            self.ask(state, ask, COUNTED_TOKENS)
-        figures |= self._counted("first", alone, first)
+            self.ask(state, ask, 2)
+        figures = self._counted("first", alone, first)
         figures.pop("first_tensor_bytes", None)
         both.flops, both.moved_bytes = both.flops - alone.flops, both.moved_bytes - alone.moved_bytes
         return figures | self._counted("decode", both, token)
@@ -261,3 +225,49 @@ class Measuring:
 
     def _tell(self, tokens: int, activity: str, done: int) -> None:
         self.tick(f"{self.method.name} {activity} {short(tokens)}", done, self.load.repeat)
+
+
+def _summed(figures: dict[str, Figure], read: list[Observe], state: State) -> None:
+    """Add what follows from the state and from several phases."""
+    figures["state_bytes"] = exactly(state.nbytes)
+    figures["pieces"] = exactly(len(read))
+    counts = tokens_read(state) if "tokens_read" in state.meta else []
+    if counts:
+        figures["tokens_read"] = exactly(counts[0])
+    phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
+    figures["total_seconds"] = added(phases)
+    peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]
+    if peaks:
+        figures["peak_memory_bytes"] = exactly(max(peaks))
+    held = [figures.pop(name).value for name in ("adapt_tensor_bytes", "decode_tensor_bytes") if name in figures]
+    if len(held) == 2:
+        figures["peak_tensor_bytes"] = exactly(max(held[0], held[1] + state.nbytes))
+
+
+def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Observe]:
+    """Pieces of `piece_tokens` tokens each, together `tokens`, BOS not counted: what a model costs does not depend on
+    what a text says, but methods may leave out what they have read before, so no sentence is there twice.
+
+    A joiner counts with the piece behind it, so the first has none. Tokenizers whose texts are not cut at tokens may
+    give one more or less a piece.
+    """
+    texts: list[str] = []
+    left, joiner = tokens, len(lm.encode(Observe(text="").joiner))
+    while left > 0:
+        room = left if left <= piece_tokens + joiner else piece_tokens  # no piece of a joiner alone
+        start = reader * ROOM * ROOM + len(texts) * ROOM
+        texts.append(lm.decode(lm.encode(_sentences(room, start), max(1, room - joiner if texts else room))))
+        left -= room
+    return [Observe(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
+
+
+def question(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Ask:
+    """A query with a prompt of so many tokens, and an answer for training."""
+    prompt = lm.decode(lm.encode(_sentences(prompt_tokens, number), prompt_tokens))
+    return Ask(prompt=prompt, key=f"q{number}", want=Generate(answers=("nothing happened",), max_new_tokens=new_tokens))
+
+
+def _sentences(tokens: int, start: int = 0) -> str:
+    """More than `tokens` tokens of text in any tokenizer: each sentence has at least eight."""
+    numbers = (number for number, _ in zip(count(start), range(tokens // 8 + 2), strict=False))
+    return " ".join(f"Entry {number} of the log says that nothing happened on day {number}." for number in numbers)

@@ -1,29 +1,72 @@
-"""`ttabench profile --analytic`: the table of `analytic` as people see it. Nothing is loaded or measured.
+"""What every method costs on paper, over context lengths: `ttabench profile --analytic`. Nothing is loaded.
 
-show(Paper(methods="icl,snapkv", model="llama-2-7b", prefill="4k,64k"), form="table")
+A row counts for one reader, in the number format given. `break_even_queries` is where the method and full context
+(`icl` with its defaults) have cost as many operations, reading included; `cheaper` says on which side the method is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
 
+from ttabench import cost
 from ttabench.core import amounts
-from ttabench.core.errors import UnknownName
+from ttabench.core.architectures import names
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.sizes import lengths, short
-from ttabench.core.typed import assignments
 from ttabench.core.types import Json
-from ttabench.cost import Formula
+from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry
-from ttabench.profiling.analytic import AnalyticLoad, table
-from ttabench.profiling.break_even import break_even_words
-from ttabench.profiling.method_names import STREAM, method_names
+from ttabench.methods.settings import preset_for, settings_of, typed_values
+from ttabench.methods.spec import MethodSpec
+from ttabench.profiling.load import method_names, presets_of, shared_out
 from ttabench.terminal import render
+
+Row: TypeAlias = dict[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticLoad:
+    """The tokens that are read and asked.
+
+    Raises:
+        UserError: a size below 1.
+        UnknownName: a number format that is none.
+    """
+
+    prompt_tokens: int = 32
+    new_tokens: int = 16
+    """Tokens of an answer, EOS included."""
+    piece_tokens: int = 256
+    """Tokens of a piece of context, its joiner included; the last piece has what is left."""
+    dtype: str = "auto"
+    """Of the base model: float32, bfloat16, float16; auto is float32."""
+    queries: int = 1
+    """Queries in `total_flops`."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "new_tokens", "piece_tokens", "queries"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}.", "Give 1 or more.")
+        if self.dtype not in cost.BYTES:
+            raise UnknownName("dtype", self.dtype, list(cost.BYTES))
+
+    def workload(self, context_tokens: int) -> Workload:
+        """Pieces of a context of that length, BOS not counted."""
+        whole, rest = divmod(context_tokens, self.piece_tokens)
+        return Workload(
+            pieces=(self.piece_tokens,) * whole + ((rest,) if rest else ()),
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            value_bytes=cost.BYTES[self.dtype],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """The options as typed."""
+    """Methods, base model and lengths as typed."""
 
     methods: str = ""
     """Names, separated by commas; empty for every method with a formula."""
@@ -33,64 +76,141 @@ class Paper:
     settings: tuple[str, ...] = ()
     """key=value for every method that has the key, or method.key=value."""
 
-    def known(self) -> dict[str, Formula]:
-        """The methods, by name.
-
-        Raises:
-            UserError: one that is not known, whose cost is not, or whose name is missing beside a comma.
-        """
-        return {name: registry.formula(name) for name in method_names(self.methods, registry.formulas())}
-
-    def presets(self) -> dict[str, str]:
-        """Presets by method: what was typed, where a method has it; else that of streams.
-
-        Raises:
-            UnknownName: a preset that none of the methods has.
-        """
-        has = {name: formula.presets for name, formula in self.known().items()}
-        wanted = self.preset or STREAM
-        presets_of = {name: wanted for name, presets in has.items() if wanted in presets}
-        if self.preset and not presets_of:
-            raise UnknownName("preset", self.preset, sorted({preset for presets in has.values() for preset in presets}))
-        return presets_of
-
-    def changes(self) -> dict[str, dict[str, Json]]:
-        """Settings by method.
-
-        Raises:
-            UnknownName: a setting that none of the methods has.
-        """
-        keys = {name: {field.name for field in fields(known.Settings)} for name, known in self.known().items()}
-        changes_by_method: dict[str, dict[str, Json]] = {name: {} for name in keys}
-        for key, value in assignments(self.settings).items():
-            method, dot, inner = key.partition(".")
-            if dot and method not in keys:
-                raise UnknownName("method in --set", method, list(keys))
-            takers = [method] if dot else [name for name, own in keys.items() if key in own]
-            if not takers:
-                raise UnknownName("setting of these methods", key, sorted(set().union(*keys.values())))
-            for name in takers:
-                changes_by_method[name][inner if dot else key] = value
-        return changes_by_method
-
 
 def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
     """Print the table.
 
     Raises:
         UnknownName: a method, model, preset, setting or format that is not known.
+        UserError: a name that is missing beside a comma.
     """
     known = render.known_format(form)
-    rows = table(paper.model, list(paper.known()), lengths(paper.prefill), load, paper.changes(), paper.presets())
+    every = registry.formulas()
+    chosen = {name: registry.formula(name) for name in method_names(paper.methods, every, every)}
+    settings = shared_out(
+        paper.settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
+    )
+    presets = presets_of(paper.preset, {name: formula.presets for name, formula in chosen.items()})
+    rows = table(paper.model, list(chosen), lengths(paper.prefill), load, settings, presets)
     render.show([as_table(paper.model, rows)], known)
+
+
+def table(
+    model: str,
+    methods: Sequence[str],
+    lengths: Sequence[int],
+    load: AnalyticLoad,
+    settings: Mapping[str, Mapping[str, Json]] | None = None,
+    presets: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
+
+    Args:
+        model: a name of `architectures`, "nano", or a folder with a transformers config.json.
+        methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
+        lengths: tokens of context, BOS not counted.
+        load: everything else about what is read and asked.
+        settings: by method, what differs from its preset, values or texts.
+        presets: by method, instead of the one of the model's name.
+
+    Raises:
+        UnknownName: a model, method, preset or setting that is not known; the message names the closest one.
+        UserError: a length below 1, or a setting that is no such value or names something unknown.
+    """
+    shape = cost.shape_of(model)
+    if shape is None:
+        raise UnknownName("architecture", model, names())
+    changes = settings or {}
+    known = {name: registry.formula(name) for name in (*methods, *changes)}
+    for length in lengths:
+        if length < 1:
+            raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
+    rows = []
+    for name in dict.fromkeys(methods):
+        preset = preset_for(known[name], (presets or {}).get(name, ""), model)
+        given = settings_of(known[name], typed_values(known[name], changes.get(name, {})), preset)
+        for length in lengths:
+            work = load.workload(length)
+            ahead = {"model": model, "method": name, "implemented": isinstance(known[name], MethodSpec)}
+            spent = _cost(known[name], given, shape, work)
+            rows.append({**ahead, "context_tokens": length, **_row(spent, shape, work, load)})
+    return rows
+
+
+def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:
+    assert formula.cost is not None, "registry.formulas holds those with a cost"
+    cost = formula.cost(settings, shape, work)
+    if cost is None:
+        names = [key for key in ("amortiser", "input_encoder") if hasattr(settings, key)]
+        assignments = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
+        fault = f"The cost of {formula.name} with {assignments} is not known."
+        raise UserError(fault, "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF.")
+    return cost
+
+
+def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
+    full = registry.cost_of("icl", {}, shape, work)
+    assert full is not None, "full context has a cost"
+    queries, cheaper = break_even(spent.adapt_flops, spent.ask_flops, full.adapt_flops, full.ask_flops)
+    return {
+        "pieces": len(work.pieces),
+        "prompt_tokens": load.prompt_tokens,
+        "new_tokens": load.new_tokens,
+        "dtype": "float32" if load.dtype == "auto" else load.dtype,
+        "base_parameters": spent.parameters,
+        "added_parameters": spent.added_parameters,
+        "state_floats": spent.state_floats,
+        "state_bytes": spent.state_bytes,
+        "adapt_peak_kv_bytes": shape.cache_bytes(spent.adapt_slots, work.value_bytes),
+        "ask_peak_kv_bytes": shape.cache_bytes(spent.ask_slots, work.value_bytes),
+        "adapt_flops": spent.adapt_flops,
+        "ask_flops": spent.ask_flops,
+        "queries": load.queries,
+        "total_flops": spent.adapt_flops + load.queries * spent.ask_flops,
+        "break_even_queries": queries,
+        "cheaper": cheaper,
+        "positions": spent.positions,
+        "fits": None if shape.positions is None else spent.positions <= shape.positions,
+    }
+
+
+def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> tuple[int | None, str]:
+    """From or until how many queries a method costs no more than full context, whose cache is read once and kept.
+
+    Args:
+        adapt: what a method's reading costs: operations on paper, or seconds.
+        ask: what a query costs it.
+        full_adapt: what full context's reading costs.
+        full_ask: a query.
+
+    Returns:
+        The number of queries (0 with "always", None with "never"), and "always", "from", "until" or "never".
+    """
+    more, saved = adapt - full_adapt, full_ask - ask
+    if more <= 0 and saved >= 0:
+        return 0, "always"
+    if saved > 0:
+        return -_floor(-more, saved), "from"
+    until = _floor(-more, -saved) if saved else 0
+    return (until, "until") if until > 0 else (None, "never")
+
+
+def break_even_words(queries: int | None, cheaper: str) -> str:
+    """As it stands in a table: `from 20`, `until 3`, `always`, `never`."""
+    return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
+
+
+def _floor(cost: float, saved: float) -> int:
+    if isinstance(cost, int) and isinstance(saved, int):
+        return cost // saved  # operations go beyond what a float tells apart
+    return math.floor(cost / saved)
 
 
 HEADS = (
     "method", "#prefill", "#added", "#floats", "#state", "#KV adapting", "#KV asking", "#adapt FLOPs", "#query FLOPs",
-    "#total FLOPs", "cheaper than icl", "fits",
+    "#total FLOPs", "cheaper than icl", "positions",
 )  # fmt: skip
-
-SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "fits", "#query FLOPs", "#adapt FLOPs")
+SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query FLOPs", "#adapt FLOPs")
 """Columns that a narrow screen leaves out, in this order."""
 
 
@@ -103,7 +223,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
             *(amounts.count(row[name]) for name in ("added_parameters", "state_floats")),
             *(amounts.size(row[name]) for name in ("state_bytes", "adapt_peak_kv_bytes", "ask_peak_kv_bytes")),
             *(amounts.count(row[name]) for name in ("adapt_flops", "ask_flops", "total_flops")),
-            _cheaper(row),
+            "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
         for row in rows
@@ -114,18 +234,12 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
         "KV: most bytes of keys and values alive. total: reading and the queries asked for "
         f"({first['queries']:,}). 'from n': costs fewer operations than full context from n queries on, reading "
-        "included. fits: whether the base has the positions."
+        "included. positions: whether the base model has enough; whether the memory of a device does is not told."
     ]
     if not all(row["implemented"] for row in rows):
         captions.append("* a formula only: ttabench does not run it.")
     title = f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)"
     return render.Table(
         title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(captions), fold=True,
-        names=("method", "cheaper than icl", "fits"), spare=SPARE,
+        names=("method", "cheaper than icl", "positions"), spare=SPARE,
     )  # fmt: skip
-
-
-def _cheaper(row: Mapping[str, Json]) -> str:
-    if row["method"] == "icl":
-        return "-"
-    return break_even_words(row["break_even_queries"], row["cheaper"])

@@ -1,9 +1,4 @@
-"""A picture of a profile: latency and memory against the length of the prefill, on logarithmic axes.
-
-    ttabench profile --plot profile.svg          one line a method; a cross where memory did not suffice
-
-In the manner of StreamAdapter's Figure 5 (arXiv 2411.09289).
-"""
+"""A picture of a profile: latency and memory against the length of the prefill, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -42,7 +37,7 @@ def plot(record: ProfileRecord, path: Path) -> Path:
 
     Args:
         record: at least one row was measured.
-        path: ends in .png or .svg.
+        path: ends in .png, .svg or .pdf.
 
     Raises:
         UserError: another suffix, nothing to draw, a folder that cannot be written.

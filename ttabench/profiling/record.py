@@ -1,10 +1,8 @@
 """What a profile leaves behind: finished rows as they come, then one record and its figures as a tidy table.
 
-    OUT/<id>/profile.json     configuration, machine and its limits, base model, methods, rows, versions
-    OUT/<id>/profile.csv      one figure a row: method, prefill, status, metric, value, low, high, n
-    OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
-
-A profile that was stopped loses no finished row.
+OUT/<id>/profile.json     configuration, machine and its limits, base model, methods, rows, versions
+OUT/<id>/profile.csv      one figure a row: method, prefill, status, metric, value, low, high, n
+OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
 """
 
 from __future__ import annotations
@@ -12,26 +10,65 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ttabench.core.checked_file import json_of
+from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, write_atomically
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
-from ttabench.profiling.rows import FINAL, Row
-from ttabench.profiling.shown import check
+from ttabench.profiling.rows import FINAL, Limits, Row
 from ttabench.records.folder import ResultFolder
 
 SCHEMA = 2
-"""2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
+"""2: the id is a hash of what differs from the defaults."""
+AGAIN = "Profile again with --force."
 RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"
 COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
+
+
+class _Load(BaseModel):
+    prompt_tokens: int
+    generate: int
+
+
+class _Resolved(BaseModel):
+    digest: str
+
+
+class _Config(BaseModel):
+    mode: Literal["latency", "throughput", "training"]
+    model: str
+    random_weights: bool
+    methods: dict[str, _Resolved]
+    lengths: Annotated[list[int], Field(min_length=1)]
+    load: _Load
+
+
+class _Built(BaseModel):
+    growth: str
+    parameters: int
+    notes: list[str]
+
+
+class _Shown(BaseModel):
+    """What tables and pictures need of a record: one that lacks it is damaged, however well it is formed."""
+
+    config: _Config
+    methods: dict[str, _Built]
+    machine: Limits | dict[str, Json]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> _Shown:
+        if unknown := sorted(set(self.methods) - set(self.config.methods)):
+            raise ValueError(f"{unknown[0]!r} is among the methods but not in config")
+        if self.config.mode == "latency" and not isinstance(self.machine, Limits):
+            raise ValueError("machine has no limits")
+        return self
 
 
 class ProfileRecord(BaseModel):
@@ -49,7 +86,7 @@ class ProfileRecord(BaseModel):
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
     machine: dict[str, Json]
-    """Measured limits, see `machine.Limits`."""
+    """Measured limits, see `rows.Limits`."""
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
     """Growth, trained parameters and notes by name, of those that could be built."""
@@ -102,12 +139,6 @@ class ProfileRecord(BaseModel):
         return text.getvalue()
 
 
-def save_profile(record: ProfileRecord, folder: Path) -> None:
-    """Write the table, then the record."""
-    write_atomically(folder / TABLE_FILE, record.to_csv())
-    write_atomically(folder / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
-
-
 def load_profile(folder: Path) -> ProfileRecord:
     """The record in a folder.
 
@@ -115,24 +146,13 @@ def load_profile(folder: Path) -> ProfileRecord:
         UserError: missing, corrupted, or of another version.
     """
     file = folder / RECORD_FILE
-    try:
-        content: Any = json_of(file)
+    with reading(file, AGAIN):
+        content = object_of(file, AGAIN)
         if content["schema_version"] != SCHEMA:
-            raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
+            raise ValueError(f"it has schema version {content['schema_version']!r:.20}, this ttabench reads {SCHEMA}")
         record = ProfileRecord.model_validate(content)
-        check(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(_first_fault(error).split())[:160]
-        raise UserError(f"The profile {file} cannot be read ({reason}).", "Profile again with --force.") from None
+        _Shown.model_validate(content)
     return record
-
-
-def _first_fault(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    fault = error.errors()[0]
-    place = ".".join(map(str, fault["loc"]))
-    return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 class ProfileFolder(ResultFolder[ProfileRecord]):
@@ -150,10 +170,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         self.seconds = 0.0
         super().__init__(out, profile)
 
-    @staticmethod
-    def load(folder: Path) -> ProfileRecord:
-        """See `load_profile`."""
-        return load_profile(folder)
+    load = staticmethod(load_profile)
 
     def busy(self) -> str:
         """Refuse: two processes that measure at once would disturb each other."""
@@ -194,11 +211,8 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         else:
             self.told[kind] = value
 
-    def missing(self, method: str, lengths: Sequence[int]) -> list[int]:
-        """Lengths that a method was not measured at yet."""
-        return [length for length in lengths if (method, length) not in self.rows]
-
     def finish(self, record: ProfileRecord) -> None:
-        """Write the record, then drop what it was made of."""
-        save_profile(record, self.path)
+        """Write the table, then the record, then drop what it was made of."""
+        write_atomically(self.path / TABLE_FILE, record.to_csv())
+        write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
         self.journal.discard()

@@ -1,22 +1,38 @@
-"""What a profile says about one method at one length: how it ended, and its figures with their spread.
-
-Row(method="icl", prefill=65536, status="oom", detail="out of memory while adapting")
-Row(method="none", prefill=1024, figures={"token_ms": Figure(value=2.1, low=2.0, high=2.4, n=5), ...})
-"""
+"""What a profile says about one method at one length: how it ended, and its figures with their spread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ttabench.core.errors import UserError
+from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import largest
 
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
 FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
 """How rows end for good; failed ones are tried again by the same command."""
+
+
+class Limits(BaseModel):
+    """Measured rates of a machine, see `machine`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops: float
+    """Operations a second of the best square matrix product; a multiply and an add are two."""
+    bytes: float
+    """Bytes a second of a triad, a = b + s c: two arrays read, one written."""
+    dtype: str
+    device: str
+    threads: int
+
+    def share(self, flops: float, moved: float, seconds: float) -> float:
+        """The least time in which the machine could do this much, as a share of the time it took."""
+        return max(flops / self.flops, moved / self.bytes) / seconds
 
 
 class Figure(BaseModel):
@@ -48,7 +64,7 @@ class Row(BaseModel):
     wall_seconds, cpu_seconds and load_average_start and _end are of the whole row, repetitions included."""
     notes: tuple[str, ...] = ()
     paths: dict[str, str] = {}
-    """How the model was run while reading ("adapt") and answering ("ask"): lean, sdpa, eager ..., see `lm.plan`."""
+    """Of rows of older versions: how the model was run while reading ("adapt") and answering ("ask")."""
 
     def value(self, name: str) -> float | None:
         """The value of a figure, None where it was not measured."""
@@ -73,15 +89,22 @@ def peak(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
 
 def added(parts: Sequence[Figure]) -> Figure:
     """The sum of phases measured apart: of their medians, their lows and their highs."""
-    assert parts, "a sum of no phases"
-    return Figure(
-        value=sum(part.value for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-        n=min(part.n for part in parts),
-    )
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("value", "low", "high")}
+    return Figure(**sums, n=min(part.n for part in parts))
 
 
 def oom(method: str, prefill: int, reason: str) -> Row:
     """The row of a length that memory does not suffice for."""
     return Row(method=method, prefill=prefill, status="oom", detail=" ".join(reason.split())[:200])
+
+
+def measured(method: str, prefill: int, measure: Callable[[], Row]) -> Row:
+    """A row as measured; too little memory and refusals of model or method are rows, too."""
+    try:
+        return measure()
+    except UserError as error:
+        return Row(method=method, prefill=prefill, status="refused", detail=str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        return oom(method, prefill, str(error))

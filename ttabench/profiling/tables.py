@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ttabench.core.amounts import count, number, size
 from ttabench.core.sizes import short
-from ttabench.profiling.break_even import break_even, break_even_words
+from ttabench.profiling.on_paper import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, Row
 from ttabench.terminal.table import Cell, Table
@@ -71,7 +69,11 @@ def main_table(record: ProfileRecord) -> Table:
         if row.status != "ok":
             cells = (f"{STATUS[row.status]} at {short(row.prefill)}", *("" for _ in columns[1:]))
         rows.append((row.method, short(row.prefill), *cells, *_spread(row.figures.get(spread))))
-    data = tuple(_data(record, row) for row in record.rows)
+    data: tuple[dict[str, Cell], ...] = tuple(
+        {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
+         "detail": row.detail, **{name: figure.value for name, figure in row.figures.items()}}
+        for row in record.rows
+    )  # fmt: skip
     heads = ("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread")
     title = f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}"
     return Table(
@@ -83,12 +85,14 @@ def main_table(record: ProfileRecord) -> Table:
 def growth_table(record: ProfileRecord) -> Table:
     """The longest length against the shortest, for every method that was measured at both."""
     first, last = record.config["lengths"][0], record.config["lengths"][-1]
+    found = {(row.method, row.prefill): row for row in record.rows}
     names = ("adapt_seconds", "token_ms", "peak_memory_bytes", "state_bytes")
     rows: list[tuple[str, ...]] = []
     data: list[dict[str, Cell]] = []
     for method in record.config["methods"]:
-        ends = [_found(record.rows, method, length) for length in (first, last)]
-        ratios = [_ratio(*(end.value(name) if end else None for end in ends)) for name in names]
+        rows_at = [found.get((method, length), Row(method=method, prefill=length)) for length in (first, last)]
+        ends = [[row.value(name) for row in rows_at] for name in names]
+        ratios = [high / low if low and high is not None else None for low, high in ends]
         rows.append((method, record.growth(method) or "-", *(number(ratio, 2) for ratio in ratios)))
         data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
     columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
@@ -103,16 +107,23 @@ def growth_table(record: ProfileRecord) -> Table:
 def break_even_table(record: ProfileRecord) -> Table | None:
     """Measured seconds of every method that reads against those of full context; None without both."""
     readers = [method for method in record.config["methods"] if method not in (FULL_CONTEXT, "none")]
-    measured = {(row.method, row.prefill): row for row in record.rows if row.status == "ok"}
+    seconds = {}  # of reading, and of a query
+    for row in record.rows:
+        adapt, total = row.value("adapt_seconds"), row.value("total_seconds")
+        if row.status == "ok" and adapt is not None and total is not None:
+            seconds[row.method, row.prefill] = adapt, total - adapt
     rows: list[tuple[str, ...]] = []
     data: list[dict[str, Cell]] = []
     for method in readers:
         cells: list[str] = []
         for length in record.config["lengths"]:
-            queries = _break_even(measured.get((method, length)), measured.get((FULL_CONTEXT, length)))
-            cells.append("-" if queries is None else break_even_words(*queries))
-            if queries is not None:
-                data.append({"method": method, "prefill": length, "queries": queries[0], "cheaper": queries[1]})
+            own, full = seconds.get((method, length)), seconds.get((FULL_CONTEXT, length))
+            if own is None or full is None:
+                cells.append("-")
+                continue
+            queries, cheaper = break_even(*own, *full)
+            cells.append(break_even_words(queries, cheaper))
+            data.append({"method": method, "prefill": length, "queries": queries, "cheaper": cheaper})
         rows.append((method, *cells))
     if not data:
         return None
@@ -122,17 +133,6 @@ def break_even_table(record: ProfileRecord) -> Table | None:
         rows=tuple(rows), data=tuple(data), names=("method",),
         caption="Reading once, and for each query its prompt and what is written; full context keeps its cache.",
     )  # fmt: skip
-
-
-def _break_even(row: Row | None, full: Row | None) -> tuple[int | None, str] | None:
-    own, whole = (None if one is None else _seconds(one) for one in (row, full))
-    return None if own is None or whole is None else break_even(*own, *whole)
-
-
-def _seconds(row: Row) -> tuple[float, float] | None:
-    """Of reading, and of a query; None where they were not measured."""
-    adapt, total = row.value("adapt_seconds"), row.value("total_seconds")
-    return None if adapt is None or total is None else (adapt, total - adapt)
 
 
 def shown(name: str, figure: Figure | None) -> str:
@@ -165,20 +165,6 @@ def _spread(figure: Figure | None) -> tuple[str, str]:
         return "", ""
     width = (figure.high - figure.low) / figure.value if figure.value else 0.0
     return str(figure.n), "-" if figure.n < 2 else f"{100 * width:.0f} %"
-
-
-def _data(record: ProfileRecord, row: Row) -> dict[str, Cell]:
-    figures: dict[str, Cell] = {name: figure.value for name, figure in row.figures.items()}
-    return {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
-            "detail": row.detail, **figures}  # fmt: skip
-
-
-def _found(rows: Sequence[Row], method: str, length: int) -> Row | None:
-    return next((row for row in rows if (row.method, row.prefill) == (method, length)), None)
-
-
-def _ratio(low: float | None, high: float | None) -> float | None:
-    return high / low if low and high is not None else None
 
 
 def _caption(record: ProfileRecord) -> str:

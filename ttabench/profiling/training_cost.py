@@ -1,8 +1,7 @@
 """What training costs: milliseconds a sample, peak memory, and the memory of adapting one document.
 
-A sample is a document of the given length with one query about it; a step trains on `BATCH` of them, in one episode, by
-the loop and the loss of `ttabench train` (CCM, arXiv 2312.03414, Tables 18 and 22). Beside it stands what adapting to
-one such document takes (MAC, arXiv 2403.04317, Figure 2), for methods without training too.
+A step trains on `BATCH` documents with a query each, in one episode (CCM, arXiv 2312.03414, Tables 18 and 22); adapting
+to one document is as in MAC, arXiv 2403.04317, Figure 2.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
-from ttabench.core.errors import UserError
-from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Meter
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
@@ -23,8 +20,8 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, exactly, figure, oom, peak
-from ttabench.profiling.text import pieces, question
+from ttabench.profiling.measure import pieces, question
+from ttabench.profiling.rows import Figure, Row, exactly, figure, measured, peak
 from ttabench.training.loop import TrainConfig, train
 
 BATCH = 8
@@ -33,17 +30,14 @@ BATCH = 8
 
 def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
     """The row of one length of document."""
-    try:
+
+    def measure() -> Row:
         figures = _document(lm, method, tokens, load)
         if method.spec.trainable:
             figures |= _steps(lm, method, tokens, load, tick)
-    except UserError as error:
-        return Row(method=method.name, prefill=tokens, status="refused", detail=str(error))
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        return oom(method.name, tokens, str(error))
-    return Row(method=method.name, prefill=tokens, figures=figures)
+        return Row(method=method.name, prefill=tokens, figures=figures)
+
+    return measured(method.name, tokens, measure)
 
 
 def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[str, Figure]:

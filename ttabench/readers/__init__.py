@@ -5,7 +5,8 @@
         ...
 
 `READERS` maps the name a card gives to "module:function"; the function takes a `Card` and a `Request`. Other packages
-offer readers through the entry-point group `ttabench.readers`.
+offer readers through the entry-point group `ttabench.readers`. Whatever in these modules reads data, cards or options
+raises a `UserError` of one line where they are wrong: what, where, and how to mend it.
 """
 
 from __future__ import annotations
@@ -43,60 +44,49 @@ class Task(Protocol):
     @property
     def card(self) -> Card:
         """The literal card."""
-        ...
 
     @property
     def source(self) -> str:
         """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
-        ...
 
     @property
     def split(self) -> str:
         """Name of the split on the card."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of the order, and of the rows where the source is `mini`."""
-        ...
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """Rows of the source that were not used, by reason."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences a record must carry and a table should warn with."""
-        ...
 
     @property
     def n_observes(self) -> int:
         """Observations over all episodes; an estimate in protocols that cut by tokens."""
-        ...
 
     @property
     def n_asks(self) -> int:
         """Queries over all episodes; likewise."""
-        ...
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes, the same ones at every call.
 
         `tokens` is the base model, for protocols that cut by tokens; without it 4 characters count as a token.
         """
-        ...
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes, each with the observations of another context, which shares nothing with its own.
 
         Keys and queries, and where they stand, are those of `episodes`; what stands in the window of a query stays.
         """
-        ...
 
     def describe_others(self) -> dict[str, Json]:
         """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
-        ...
 
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
@@ -105,14 +95,12 @@ class Task(Protocol):
 
         Texts that are cut by tokens have as many of both as their protocol says.
         """
-        ...
 
     def describe(self) -> dict[str, Json]:
         """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
 
         Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
         """
-        ...
 
 
 def load(

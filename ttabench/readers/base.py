@@ -8,23 +8,26 @@ class MyTask(Bound[MySettings]):              settings that `resolve` gave
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Episode, Json, Step
+from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import described, fingerprint
 from ttabench.readers.protocol_options import ProtocolSettings
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens
+from ttabench.stats.varying import Varying
 
 RowT = TypeVar("RowT")
-
 SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
+DRAWS = 50
+"""Most seeds of the miniature world that are tried for another context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Bound(Generic[SettingsT]):
     """A card bound to its data, with what its reader resolved: what all implementations of `readers.Task` share.
 
     A reader gives `episodes`, `counts`, `texts`, `training_steps` where methods train on it, and `others` with
-    `describe_others` where its sources have other contexts.
+    `remarks_on_others` where its sources have other contexts; `measured` where it leaves out what is too long.
     """
 
     card: Card
@@ -66,6 +69,7 @@ class Bound(Generic[SettingsT]):
     """Notes that reading the data gave."""
     unused: Mapping[str, int] = field(default_factory=dict)
     """Rows of the source that were not used, by reason."""
+    _too_long: list[dict[str, int]] = field(init=False, default_factory=list, compare=False)
 
     @property
     def split(self) -> str:
@@ -78,6 +82,11 @@ class Bound(Generic[SettingsT]):
         return self.request.seed
 
     @property
+    def unit(self) -> Varying:
+        """The unit that varies from one reader to the next: errors of figures are over it."""
+        return self.card.unit
+
+    @property
     def limit(self) -> int | None:
         """Most questions asked for."""
         return self.request.limit
@@ -87,10 +96,23 @@ class Bound(Generic[SettingsT]):
         """Whether the rows are of the miniature world."""
         return self.source == "mini"
 
+    def measured(self, tokens: Tokens | None) -> tuple[Any, dict[str, int]]:  # noqa: ARG002  # what readers take
+        """(what keeps the limits on length, how much does not by reason); `fit` gives the first."""
+        return None, {}
+
+    def fit(self, tokens: Tokens | None) -> Any:
+        """What keeps the limits on length; what does not is `dropped`."""
+        kept, dropped = self.measured(tokens)
+        if tokens is not None or not self._too_long:
+            self._too_long[:] = [dropped]
+        return kept
+
     @property
     def dropped(self) -> Mapping[str, int]:
-        """See `readers.Task`."""
-        return self.unused
+        """See `readers.Task`: by the tokens of the base model once it asked for the episodes, else by an estimate."""
+        if not self._too_long:
+            self.fit(None)
+        return {**self.unused, **self._too_long[0]}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -116,6 +138,10 @@ class Bound(Generic[SettingsT]):
         """Notes of this reader."""
         return []
 
+    def key(self, name: str) -> str:
+        """Of the episode of a text, a user or a dialogue; in the miniature world each seed has its own."""
+        return f"{self.card.name}/{self.split}/{name}" + (f"/seed{self.seed}" if self.mini else "")
+
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """See `readers.Task`."""
         raise NotImplementedError
@@ -124,9 +150,14 @@ class Bound(Generic[SettingsT]):
         """See `readers.Task`."""
         raise UserError(f"The task {self.card.name} has no other contexts.", "Leave --swap-state out.")
 
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        return []
+
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        return described(self.others(), [])
+        texts = [piece.text for episode in self.others() for piece in episode.observes()]
+        return {"notes": self.remarks_on_others(), "digest": fingerprint(*texts)}
 
     @cached_property
     def n_observes(self) -> int:
@@ -170,14 +201,8 @@ class Bound(Generic[SettingsT]):
         card = self.card
         return {
             "task": card.name,
-            "reader": card.reader,
-            "title": card.title,
-            "arxiv": card.arxiv,
-            "licence": card.licence,
-            "source": self.source,
-            "split": self.split,
-            "seed": self.seed,
-            "limit": self.limit,
+            **{name: getattr(card, name) for name in ("reader", "title", "arxiv", "licence")},
+            **{name: getattr(self, name) for name in ("unit", "source", "split", "seed", "limit")},
             "protocol": self.settings.model_dump(mode="json"),
             "arguments": dict(self.arguments),
             **self.counts(),
@@ -185,6 +210,22 @@ class Bound(Generic[SettingsT]):
             "notes": list(self.notes),
             "digest": fingerprint(*self.texts()),
         }
+
+
+def fingerprint(*texts: str) -> str:
+    """16 hexadecimal digits that change with any of these texts or their order."""
+    return hashlib.sha256("\0".join(texts).encode("utf-8")).hexdigest()[:16]
+
+
+def told_apart(name: str, seen: Counter[str]) -> str:
+    """A name, counted in `seen`; where it was seen before with its number: x, x#2, x#3."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def reasons(dropped: Mapping[str, int]) -> str:
+    """Counts by reason, in words."""
+    return ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
 
 
 def shares(limit: int | None, count: int) -> list[int | None]:
@@ -199,3 +240,72 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     if share is None or share >= len(rows):
         return rows
     return tuple(rows[number * len(rows) // share] for number in range(share))
+
+
+def check_limit(limit: int | None, steps: int, what: str) -> None:
+    """Whether a limit leaves one of each step.
+
+    Raises:
+        UserError: it does not.
+    """
+    if limit is not None and limit < steps:
+        fault = f"A limit of {limit} questions is less than one {what} at each of {steps} steps."
+        raise UserError(fault, f"Give --limit {steps} or more.")
+
+
+def in_order(pieces: Sequence[Observe], asks: Mapping[int, Iterable[Ask]]) -> Iterator[Step]:
+    """The queries after so many pieces; what is behind the last query is not read."""
+    for number in range(max(asks, default=-1) + 1):
+        if number:
+            yield pieces[number - 1]
+        yield from asks.get(number, ())
+
+
+def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:
+    """The same text, in which blanks at the end of a piece stand in front of what follows it, as breaks do.
+
+    Byte-level tokenizers join a blank with what stands behind it. Pieces with their ids, and pieces of blanks, stay.
+
+        Observe("Answer: yes "), Ask("Question: ...")   ->   Observe("Answer: yes"), Ask(joiner=" \\n\\n", ...)
+    """
+    blanks = ""
+    for step in steps:
+        moved = replace(step, joiner=blanks + step.joiner) if blanks else step
+        if isinstance(moved, Observe):
+            body = moved.text if moved.ids or not moved.text.strip() else moved.text.rstrip()
+            blanks = moved.text[len(body) :]
+            moved = replace(moved, text=body) if blanks else moved
+        yield moved
+
+
+# --- other contexts: own queries and the observations of another, whose state answers in place of one's own ---------
+
+
+def with_pieces(episode: Episode, pieces: Iterable[Step]) -> Episode:
+    """The episode with these observations in place of its own, one for one; where they end, its own are left out.
+
+    with_pieces(Episode("e", [a1, a2, ask]), [b1, b2, b3])    Episode("e", [b1, b2, ask])
+    """
+    fresh = blanks_in_front(piece for piece in pieces if isinstance(piece, Observe))
+    steps = [next(fresh, None) if isinstance(step, Observe) else step for step in episode.steps]
+    return Episode(key=episode.key, steps=tuple(step for step in steps if step is not None))
+
+
+def other_seeds(seed: int) -> Iterator[int]:
+    """Seeds that no run has, for draws from the miniature world."""
+    return (random.Random(f"another context {seed} {number}").getrandbits(48) for number in range(DRAWS))
+
+
+def first_apart(own: set[str], candidates: Iterable[RowT], told: Callable[[RowT], set[str]]) -> tuple[RowT, bool]:
+    """(the first candidate that tells nothing of one's own, true), or else (the first of all, false)."""
+    first: list[RowT] = []
+    for candidate in candidates:
+        first = first or [candidate]
+        if own.isdisjoint(told(candidate)):
+            return candidate, True
+    return first[0], False
+
+
+def behind(every: Sequence[RowT], place: int) -> list[RowT]:
+    """What stands behind a place, from the last on to the first: all but what stands there."""
+    return [*every[place + 1 :], *every[:place]]

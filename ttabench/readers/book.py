@@ -18,24 +18,63 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, shares
+from ttabench.core.types import Episode, Json, Step
+from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, with_pieces
 from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
-from ttabench.readers.book_pieces import CutText, Span, steps, up_to
-from ttabench.readers.book_protocol import Settings, check
+from ttabench.readers.book_pieces import CutText, Span, spans, steps, up_to
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.description import fingerprint
-from ttabench.readers.protocol_options import resolve
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
+from ttabench.stats.metrics import check_judges, metric
 
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
 """Characters; a longer text is more than one token."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    protocol: Literal["strides", "units"] = "strides"
+    tokens: TokenCounts = (2**14, 2**15, 2**16, 2**17, 2**18)
+    """Longest texts; k stands for 1,024."""
+    window: TokenCount = 1024
+    """Tokens of a book read before the first query (`strides`)."""
+    stride: TokenCount = 512
+    unit: TokenCount = 1024
+    """Tokens of a unit (`units`)."""
+    score_first: bool = False
+    """Score the first window, too (`strides`)."""
+    books: Annotated[int, Field(gt=0)] | None = None
+    """How many books, drawn by the seed; None for all of them."""
+    sequence_tokens: TokenCount = 8192
+    """Tokens of a training sequence."""
+
+    @property
+    def first(self) -> int:
+        """Tokens of the first piece."""
+        return self.window if self.protocol == "strides" else self.unit
+
+    @property
+    def next(self) -> int:
+        """Tokens of every further one."""
+        return self.stride if self.protocol == "strides" else self.unit
+
+    @property
+    def lengths(self) -> list[int]:
+        """The maximum lengths, ascending."""
+        return sorted(set(self.tokens))
+
+    def spans(self, total: int) -> list[Span]:
+        """The pieces of a text of so many tokens."""
+        return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,39 +113,34 @@ class Books(Bound[Settings]):
         return [same] if self.shelf.whole and not self.mini else []
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a book (see `readers.Task`).
-
-        Raises:
-            UserError: a book of a single token; said before any book is read.
-        """
+        """One episode a book (see `readers.Task`)."""
         for book, _ in self._shared_out():
             if book.characters <= _SHORT:
                 self._cut(book, tokens)
         for book, share in self._shared_out():
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)
-            key = f"{self.card.name}/{self.split}/{book.id}"
-            key += f"/seed{self.seed}" if self.mini else ""
-            yield Episode(key=key, steps=tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths)))
+            read_ = tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths))
+            yield Episode(key=self.key(book.id), steps=read_)
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the pieces of the next book, the last with those of the first (see `readers.Task`)."""
         books = [book for book, _ in self._shared_out()]
         for book, episode in zip(books, self.episodes(tokens), strict=True):
             cut = self._cut(self._next(book), tokens)
-            others_steps = steps(cut, self._pieces(len(cut), None), book.id, "", self.settings.lengths)
-            yield with_pieces(episode, [step for step in others_steps if isinstance(step, Observe)])
+            pieces = self._pieces(len(cut), None)
+            yield with_pieces(episode, steps(cut, pieces, book.id, "", self.settings.lengths))
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
         books, place = self.shelf.books, self.shelf.books.index(book)
         if self.mini and len(books) == 1:
             books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
-        for other in (*books[place + 1 :], *books[:place]):
-            if other.digest != book.digest:
-                return other
-        fault = f"The book {book.name} is the only one of {self.source} here: there is no other context."
-        raise UserError(fault, "Give --task-set books=2 or more, or a source with several books.")
+        other = next((one for one in behind(books, place) if one.digest != book.digest), None)
+        if other is None:
+            fault = f"The book {book.name} is the only one of {self.source} here: there is no other context."
+            raise UserError(fault, "Give --task-set books=2 or more, or a source with several books.")
+        return other
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
@@ -151,6 +185,23 @@ def _written(place: tuple[Card, str, int], books: int, tokens: int) -> tuple[Boo
     """Books of the miniature world of at least about so many tokens; `place` is card, split and seed."""
     card, split, seed = place
     return books_of_rows(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
+
+
+def check(card: Card, settings: Settings) -> None:
+    """Whether settings and card go together."""
+    check_judges(card.name, map(metric, card.metrics), "score")
+    if settings.protocol == "strides" and settings.window <= settings.stride:
+        fault = f"window={settings.window} is not larger than stride={settings.stride}"
+        raise UserError(f"{fault}: no context would stay.", "Give --task-set window=N above the stride.")
+    *between, _ = settings.lengths
+    shortest = settings.lengths[0]
+    if shortest <= settings.first:
+        fault = f"tokens={shortest} is not longer than the first {settings.first} tokens: nothing would be scored"
+        raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")
+    for length in between:
+        if (length - settings.first) % settings.next:
+            fault = f"tokens={length} ends inside a piece (they end at {settings.first} + n x {settings.next})"
+            raise UserError(f"{fault}.", "Give lengths that end with a piece, or run that length alone.")
 
 
 def read(card: Card, request: Request) -> Books:

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ttabench.core.checked_file import Unreadable, plain
+from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
+from ttabench.readers.base import fingerprint, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.description import fingerprint
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import MAX_CELL
+from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.layouts import serving, tops
-from ttabench.readers.raw import LONGEST, RawRow, malformed, proper
 from ttabench.readers.sources import Request, hub_rows, table
 
 METADATA = "metadata.csv"
+Candidate = tuple[str, str, Callable[[], str]]
+"""(id, title, text) of a book not yet looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +60,8 @@ class Shelf:
     """Notes on the split for a record."""
 
 
-Candidate = tuple[str, str, Callable[[], str]]
-"""(id, title, text) of a book not yet looked at."""
-
-
 def shelf(card: Card, request: Request, count: int | None) -> Shelf:
-    """The books of `request.split` from the hub, a file or a folder; with `count` so many, drawn by the seed.
-
-    Raises:
-        UserError: the source or the split is not there, a text is not UTF-8, a row has no text, or all are empty.
-    """
+    """The books of `request.split` from the hub, a file or a folder; with `count` so many, drawn by the seed."""
     candidates, label, notes = _candidates(card, request)
     chosen: Sequence[int] = range(len(candidates))
     if count is not None and count < len(candidates):
@@ -91,12 +84,11 @@ def _looked_at(candidates: Sequence[Candidate]) -> tuple[tuple[Book, ...], dict[
     dropped: Counter[str] = Counter()
     for name, title, read in candidates:
         text = read()
-        if not text.strip():
+        if text.strip():
+            unique = told_apart(name, seen)
+            books.append(Book(id=unique, title=title, characters=len(text), digest=fingerprint(text), read=read))
+        else:
             dropped["no text"] += 1
-            continue
-        seen[name] += 1
-        id_ = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        books.append(Book(id=id_, title=title, characters=len(text), digest=fingerprint(text), read=read))
     return tuple(books), dict(dropped)
 
 
@@ -137,61 +129,30 @@ def _of_files(files: Sequence[Path]) -> list[Candidate]:
 
 
 def _text_of(file: Path) -> str:
-    try:
-        content = plain(file, LONGEST).read_bytes()
-    except (OSError, Unreadable) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot read {file} ({reason}).", "Check the path and its rights.") from None
-    try:
-        return proper(str(file), "the text", content.decode("utf-8").removeprefix("\ufeff"))
-    except UnicodeDecodeError as error:
-        fault = f"{file} byte {error.start}: not UTF-8 text (0x{content[error.start]:02x})"
-        raise UserError(f"{fault}.", "Save the file as UTF-8.") from None
+    with reading(file, most=4 * LONGEST_TEXT):
+        return file.read_bytes().decode("utf-8-sig")
 
 
 def _titles(file: Path) -> dict[str, str]:
     """Title by book id."""
-    titles: dict[str, str] = {}
-    csv.field_size_limit(MAX_CELL)
-    reader = csv.reader(_text_of(file).splitlines())
-    while True:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise malformed(f"{file} line {reader.line_num}", f"not valid csv ({error})") from None
-        if cells is None:
-            return titles
-        if cells and len(cells) < 2:
-            fault = "one cell where the id and the title of a book are expected"
-            raise malformed(f"{file} line {reader.line_num}", fault)
-        if cells:
-            titles[cells[0].strip()] = cells[1].strip()
+    with reading(file, most=4 * LONGEST_TEXT):
+        cells = [row for row in csv.reader(_text_of(file).splitlines()) if row]
+        return {name.strip(): title.strip() for name, title, *_ in cells}
 
 
 def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
-    name, title = _named(card, row.values, number)
-    text = _cell(card, "text", row.values)
-    if not isinstance(text, str):
-        columns = " or ".join(repr(name) for name in card.columns["text"])
-        raise malformed(row.place, f"the column {columns} holds {brief(text)}, no text")
-    proper(row.place, "its text", text)
-    for cell in (name, title):
-        proper(row.place, "its id or title", cell)
-    return name, title, lambda: text
+    text = text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+    return *_named(card, row, number), lambda: text
 
 
 def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], values: Mapping[str, object], number: int) -> Candidate:
     def read() -> str:
         return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)[2]()
 
-    return *_named(card, values, number), read
+    return *_named(card, RawRow("", dict(values)), number), read
 
 
-def _named(card: Card, values: Mapping[str, object], number: int) -> tuple[str, str]:
+def _named(card: Card, row: RawRow, number: int) -> tuple[str, str]:
     """Id (of a URL its last part, which is Gutenberg's number) and title."""
-    name, title = _cell(card, "id", values), _cell(card, "title", values)
+    name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
     return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or "")
-
-
-def _cell(card: Card, field: str, values: Mapping[str, object]) -> object:
-    return next((values[column] for column in card.columns.get(field, ()) if column in values), None)

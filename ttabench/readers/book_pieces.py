@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Observe, Score, Step
-from ttabench.readers.tokens import Tokens, cut_by
+from ttabench.readers.tokens import Tokens
 
 _WORD = re.compile(r"\S+")
 
@@ -61,8 +62,10 @@ class CutText:
 
     @classmethod
     def of(cls, text: str, tokens: Tokens | None) -> CutText:
-        """Tokenise a text, as a whole."""
-        ids, starts = cut_by(tokens, text)
+        """Tokenise a text, as a whole. Without a base model every 4 characters count as one token without an id."""
+        ids, starts = list[int](), list(range(0, len(text), CHARACTERS_A_TOKEN))
+        if tokens is not None:
+            ids, starts = tokens.encode_with_starts(text)
         return cls(text, tuple(ids), tuple(accumulate(starts, max)), tuple(m.start() for m in _WORD.finditer(text)))
 
     def __len__(self) -> int:
@@ -87,14 +90,8 @@ class CutText:
 
 
 def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
-    """The query about every piece that is asked, and what is read before it.
-
-    Args:
-        text: with its tokens.
-        pieces: of it, in order.
-        key: of the text; a piece's key is this and its first token.
-        book: name of the text.
-        lengths: ascending; each query carries the smallest that holds it as its place.
+    """The query about every piece that is asked, and what is read before it. A key is that of the text and the first
+    token of the piece; each query carries the smallest of the ascending lengths that holds it as its place.
     """
     read = 0
     for start, end, asked in pieces:

@@ -1,31 +1,52 @@
 """Task cards: one YAML file a task, literal data only (source, splits, prompts, protocol, metrics, paper, licence).
 
-A user adds a task by writing a card and naming its path: `--task ./my_task.yaml`. Shipped cards lie in `tasks/`
-(inside the package in a wheel). What a card may say is the model `Card`; unknown fields are refused. The protocol is
-checked by the card's reader, which knows its settings.
+What a card may say is the model `Card`; unknown fields are refused. Its protocol is checked by its reader. Shipped
+cards lie in `tasks/` (inside the package in a wheel).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)  # fmt: skip
 
+from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.readers.card_file import faults_told, parsed
-from ttabench.readers.card_names import STRICT, Below, Slug
-from ttabench.readers.card_prompt import Prompt
+from ttabench.core.types import Generate
 from ttabench.readers.faults import first_fault
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying
 
 Scalar = str | int | float | bool | None
-
-
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+"""Of the models that a card is made of: values are of their type, and none is unknown."""
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+"""Of a task or sub-task."""
+MOST_BYTES, DEEPEST = 2**17, 32
+"""Of a card, or another file in YAML: its length, and how far values stand within each other."""
 _COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def _below(path: str) -> str:
+    if not path or "\\" in path or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(f"{path!r} is no path below the folder that is given")
+    return path
+
+
+Below = Annotated[str, AfterValidator(_below)]
+"""A file name, or the path of a folder, below the folder given with --source."""
 
 
 class _Part(BaseModel):
@@ -141,6 +162,83 @@ class SubTask(_Part):
         return self
 
 
+class Manner(_Part):
+    """How questions are asked."""
+
+    prompt: str
+    """Name of a template."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples in front of every question."""
+    turns: bool = True
+    """Context and question are a turn of the chat template."""
+
+    def options(self) -> dict[str, str]:
+        """As options of a task."""
+        return {"prompt": self.prompt, "examples": str(self.examples)}
+
+
+class Prompt(_Part):
+    """Literal texts around the data."""
+
+    templates: dict[str, str] = {}
+    """Question templates by name; `{question}` is replaced, nothing else is. Sub-tasks have templates of their own."""
+    delimiter: str = " "
+    joiner: str = "\n\n"
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
+    chat: Manner | None = None
+    """How models with a chat template are asked where nothing is said; none: like any other."""
+    stops: tuple[str, ...] = ()
+    """Texts that end a generated answer."""
+    leads: tuple[str, ...] = ()
+    """Words that are taken off the front of a generated answer."""
+
+    def asked(self, question: str, template: str, examples: int = 0) -> str:
+        """A question in the words of a template, behind so many worked examples."""
+
+        def worded(text: str) -> str:
+            return self.templates[template].replace("{question}", text)
+
+        demonstrations = (
+            f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples]
+        )
+        return "".join(demonstrations) + worded(question)
+
+    def check(self, task: str, template: str, examples: int) -> None:
+        """Whether questions can be asked so.
+
+        Raises:
+            UserError: there is no such template, or there are fewer worked examples.
+        """
+        if template not in self.templates:
+            raise UnknownName(f"prompt of task {task}", template, list(self.templates))
+        if examples > len(self.examples):
+            known = len(self.examples)
+            fault = f"examples={examples} are more than the {known} worked examples of task {task}."
+            raise UserError(fault, f"Give --task-set examples={known} or fewer.")
+
+    def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
+        """The want of a query that is answered by writing."""
+        return Generate(
+            answers=answers,
+            delimiter=self.delimiter,
+            max_new_tokens=max_new_tokens,
+            stops=self.stops,
+            leads=self.leads,
+        )
+
+    @model_validator(mode="after")
+    def _has_question(self) -> Prompt:
+        for name, template in self.templates.items():
+            if template.count("{question}") != 1:
+                raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
+        if self.chat and self.chat.prompt not in self.templates:
+            raise ValueError(f"chat must name one of the templates {list(self.templates)}: {self.chat.prompt!r}")
+        if self.chat and self.chat.examples > len(self.examples):
+            raise ValueError(f"chat shows {self.chat.examples} examples, there are {len(self.examples)}")
+        return self
+
+
 class Profile(_Part):
     """One sub-task of users and their profiles, for the reader `lamp`."""
 
@@ -246,21 +344,43 @@ def load_card(name: str) -> Card:
 
 
 def _read(path: Path) -> Card:
-    with faults_told(path, "task card"):
-        data = parsed(path)
+    text = checked(path, "task card")
+    with reading(path):
+        data = LOADER(text).get_single_data()
     if isinstance(data, str):
-        tables = "a table of questions (.jsonl, .csv, ...)"
         raise UserError(
-            f"{path} holds a text; a task is a card (.yaml) or {tables}.",
+            f"{path} holds a text; a task is a card (.yaml) or a table of questions (.jsonl, .csv, ...).",
             "A text is read with `ttabench adapt --context FILE`, and asked with `ttabench ask`.",
         )
     try:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(*first_fault(error, f"The task card {path}")) from None
+        raise UserError(*first_fault(error, f"The task card {path}", Card)) from None
     except (TypeError, ValueError, RecursionError):
         raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
     for name in (*card.metrics, *(name for part in card.profiles.values() for name in part.metrics)):
         metric(name)
     return card
+
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml, many times as fast, where it was compiled in
+
+
+def checked(path: Path, kind: str) -> str:
+    """The text of a file in YAML, a "task card" say. A few aliases stand for more values than a memory holds.
+
+    Raises:
+        UserError: it cannot be read, is no YAML, is too long or nested too deep, or holds an alias.
+    """
+    text, depth = read_text(path, MOST_BYTES), 0
+    with reading(path):
+        for token in yaml.scan(text, Loader=LOADER):
+            name, where = type(token).__name__, f"{path} line {token.start_mark.line + 1}"
+            depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
+            depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
+            if depth > DEEPEST:  # the scanner takes the square of it
+                raise UserError(f"{where}: not a {kind}: nested deeper than {DEEPEST}.", "Mend that line.")
+            if isinstance(token, yaml.AliasToken):
+                raise UserError(f"{where}: a {kind} may hold no alias (*{token.value}).", "Write the value out.")
+    return text

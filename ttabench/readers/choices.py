@@ -5,27 +5,34 @@
           -> Item(prompt="...\\nQuestion: .... True, False, or Neither?\\nAnswer:",
                   options=(" True", " False", " Neither"), gold=1)
 
-How a row becomes options is its `shape` on the card, see `readers.choice_shapes`. The texts are those of
-lm-evaluation-harness 0.4.13; a test compares them string by string.
+How a row becomes options is its `shape` on the card: words for labels (BoolQ, CB, RTE, SST-2), two alternatives (COPA),
+two solutions (PIQA), lettered choices (ARC, OpenBookQA), endings (HellaSwag), a blank to fill (WinoGrande). The texts
+are those of lm-evaluation-harness 0.4.13; a test compares them string by string.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Choose
+from ttabench.readers.base import reasons, told_apart
 from ttabench.readers.cards import SubTask
-from ttabench.readers.choice_shapes import SHAPES
-from ttabench.readers.raw import RawRow, malformed, proper
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import RawRow, malformed, text_of
 from ttabench.readers.sources import Table
 
 HIDDEN_LABEL = "label hidden"
 """Reason for which rows are dropped whose answer the publisher keeps."""
+_HIDDEN = (None, "", -1, "-1")
+"""Labels of such rows."""
 _FIELD = re.compile(r"\{(\w+)\}")
+_BRACKETS = re.compile(r"\[.*?\]")
+_CONNECTORS = {"cause": "because", "effect": "therefore"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +54,11 @@ class Item:
         """The row as a demonstration: prompt and right option."""
         return self._asked + self.options[self.gold]
 
+    @property
+    def told(self) -> tuple[str, tuple[str, ...]]:
+        """Two rows of which this is the same are equal."""
+        return self.shown, self.options
+
     def turns(self, delimiter: str) -> tuple[str, str]:
         """The row as a demonstration in a chat template: what the user says, and the right option."""
         return self._asked, self.options[self.gold].removeprefix(delimiter)
@@ -65,13 +77,7 @@ def parse(
     part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False
 ) -> tuple[list[Item], dict[str, int]]:
     """(items in file order, how many rows are dropped by reason: a hidden label, a text or option without words).
-
-    Args:
-        delimiter: stands before every option.
-        single_blank: one blank before COPA's options, where lm-evaluation-harness has two.
-
-    Raises:
-        UserError: a row lacks a column, has no options, or a label that is none of them; every row is dropped.
+    `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
     """
     seen: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
@@ -87,11 +93,10 @@ def parse(
         if empty := row.empty:
             dropped[f"empty {empty}"] += 1
             continue
-        name = _name(raw, number)
-        seen[name] += 1
+        name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), number)
         items.append(
             Item(
-                id=name if seen[name] == 1 else f"{name}#{seen[name]}",
+                id=told_apart(str(name), seen),
                 prompts={key: _filled(template, row.fields, raw) for key, template in part.templates.items()},
                 options=tuple(delimiter + (option.lstrip() if one_blank else option) for option in row.options),
                 gold=row.gold,
@@ -99,14 +104,9 @@ def parse(
             )
         )
     if not items:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
-        raise UserError(f"{data.where}: none of the {len(data.rows)} rows can be used ({reasons}).", "Give others.")
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+        raise UserError(fault, "Give others.")
     return items, dict(dropped)
-
-
-def _name(raw: RawRow, number: int) -> str:
-    name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), number)
-    return proper(raw.place, "its id", str(name))
 
 
 def _filled(template: str, fields: Mapping[str, str], raw: RawRow) -> str:
@@ -118,3 +118,134 @@ def _filled(template: str, fields: Mapping[str, str], raw: RawRow) -> str:
         return fields[match[1]]
 
     return _FIELD.sub(value, template)
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """What a shape makes of a row: fields for the template, options without delimiter, label (None where hidden)."""
+
+    fields: Mapping[str, str]
+    options: tuple[str, ...]
+    gold: int | None
+    option_prefixes: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> str:
+        """The first field, or "option", that holds no text; "" where all do. Nothing stands before some blanks."""
+        blank = next((name for name, text in self.fields.items() if name != "before" and not text.strip()), "")
+        texts = (*self.options, *self.option_prefixes)
+        return blank or ("option" if any(not text.strip() for text in texts) else "")
+
+
+def _cell(part: SubTask, raw: RawRow, field: str) -> object:
+    return raw.needed(part.columns.get(field, (field,)))
+
+
+def _text(part: SubTask, raw: RawRow, field: str) -> str:
+    return text_of(raw.place, field, _cell(part, raw, field))
+
+
+def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
+    """The number of the right option, from a number, a truth value, a digit or a name."""
+    value = _cell(part, raw, field)
+    if isinstance(value, bool):
+        return int(value)
+    if value in _HIDDEN:
+        return None
+    if isinstance(value, str) and value in part.labels:
+        return part.labels.index(value)
+    if isinstance(value, int) or (isinstance(value, str) and value.isdecimal() and len(value) < 10):
+        return int(value)
+    known = f"; known: {', '.join(part.labels)}" if part.labels else ""
+    raise malformed(raw.place, f"label {brief(value)} is none{known}")
+
+
+def _labels(part: SubTask, raw: RawRow) -> Shaped:
+    fields = {field: _text(part, raw, field) for field in part.columns if field != "label"}
+    return Shaped(fields, part.options, _label(part, raw))
+
+
+def _copa(part: SubTask, raw: RawRow) -> Shaped:
+    """The premise without its full stop, a connector, and the alternatives with a blank and a small first letter."""
+    kind = _text(part, raw, "question")
+    if kind not in _CONNECTORS:
+        raise malformed(raw.place, f"question is {brief(kind)}, neither 'cause' nor 'effect'")
+    fields = {"premise": _text(part, raw, "premise").strip()[:-1], "connector": _CONNECTORS[kind]}
+    choices = [_text(part, raw, name) for name in ("choice1", "choice2")]
+    return Shaped(fields, tuple(f" {text[:1].lower()}{text[1:]}" for text in choices), _label(part, raw))
+
+
+def _pair(part: SubTask, raw: RawRow) -> Shaped:
+    return Shaped(
+        {"goal": _text(part, raw, "goal")},
+        (_text(part, raw, "sol1"), _text(part, raw, "sol2")),
+        _label(part, raw),
+    )
+
+
+def _letters(part: SubTask, raw: RawRow) -> Shaped:
+    """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
+    question: Any = _cell(part, raw, "question")
+    choices: Any = raw.values.get("choices")
+    if isinstance(question, dict):
+        choices, question = question.get("choices"), question.get("stem")
+    if isinstance(choices, list):
+        nested = [choice for choice in choices if isinstance(choice, dict)]
+        if len(nested) == len(choices):
+            choices = {key: [choice.get(key) for choice in nested] for key in ("text", "label")}
+    columns = choices if isinstance(choices, dict) else {}
+    texts, letters = columns.get("text"), columns.get("label")
+    if not isinstance(texts, list) or not isinstance(letters, list) or not texts or len(texts) != len(letters):
+        raise malformed(raw.place, "options are missing, or not as many as their letters")
+    options = tuple(text_of(raw.place, "an option", text) for text in texts)
+    answer = raw.values.get("answerKey")
+    gold = None if answer in _HIDDEN else -1
+    if gold is not None:
+        key = text_of(raw.place, "answerKey", answer).strip()
+        if key not in letters:
+            raise malformed(raw.place, f"answer {key!r} is not among the options {', '.join(map(str, letters))}")
+        gold = letters.index(key)
+    return Shaped({"question": text_of(raw.place, "question", question)}, options, gold)
+
+
+def _clean(text: str) -> str:
+    """HellaSwag's texts without the marks of WikiHow pages."""
+    return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def _endings(part: SubTask, raw: RawRow) -> Shaped:
+    endings = _cell(part, raw, "endings")
+    if not isinstance(endings, list) or len(endings) < 2:
+        raise malformed(raw.place, f"options are {brief(endings)}, no list of endings")
+    context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
+    fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
+    options = tuple(_clean(text_of(raw.place, "an ending", ending)) for ending in endings)
+    hidden = "label" not in raw.values  # the published test file leaves the column out
+    return Shaped(fields, options, None if hidden else _label(part, raw))
+
+
+def _blank(part: SubTask, raw: RawRow) -> Shaped:
+    """Either name in the blank is context; what follows the blank is scored."""
+    sentence = _text(part, raw, "sentence")
+    before, blank, after = sentence.partition("_")
+    if not blank:
+        raise malformed(raw.place, f"the sentence has no blank (_): {brief(sentence)}")
+    prefixes = (_text(part, raw, "option1"), _text(part, raw, "option2"))
+    answer = _label(part, raw, "answer")
+    if answer not in (None, 1, 2):
+        raise malformed(raw.place, f"answer {answer} is neither 1 nor 2")
+    return Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, prefixes)
+
+
+SHAPES: Mapping[str, Callable[[SubTask, RawRow], Shaped]] = {
+    "labels": _labels,
+    "copa": _copa,
+    "pair": _pair,
+    "letters": _letters,
+    "endings": _endings,
+    "blank": _blank,
+}
+"""How a row becomes options, by the `shape` on a card."""

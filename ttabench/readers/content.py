@@ -2,65 +2,43 @@
 
     content_digest(load_card("streamingqa"))    ->  "0b7a6c1d2e3f4a5b"
 
-Everything that stands on a card counts, but for prose, for where rows lie (the digest of the rows that were read says
-what they hold) and for what the options of a task say once it is resolved (a prompt by name, `documents` ...), which
-are in a run's identity already. Of a reader that another package brings these count, too. A field that is at its
-default does not stand in what is hashed, so that a new field with a default leaves every digest as it was.
+Everything on a card counts, but for prose, for where rows lie (their own digest says what they hold) and for what the
+options of a task say once it is resolved, which are in a run's identity already; of a reader of another package these
+count, too. A field at its default is not hashed, so that a new one leaves every digest as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ttabench.core.identity import text_of
 from ttabench.core.types import Json
 from ttabench.readers import READERS
+from ttabench.readers.base import fingerprint
 from ttabench.readers.cards import Card
-from ttabench.readers.description import fingerprint
 
-Fields = Mapping[str, "bool | Fields"]
-"""Fields of a card: True for one as a whole, "*" for every entry of a mapping."""
-PROSE: Fields = {
-    "title": True, "paper": True, "arxiv": True, "licence": True,
-    "source": {"how": True}, "splits": {"*": {"note": True}},
-    "parts": {"*": {"train": {"note": True}, "test": {"note": True}}},
-}  # fmt: skip
-_FILES: Fields = {"files": True, "whole": True, "hub": True, "years": True}
-PLACES: Fields = {
-    "source": {"hub": True, "folders": True, "articles": {"files": True, "folders": True, "holds": True}},
-    "splits": {"*": _FILES},
-    "profiles": {"*": {"folders": True}},
-    "parts": {"*": {"hub": True, "folders": True, "sizes": True, "train": _FILES, "test": _FILES}},
+_ROWS = {"files", "whole", "hub", "years", "note"}
+ASIDE: dict[str, Any] = {
+    **dict.fromkeys(("title", "paper", "arxiv", "licence"), True),
+    "source": {"how": True, "hub": True, "folders": True, "articles": {"files", "folders", "holds"}},
+    "splits": {"__all__": _ROWS},
+    "profiles": {"__all__": {"folders"}},
+    "parts": {"__all__": {"hub": True, "folders": True, "sizes": True, "train": _ROWS, "test": _ROWS}},
 }
-RESOLVED: Fields = {
+"""Prose and places, as pydantic leaves fields out."""
+RESOLVED: dict[str, Any] = {
     "protocol": True,
     "quirks": True,
-    "twin": {"protocol": True, "arguments": True},
-    "prompt": {"chat": True},
+    "twin": {"protocol", "arguments"},
+    "prompt": {"chat"},
 }
 
 
 def content_digest(card: Card) -> str:
     """16 hexadecimal digits that change with everything on a card that can change an answer or a figure."""
-    return fingerprint(text_of(content(card)))
-
-
-def content(card: Card) -> dict[str, Json]:
-    """Parts of a card that decide answers, as JSON; empty ones are left out."""
-    card_fields = card.model_dump(mode="json", exclude_defaults=True)
-    for fields in (PROSE, PLACES, *([RESOLVED] if card.reader in READERS else [])):
-        card_fields = without(card_fields, fields)
-    return _pruned(card_fields)
-
-
-def without(values: Mapping[str, Json], fields: Fields) -> dict[str, Json]:
-    """A card as JSON without some of its fields."""
-    left = {key: fields.get(key, fields.get("*", {})) for key in values}
-    kept = {key: inner for key, inner in left.items() if not isinstance(inner, bool)}
-    return {
-        key: without(values[key], inner) if isinstance(values[key], Mapping) else values[key]
-        for key, inner in kept.items()
-    }
+    aside = ASIDE | (RESOLVED if card.reader in READERS else {})
+    return fingerprint(text_of(_pruned(card.model_dump(mode="json", exclude_defaults=True, exclude=aside))))
 
 
 def _pruned(values: Mapping[str, Json]) -> dict[str, Json]:

@@ -18,23 +18,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
-from ttabench.readers.base import Bound, Training, shares, spread
-from ttabench.readers.breaks import blanks_in_front
+from ttabench.mini.world import categories_in
+from ttabench.readers.base import (
+    Bound,
+    Training,
+    blanks_in_front,
+    first_apart,
+    other_seeds,
+    shares,
+    spread,
+    with_pieces,
+)  # fmt: skip
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_demonstrations import next_items, notes_of
-from ttabench.readers.description import described
 from ttabench.readers.protocol_options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
-from ttabench.readers.subtasks import Drawn, Part, Wanted, Words, chosen, parts, twin_part
+from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens
+
+OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
 
 class Settings(ProtocolSettings):
@@ -66,6 +74,14 @@ class Settings(ProtocolSettings):
         return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
 
 
+class Drawn(NamedTuple):
+    """A sub-task with its demonstrations drawn."""
+
+    part: Part
+    shown: Sequence[Item]
+    asked: Sequence[Item]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations(Bound[Settings]):
     """A `readers.Task` of demonstrations and choices."""
@@ -94,13 +110,32 @@ class Demonstrations(Bound[Settings]):
             yield with_pieces(episode, [self._observe(one.part.name, item) for item in items])
 
     @cached_property
-    def _next(self) -> Mapping[str, tuple[tuple[Item, ...], bool]]:
-        return {one.part.name: next_items(self, one) for one in self.drawn if one.asked}
+    def _next(self) -> Mapping[str, tuple[Sequence[Item], bool]]:
+        return {one.part.name: self._other_items(one) for one in self.drawn if one.asked}
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        rows_by_task = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
-        return described(self.others(), notes_of(rows_by_task, mini=self.mini))
+    def _other_items(self, one: Drawn) -> tuple[Sequence[Item], bool]:
+        """(at most as many demonstrations as are shown, whether they follow another rule as far as is known)."""
+        shots, part = len(one.shown), one.part
+        if self.mini:
+            arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in (*one.shown, *one.asked)}
+            made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
+            pools = (other.draw(len(other.pool), 0)[0] for other in made)
+            draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
+            return first_apart(_categories((*one.shown, *one.asked)), draws, _categories)
+        items = part.others(shots, self.seed, one.asked)
+        if shots and not items:
+            fault = f"All rows of {part.name} in {self.source} are shown or asked: there is no other context."
+            raise UserError(fault, "Ask fewer (--limit N), or show fewer (--task-set shots=N).")
+        return items, False
+
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        found = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
+        return remarks_on_rows(found, mini=self.mini)
+
+    def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
+        """A sub-task of the miniature world."""
+        return twin_part(self.card, name, self.split, seed, arguments, _words(self.card, self.settings))
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
@@ -140,8 +175,7 @@ class Demonstrations(Bound[Settings]):
         if not self.mini:
             return training.split(part.pool)
         fresh = {"demonstrations": training.documents, "queries": training.questions}
-        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
-        made = twin_part(self.card, part.name, place, {**self.arguments, **fresh}, _words(self))
+        made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **fresh})
         return made.draw(min(training.documents, len(made.pool)), 0)
 
     def counts(self) -> dict[str, Json]:
@@ -165,41 +199,52 @@ def _texts(step: Observe | Ask) -> list[str]:
     return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
 
 
-def _words(task: Demonstrations) -> Words:
-    return Words(delimiter=task.card.prompt.delimiter, single_blank=task.settings.copa_single_blank)
+def _categories(items: Sequence[Item]) -> set[str]:
+    """Of all words of rows, those of wrong options too."""
+    return categories_in(text for item in items for text in (item.shown, *item.options))
+
+
+def remarks_on_rows(found: Mapping[str, tuple[int, Sequence[object], bool]], *, mini: bool) -> list[str]:
+    """Notes on other demonstrations, by sub-task: (how many are wanted, those found, whether of another rule)."""
+    few = [f"{name} has {len(rows)}, not {shots}" for name, (shots, rows, _) in found.items() if len(rows) < shots]
+    notes = [f"demonstrations of another context: {', '.join(few)}"] if few else []
+    if not mini:
+        return [*notes, OTHER_ROWS]
+    alike = [name for name, (*_, apart) in found.items() if not apart]
+    same = "no draw of other categories of words was found: the other demonstrations may follow the same rule"
+    return notes + ([f"{same} ({', '.join(alike)})"] if alike else [])
+
+
+def _words(card: Card, settings: Settings) -> Words:
+    return Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
 
 
 def read(card: Card, request: Request) -> Demonstrations:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
     names, notes = _with_template(card, settings)
-    words = Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
+    words = _words(card, settings)
     if request.source == "mini":
-        place = (card.splits[request.split].twin, request.seed)
         if settings.size:
             raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
-        twins = [twin_part(card, name, place, arguments, words) for name in names]
+        held = [twin_part(card, name, request.split, request.seed, arguments, words) for name in names]
     else:
-        which = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
-        twins, of_source = parts(card, request, which, words)
-        notes += of_source
-    drawn = [Drawn(part=part, shown=demonstrations, asked=asked) for part in twins
-             for demonstrations, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
+        held, more = parts(card, request, names, words, explicit=settings.task != "all", size=settings.size)
+        notes += more
+    kind = held[0].label.partition(":")[0]
+    labels = "+".join(dict.fromkeys(part.label for part in held))
+    drawn = [Drawn(part, *part.draw(settings.shots, request.seed)) for part in held]
+    limited = zip(drawn, shares(request.limit, len(drawn)), strict=True)
     return Demonstrations(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=_label(request, [part.label for part in twins]),
-        drawn=_limited(drawn, request.limit),
+        source=f"{kind}:{request.source}" if kind in ("folder", "file") else labels,
+        drawn=[one._replace(asked=spread(one.asked, share)) for one, share in limited],
         data_notes=tuple(notes),
-        unused={f"{part.name}: {reason}": rows for part in twins for reason, rows in part.dropped.items()},
+        unused={f"{part.name}: {reason}": rows for part in held for reason, rows in part.dropped.items()},
     )
-
-
-def _label(request: Request, labels: Sequence[str]) -> str:
-    kind = labels[0].partition(":")[0]
-    return f"{kind}:{request.source}" if kind in ("folder", "file") else "+".join(dict.fromkeys(labels))
 
 
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
@@ -216,9 +261,3 @@ def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]
         )
     note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"
     return [name for name in names if name not in lacking], [note] if lacking else []
-
-
-def _limited(drawn: Sequence[Drawn], limit: int | None) -> list[Drawn]:
-    """At most `limit` queries, shared out evenly over the sub-tasks, evenly spaced over the rows of each."""
-    drawn_and_limits = zip(drawn, shares(limit, len(drawn)), strict=True)
-    return [replace(one, asked=tuple(spread(one.asked, share))) for one, share in drawn_and_limits]

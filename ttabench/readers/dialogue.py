@@ -4,32 +4,74 @@
 
 One episode a dialogue and one pass: every t for which it has turns is asked on the way, so that different t have
 different dialogues (`same_dialogues=true`: the same). CCM's protocol (arXiv 2312.03414): perplexity of the words of the
-scored turn, without its speaker and without an end; the turns are put in words in `readers.dialogue_text`.
+scored turn, without its speaker and without an end; its released code puts "A:" in front of every turn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.base import Bound, Training, shares, spread
+from ttabench.mini.world import names_in
+from ttabench.readers.base import (
+    Bound,
+    Training,
+    behind,
+    check_limit,
+    in_order,
+    other_seeds,
+    reasons,
+    shares,
+    spread,
+    with_pieces,
+)  # fmt: skip
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_dialogues import other_dialogues
-from ttabench.readers.description import described
-from ttabench.readers.dialogue_files import Dialogues, dialogues, twin_dialogues
-from ttabench.readers.dialogue_protocol import JOINED, Settings, check
-from ttabench.readers.dialogue_text import Dialogue, Wording, repeated, said, speaker
-from ttabench.readers.protocol_options import resolve
+from ttabench.readers.dialogue_files import Dialogue, Wording, dialogues, twin_dialogues
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Count, Tokens, counted_by
+from ttabench.stats.metrics import check_judges, metric
 
+Speakers: TypeAlias = Literal["same", "alternate"]
+JOINED = "validation+test"
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    steps: StepCounts = (1, 2, 4, 8, 12)
+    """Turns that are read in front of the one that is answered."""
+    speakers: Speakers = "same"
+    """`same` puts "A:" in front of every turn, as CCM's released code does; `alternate` "A:" and "B:" in turn."""
+    wording: Wording = "plain"
+    """Of the published turns: `plain` English, or as CCM's `released` code has it, which parts the points of "..."."""
+    max_turn_tokens: TokenLimit = 128
+    """Dialogues with a longer turn are left out, counted with the speaker; 0 for no limit."""
+    max_tokens: TokenLimit = 600
+    """Longer dialogues are left out; 0 for no limit."""
+    max_train_tokens: TokenLimit = 400
+    """The same in the split `train`."""
+    eval_split: Literal["test", "validation+test"] = "test"
+    """What the split `test` is: the dialogues of this name, or those of both, as in CCM's released code."""
+    context_at_12: Annotated[int, Field(ge=12, le=13)] = 12
+    """Turns that are read at t = 12: CCM's released code has 13 there."""
+    same_dialogues: bool = False
+    """Ask only of dialogues that are long enough for every t."""
+
+    @property
+    def places(self) -> dict[int, int]:
+        """How many turns are read at each t, ascending."""
+        return {step: self.context_at_12 if step == 12 else step for step in sorted(set(self.steps))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,34 +82,21 @@ class Talks(Bound[Settings]):
     in_training: int | None = None
     """Dialogues that stand in the training split, too; None where it is not known."""
 
-    _left_out: list[Counter[str]] = field(init=False, default_factory=list, compare=False)
+    def measured(self, tokens: Tokens | None) -> tuple[list[Dialogue], dict[str, int]]:
+        """(the dialogues that are neither too short for every t nor too long, the others by reason)."""
+        size = counted_by(tokens)
+        faults = [self._too_much(dialogue, size) for dialogue in self.dialogues]
+        kept = [one for one, reason in zip(self.dialogues, faults, strict=True) if not reason]
+        return kept, dict(Counter(filter(None, faults)))
 
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Dialogues of the source that are not asked about, by reason.
-
-        By the tokens of the base model once it asked for the episodes; before, four characters count as a token.
-        """
-        if not self._left_out:
-            self.fitting(None)
-        return dict(Counter(self.unused) + self._left_out[0])
-
-    def fitting(self, tokens: Tokens | None) -> list[Dialogue]:
-        """The dialogues that are neither too short for every t nor too long."""
-        count = counted_by(tokens)
-        reasons = [self._too_much(dialogue, count) for dialogue in self.dialogues]
-        if tokens is not None or not self._left_out:
-            self._left_out[:] = [Counter(filter(None, reasons))]
-        return [one for one, reason in zip(self.dialogues, reasons, strict=True) if not reason]
-
-    def _too_much(self, dialogue: Dialogue, count: Count) -> str:
+    def _too_much(self, dialogue: Dialogue, size: Count) -> str:
         """Why a dialogue is left out; empty where it is not."""
         settings, turns = self.settings, dialogue.turns
         least = (max if settings.same_dialogues else min)(settings.places.values()) + BETWEEN
         if len(turns) < least:
             return f"fewer than {least} turns"
         most = settings.max_train_tokens if self.split == "train" else settings.max_tokens
-        lengths = [count(said(turn, number, settings.speakers)) for number, turn in enumerate(turns)]
+        lengths = [size(self._said(turn, number)) for number, turn in enumerate(turns)]
         if settings.max_turn_tokens and max(lengths) > settings.max_turn_tokens:
             return f"a turn of more than {settings.max_turn_tokens} tokens"
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
@@ -96,7 +125,7 @@ class Talks(Bound[Settings]):
 
     def _asked(self, tokens: Tokens | None) -> list[tuple[Dialogue, dict[int, int]]]:
         """The dialogues with the t at which each is asked, and how many turns are read there."""
-        kept, places = self.fitting(tokens), self.settings.places
+        kept, places = self.fit(tokens), self.settings.places
         asked: list[dict[int, int]] = [{} for _ in kept]
         for (step, place), share in zip(places.items(), shares(self.limit, len(places)), strict=True):
             enough = [number for number, dialogue in enumerate(kept) if len(dialogue.turns) >= place + BETWEEN]
@@ -107,50 +136,80 @@ class Talks(Bound[Settings]):
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a dialogue (see `readers.Task`)."""
         for dialogue, places in self._asked(tokens):
-            yield Episode(key=self._key(dialogue), steps=tuple(self._steps(dialogue, places)))
+            yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, places)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the turns of another dialogue (see `readers.Task`)."""
-        own, others = self._others(tokens)
-        for (dialogue, places), other in zip(own, others, strict=True):
-            episode = Episode(key=self._key(dialogue), steps=tuple(self._steps(dialogue, places)))
+        for episode, (other, _) in zip(self.episodes(tokens), self._others(tokens), strict=True):
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
-    def _others(self, tokens: Tokens | None) -> tuple[list[tuple[Dialogue, dict[int, int]]], list[Dialogue]]:
-        own = self._asked(tokens)
-        wanted = [(dialogue, max(places.values())) for dialogue, places in own]
-        return own, other_dialogues(self, wanted, self.fitting(tokens))
+    def _others(self, tokens: Tokens | None) -> list[tuple[Dialogue, int]]:
+        """For each dialogue that is asked about another, and how many turns are wanted of it.
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        own, others = self._others(None)
-        pairs = zip(own, others, strict=True)
-        few = sum(len(other.turns) < max(places.values()) for (_, places), other in pairs)
-        notes = [f"{few} of {len(own)} other dialogues have fewer turns than are read"] if few else []
-        return described(self.others(), notes)
+        The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
+        that names nobody of one's own.
+        """
+        asked = [(dialogue, max(places.values())) for dialogue, places in self._asked(tokens)]
+        if self.mini:
+            return self._of_twins(asked)
+        every = self.fit(tokens)
+        longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
+        others = []
+        for own, wanted in asked:
+            long = [one for one in every if len(one.turns) >= wanted]
+            candidates = (*(behind(long, long.index(own)) if own in long else []), *longest)
+            other = next((one for one in candidates if one.text != own.text), None)
+            if other is None:
+                fault = f"All dialogues of {self.source} that are asked about are one: there is no other context."
+                raise UserError(fault, "Give a source with several dialogues.")
+            others.append((other, wanted))
+        return others
 
-    def _key(self, dialogue: Dialogue) -> str:
-        return f"{self.card.name}/{self.split}/{dialogue.id}" + (f"/seed{self.seed}" if self.mini else "")
+    def _of_twins(self, asked: Sequence[tuple[Dialogue, int]]) -> list[tuple[Dialogue, int]]:
+        draws = (twin_dialogues(self.card, self.split, seed, self.arguments).kept for seed in other_seeds(self.seed))
+        pool: list[tuple[Dialogue, set[str]]] = []
+        others = []
+        for number, (own, wanted) in enumerate(asked):
+            names = names_in(own.text)
+            for tried in count():
+                if tried == len(pool):
+                    pool += [(dialogue, names_in(dialogue.text)) for dialogue in next(draws, ())]
+                if tried == len(pool):
+                    fault = f"No other draw of {self.card.name} is about other people: there is no other context."
+                    raise UserError(fault, "Ask for shorter dialogues with --task-set turns=N.")
+                other, others_names = pool[(number + tried) % len(pool)]
+                if names.isdisjoint(others_names):
+                    break
+            others.append((other, wanted))
+        return others
+
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        others = self._others(None)
+        few = sum(len(other.turns) < wanted for other, wanted in others)
+        return [f"{few} of {len(others)} other dialogues have fewer turns than are read"] if few else []
 
     def _steps(self, dialogue: Dialogue, places: Mapping[int, int]) -> Iterator[Step]:
         """The turns that are read, and a query at each of these places."""
-        steps = {place: step for step, place in places.items()}
-        for number in range(max(steps) + 1):
-            if number:
-                yield self._observe(dialogue, number - 1)
-            if number in steps:
-                yield self._ask(dialogue, number, steps[number])
+        pieces = [self._observe(dialogue, number) for number in range(max(places.values()))]
+        return in_order(pieces, {place: [self._ask(dialogue, place, step)] for step, place in places.items()})
+
+    def _said(self, turn: str, number: int) -> str:
+        """A turn as it is read; they are numbered from 0."""
+        return f"{self._speaker(number)} {turn}"
+
+    def _speaker(self, number: int) -> str:
+        return "\nB:" if self.settings.speakers == "alternate" and number % 2 else "\nA:"
 
     def _observe(self, dialogue: Dialogue, number: int) -> Observe:
-        text = said(dialogue.turns[number], number, self.settings.speakers)
+        text = self._said(dialogue.turns[number], number)
         return Observe(text=text, key=f"{dialogue.id}#{number}", joiner="")
 
     def _ask(self, dialogue: Dialogue, number: int, step: int) -> Ask:
         """The query behind so many turns: the turn of this number is answered by the next."""
         answered, scored = dialogue.turns[number : number + BETWEEN]
-        speakers = self.settings.speakers
         return Ask(
-            prompt=said(answered, number, speakers) + speaker(number + 1, speakers),
+            prompt=self._said(answered, number) + self._speaker(number + 1),
             question=answered,
             key=f"{dialogue.id}#{number + 1}",
             want=Score(continuation=f" {scored}", words=len(scored.split())),
@@ -164,11 +223,11 @@ class Talks(Bound[Settings]):
         Files are read in epochs; a mini source has a new dialogue for every episode.
         """
         for dialogue in self._drawn(training):
-            count = min(training.documents, len(dialogue.turns) - BETWEEN)
-            yield self.split, self._steps(dialogue, {place: place for place in range(1, count + 1)})
+            read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
+            yield self.split, self._steps(dialogue, {place: place for place in range(1, read_ + 1)})
 
     def _drawn(self, training: Training) -> Iterator[Dialogue]:
-        kept = [] if self.mini else self.fitting(training.tokens)
+        kept = [] if self.mini else self.fit(training.tokens)
         size = {"rows": 1, "turns": training.documents + BETWEEN}
         while True:
             if self.mini:
@@ -185,6 +244,19 @@ class Talks(Bound[Settings]):
         """Every turn that may be read or asked."""
         for dialogue in self.dialogues:
             yield from (dialogue.id, *dialogue.turns)
+
+
+def check(card: Card, request: Request, settings: Settings) -> None:
+    """Whether card, request and settings go together."""
+    check_judges(card.name, map(metric, card.metrics), "score")
+    check_limit(request.limit, len(settings.places), "turn")
+    if settings.eval_split == JOINED and request.split == "validation":
+        fault = f"eval_split={JOINED} is what the split test is, and validation is asked."
+        raise UserError(fault, "Give --task-set eval_split=test, or --split test.")
+    doubled = [step for step in settings.places if list(settings.places.values()).count(settings.places[step]) > 1]
+    if doubled:
+        fault = f"steps {' and '.join(map(str, doubled))} would both read {settings.places[doubled[0]]} turns"
+        raise UserError(f"{fault} (context_at_12={settings.context_at_12}).", "Give other --task-set steps=N,M.")
 
 
 def read(card: Card, request: Request) -> Talks:
@@ -214,8 +286,8 @@ def read(card: Card, request: Request) -> Talks:
         in_training=_in_training(card, request, kept, settings.wording),
     )
     if not made.n_asks:
-        left = ", ".join(f"{count} {reason}" for reason, count in made.dropped.items())
-        fault = f"No dialogue of {made.source} is asked at t = {', '.join(map(str, settings.places))}: {left}."
+        places = ", ".join(map(str, settings.places))
+        fault = f"No dialogue of {made.source} is asked at t = {places} ({reasons(made.dropped)})."
         raise UserError(fault, "Give smaller --task-set steps=N,M, or raise max_tokens.")
     return made
 
@@ -225,7 +297,8 @@ def _in_training(card: Card, request: Request, candidates: Sequence[Dialogue], w
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
     try:
-        training: Dialogues = dialogues(card, replace(request, split="train"), wording)
+        training = dialogues(card, replace(request, split="train"), wording)
     except UserError:
         return None
-    return repeated(candidates, training.kept)
+    known = {dialogue.text for dialogue in training.kept}
+    return sum(dialogue.text in known for dialogue in candidates)

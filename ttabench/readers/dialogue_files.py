@@ -2,28 +2,56 @@
 
     ijcnlp_dailydialog/test/dialogues_test.txt     Hey man , you wanna buy some weed ? __eou__ Some what ? __eou__
 
-A line is a dialogue. Rows of tables hold the list of its turns in one cell.
+A line is a dialogue; rows of tables hold the list of its turns in one cell. Turns are read without the blanks of
+tokenised text. The published ones have a blank in front of every mark, and apostrophes by themselves; CCM's released
+code (arXiv 2312.03414) undoes both, parts the points of "..." and of "3.5", and takes the blanks on both sides of every
+quote: `released` does that, too.
+
+    detokenised("Let ’ s see , it costs 15 yuan .")      "Let's see, it costs 15 yuan."
+    detokenised("Well ... I ' d go .", "released")       "Well. . . I'd go."
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from ttabench.core.errors import UserError
+from ttabench.readers.base import reasons
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.dialogue_text import END_OF_TURN, Dialogue, Wording, detokenised, turns_of
 from ttabench.readers.faults import brief
-from ttabench.readers.generators import generated
+from ttabench.readers.formats import RawRow, malformed, opened
 from ttabench.readers.layouts import places, serving
-from ttabench.readers.raw import RawRow, malformed, opened, proper
-from ttabench.readers.sources import Request, table
+from ttabench.readers.sources import Request, table, twin_table
 
+Wording: TypeAlias = Literal["plain", "released"]
+"""Which blanks of the published turns are taken away."""
 LEAST = 3
 """Turns: one that is read, one that is answered, and the answer."""
-EMPTY = "an empty turn"
+END_OF_TURN = "__eou__"
+_PLAIN = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
+_RELEASED = str.maketrans("’。", "'.")
+_RELEASED_MARK = re.compile(r" (?=[,.?!;'])")
+_MARK = re.compile(r" (?=[,.?!;:])")
+_APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialogue:
+    """A dialogue."""
+
+    id: str
+    turns: tuple[str, ...]
+    """In plain words, without who speaks."""
+
+    @property
+    def text(self) -> str:
+        """All turns; two dialogues of one text are the same."""
+        return "\n".join(self.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,69 +68,52 @@ class Dialogues:
 
 
 def dialogues(card: Card, request: Request, wording: Wording = "plain") -> Dialogues:
-    """The dialogues of `request.split` from the hub, a file or a folder.
-
-    Raises:
-        UserError: the source or the split is not there, a row cannot be read, two have one id, or none is long enough.
-    """
-    text = _text_file(card, Path(request.source), request.split) if request.source != "hub" else None
-    if text is not None:
-        kind = "file" if text == Path(request.source) else "folder"
-        notes = serving(card, request.split, _name(text), text)
-        return _looked_at(card, list(_lines(text)), f"{kind}:{request.source}", notes, wording)
-    rows = table(card, request)
-    return _looked_at(card, rows.rows, rows.label, rows.notes, wording)
+    """The dialogues of `request.split` from the hub, a file or a folder."""
+    source = Path(request.source)
+    text = None if request.source == "hub" else _text_file(card, source, request.split)
+    if text is None:
+        rows = table(card, request)
+        return _looked_at(card, rows.rows, rows.label, rows.notes, wording)
+    notes = serving(card, request.split, text.name.removesuffix(".gz").removesuffix(".txt"), text)
+    kind = "file" if text == source else "folder"
+    return _looked_at(card, list(_lines(text)), f"{kind}:{source}", notes, wording)
 
 
 def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Dialogues:
-    """Those of the miniature world, which have no blanks of tokenising.
-
-    Raises:
-        UserError: the generator refuses its arguments, or they leave no dialogue that is long enough.
-    """
-    made = generated(card, list, card.splits[split].twin, seed, **arguments)
-    rows = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
-    return _looked_at(card, rows, "mini", ())
+    """Those of the miniature world, which have no blanks of tokenising."""
+    return _looked_at(card, twin_table(card, split, seed, None, arguments).rows, "mini", (), "plain")
 
 
-def _looked_at(
-    card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str, ...], wording: Wording = "plain"
-) -> Dialogues:
+def _looked_at(card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str, ...], wording: Wording) -> Dialogues:
     kept: list[Dialogue] = []
     dropped: Counter[str] = Counter()
     seen: dict[str, str] = {}
     for number, row in enumerate(rows):
-        dialogue = _dialogue(card, row, number, wording)
+        name = row.cell(card.columns.get("id", ()))
+        dialogue = Dialogue(id=str(number if name is None else name), turns=_turns(card, row, wording))
         if dialogue.id in seen:
             raise malformed(row.place, f"the id {brief(dialogue.id)} is that of {seen[dialogue.id]}, too")
         seen[dialogue.id] = row.place
         if len(dialogue.turns) < LEAST:
             dropped[f"fewer than {LEAST} turns"] += 1
         elif not all(dialogue.turns):
-            dropped[EMPTY] += 1
+            dropped["an empty turn"] += 1
         else:
             kept.append(dialogue)
     if not kept:
-        reasons = ", ".join(f"{count} with {reason}" for reason, count in dropped.items()) or "no rows"
         hint = "Give a source with longer dialogues." if label != "mini" else "Ask for more with --task-set rows=N."
-        raise UserError(f"{label.partition(':')[2] or label} holds no dialogue for {card.name}: {reasons}.", hint)
+        why = reasons(dropped) or "no rows"
+        raise UserError(f"{label.partition(':')[2] or label} holds no dialogue for {card.name} ({why}).", hint)
     return Dialogues(kept=tuple(kept), label=label, dropped=dict(dropped), notes=notes)
 
 
-def _dialogue(card: Card, row: RawRow, number: int, wording: Wording) -> Dialogue:
-    column = next((name for name in card.columns["turns"] if name in row.values), None)
-    if column is None:
-        have = brief(", ".join(map(str, row.values)), 160)
-        wanted = " or ".join(map(repr, card.columns["turns"]))
-        raise UserError(f"{row.place} lacks the column {wanted}; it has {have}.", "Give the published files.")
-    cell = row.values[column]
+def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
+    cell = row.needed(card.columns["turns"], "Give the published files.")
     if isinstance(cell, str) and END_OF_TURN in cell:
         cell = turns_of(cell)
     if not isinstance(cell, list | tuple) or not all(isinstance(turn, str) for turn in cell):
-        raise malformed(row.place, f"the column {column!r} holds {brief(cell)}, no list of turns")
-    turns = tuple(detokenised(proper(row.place, "a turn", turn), wording) for turn in cell)
-    name = next((row.values[name] for name in card.columns.get("id", ()) if name in row.values), number)
-    return Dialogue(id=proper(row.place, "its id", str(name)), turns=turns)
+        raise malformed(row.place, f"the column {card.columns['turns'][0]!r} holds {brief(cell)}, no list of turns")
+    return tuple(detokenised(turn, wording) for turn in cell)
 
 
 def _text_file(card: Card, source: Path, split: str) -> Path | None:
@@ -114,24 +125,25 @@ def _text_file(card: Card, source: Path, split: str) -> Path | None:
     return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
 
 
-def _name(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".txt")
-
-
 def _lines(path: Path) -> Iterator[RawRow]:
-    """A row a line that is not blank.
-
-    Raises:
-        UserError: a line holds no turn that ends, or the last one does not end as turns do.
-    """
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            place, ends = f"{path} line {number}", line.rstrip().endswith(END_OF_TURN)
+    """A row a line that is not blank."""
+    with opened(path) as (lines, at):
+        for line in filter(str.strip, lines):
             if END_OF_TURN not in line:
-                raise malformed(place, f"no turn ends with {END_OF_TURN}")
-            if not ends and not line.endswith("\n"):
-                fault = f"{place} is the last and does not end with {END_OF_TURN}: its last turn may be cut."
-                raise UserError(fault, "Get the file anew.")
-            yield RawRow(place, {"dialog": turns_of(line)})
+                raise malformed(f"{path} line {at.line}", f"no turn ends with {END_OF_TURN}")
+            yield RawRow(f"{path} line {at.line}", {"dialog": turns_of(line)})
+
+
+def turns_of(line: str) -> list[str]:
+    """The turns in a line of the published files, each of which ends with `END_OF_TURN`."""
+    *turns, rest = line.split(END_OF_TURN)
+    return [*turns, rest] if rest.strip() else turns
+
+
+def detokenised(turn: str, wording: Wording = "plain") -> str:
+    """A turn without the blanks that tokenising left, its quotes and stops in ASCII."""
+    if wording == "released":
+        text = _RELEASED_MARK.sub("", turn.translate(_RELEASED)).replace("' ", "'")
+        return ". ".join(part.strip() for part in text.split(".")).strip()
+    text = " ".join(turn.translate(_PLAIN).split())
+    return _APOSTROPHE.sub("'", _MARK.sub("", text))

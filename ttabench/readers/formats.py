@@ -1,38 +1,77 @@
 """File formats: csv, tsv, jsonl, json (SQuAD's nesting included), each also .gz, and parquet, to rows with their place.
 
-    for row in rows(Path("test.csv")):
-        row.place   # "test.csv line 12": what an error message points at
-        row.values  # {"text": "...", "question": "...", "answers": "..."}
-
-Files are read as UTF-8 and never executed or unpickled. Whatever is wrong with a file is a `UserError` of one line.
+for row in rows(Path("test.csv")):
+    row.place   # "test.csv line 12": what an error message points at
+    row.values  # {"text": "...", "question": "...", "answers": "..."}
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import SMALL, Unreadable, refuse_expanding
+from ttabench.core.checked_file import ANY, At, json_in, reading
+from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UserError
-from ttabench.core.parquet import longest_column, parquet_file
-from ttabench.readers.raw import LONGEST, opened, whole_lines
-from ttabench.readers.raw import RawRow as RawRow
-from ttabench.readers.raw import malformed as malformed
+from ttabench.core.parquet import parquet_file, refuse_doubles
+from ttabench.readers.faults import brief
 
 MAX_CELL = LONGEST_TEXT
 """Characters in one csv cell; beyond it a quote was most likely left open."""
-MOST_REPEATED = 1000
-"""How many times the size of a Parquet file its rows may be: it holds a text once that stands in many rows."""
+LEAST, TIMES = 256 * 2**20, 100
+"""A packed file may unpack to so many bytes, or so many times its length."""
+
+
+class RawRow(NamedTuple):
+    """One row of a source: where it stands, and its cells by column."""
+
+    place: str
+    values: dict[str, object]
+
+    def cell(self, names: Iterable[str]) -> object:
+        """The cell of the first of these columns that is there; None where none is."""
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    def needed(self, names: Iterable[str], hint: str = "Give rows in a published layout.") -> object:
+        """The same of a column that has to be there.
+
+        Raises:
+            UserError: it is not.
+        """
+        if self.values.keys().isdisjoint(names):
+            has = brief(", ".join(map(str, self.values)), 160)
+            raise UserError(f"{self.place} lacks the column {' or '.join(map(repr, names))}; it has {has}.", hint)
+        return self.cell(names)
+
+
+def malformed(place: str, why: str) -> UserError:
+    """The error for one bad row."""
+    return UserError(f"{place}: {why}.", "Mend or remove that row.")
+
+
+def text_of(place: str, field: str, value: object) -> str:
+    """A cell that must be text.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(value, str):
+        raise malformed(place, f"{field} is {brief(value)}, no text")
+    return value
 
 
 def stem(path: Path) -> str:
     """File name without its format suffix and .gz."""
     name = path.name.removesuffix(".gz")
-    return next((name[: -len(suffix)] for suffix in READABLE if name.endswith(suffix)), path.name)
+    return next((name.removesuffix(suffix) for suffix in READABLE if name.endswith(suffix)), path.name)
 
 
 def readable(path: Path) -> bool:
@@ -53,159 +92,96 @@ def rows(path: Path) -> Iterator[RawRow]:
     raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(READABLE)} (.gz too).")
 
 
-def _header(path: Path, cells: list[str]) -> list[str]:
-    double = next((name for name, count in Counter(cells).items() if name and count > 1), None)
-    if double is not None:
-        raise malformed(f"{path} line 1", f"two columns are called {double!r}")
-    return cells
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
+    """The lines of a file, unpacked where its name ends in .gz, and the place that is being read.
+
+    Raises:
+        Unreadable: see `reading`.
+    """
+    most = (memory_bytes() or ANY) // 2  # a line stands in memory as bytes and as text
+    with reading(path, most=most) as at, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
+        yield _lines(raw, at, max(LEAST, TIMES * path.stat().st_size)), at
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object; one that says a key twice has two values for it, and which is meant cannot be told."""
-    pairs_by_key = dict(pairs)
-    if len(pairs_by_key) != len(pairs):
-        double = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise _TwoValues(f"the key {double!r:.60} stands twice in one object")
-    return pairs_by_key
+def _lines(raw: gzip.GzipFile | BufferedReader, at: At, most: int) -> Iterator[str]:
+    lines = iter(lambda: raw.readline(most + 1), b"")
+    for at.line, line in enumerate(lines, start=1):  # the place is read where an error is told
+        if (most := most - len(line)) < 0:
+            raise ValueError(f"it unpacks to more than {TIMES} times its length")
+        yield line.decode("utf-8-sig" if at.line == 1 else "utf-8")
 
 
-class _TwoValues(ValueError):
-    """A key that stands twice."""
-
-
-def _csv(path: Path) -> Iterator[RawRow]:
+def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
     csv.field_size_limit(MAX_CELL)  # global to the process; the default of 128 KiB is shorter than a long article
-    with opened(path, newline="") as file:
-        reader = csv.reader(whole_lines(path, file), strict=True)
-        start = 1
-        header: list[str] | None = None
-        while True:
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:
-                raise malformed(f"{path} line {start}", f"not valid csv ({error})") from None
-            if cells is None:
-                return
-            if header is None:
-                header = _header(path, cells)
+    with opened(path) as (lines, at):
+        header: list[str] = []
+        for cells in csv.reader(lines, strict=True, **dialect):
+            if header and cells:
+                if len(cells) != len(header):
+                    raise ValueError(f"{len(cells)} cells where the header has {len(header)}")
+                yield RawRow(f"{path} line {at.line}", dict(zip(header, cells, strict=True)))
             elif cells:
-                if len(cells) != len(header):
-                    raise malformed(f"{path} line {start}", f"{len(cells)} cells where the header has {len(header)}")
-                yield RawRow(f"{path} line {start}", dict(zip(header, cells, strict=True)))
-            start = reader.line_num + 1
+                header = cells
+                refuse_doubles(header)
 
 
-def _tsv(path: Path) -> Iterator[RawRow]:
-    """GLUE's tables: a header, tabs between cells, quotes that mean nothing."""
-    with opened(path) as file:
-        header: list[str] | None = None
-        for number, line in enumerate(whole_lines(path, file), start=1):
-            cells = line.rstrip("\r\n").split("\t")
-            if header is None:
-                header = _header(path, cells)
-            elif cells != [""]:
-                if len(cells) != len(header):
-                    why = f"{len(cells)} cells where the header has {len(header)}"
-                    raise malformed(f"{path} line {number}", why)
-                yield RawRow(f"{path} line {number}", dict(zip(header, cells, strict=True)))
+def _value(text: str) -> Any:
+    value = json_in(text)
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no character
+    return value
+
+
+def _as_object(place: str, value: object) -> RawRow:
+    if not isinstance(value, dict):
+        raise malformed(place, f"a JSON object was expected, not {type(value).__name__}")
+    return RawRow(place, value)
 
 
 def json_lines(path: Path) -> Iterator[RawRow]:
     """The rows of a file of JSON objects, one a line, whatever its name ends in; see `rows`."""
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            place = f"{path} line {number}"
-            try:
-                value = json.loads(line, object_pairs_hook=_object)
-            except json.JSONDecodeError as error:
-                raise malformed(place, f"not valid JSON ({_why(error)} at column {error.colno})") from None
-            except _TwoValues as error:
-                raise malformed(place, str(error)) from None
-            except (ValueError, RecursionError):
-                raise malformed(place, "JSON nested too deep, or a number too long") from None
-            if not isinstance(value, dict):
-                raise malformed(place, f"a JSON object was expected, not {type(value).__name__}")
-            yield RawRow(place, value)
-
-
-def _why(error: json.JSONDecodeError) -> str:
-    """The complaint of Python's parser, some of which end in "at", for the place behind it."""
-    return error.msg.removesuffix(" at")
+    with opened(path) as (lines, at):
+        for line in lines:
+            if line.strip():
+                yield _as_object(f"{path} line {at.line}", _value(line))
 
 
 def _json(path: Path) -> Iterator[RawRow]:
-    with opened(path) as file:
-        text = file.read()
-    try:
-        value = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} line {error.lineno}: not valid JSON ({_why(error)}).", "Download it again.") from None
-    except _TwoValues as error:
-        raise malformed(str(path), str(error)) from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: JSON nested too deep, or a number too long.", "Download it again.") from None
-    if isinstance(value, list):
-        for number, row in enumerate(value):
-            if not isinstance(row, dict):
-                raise malformed(f"{path} row {number}", f"a JSON object was expected, not {type(row).__name__}")
-            yield RawRow(f"{path} row {number}", row)
-    elif isinstance(value, dict) and "data" in value:
-        yield from _squad(str(path), value)
-    elif isinstance(value, dict) and "golds" in value:  # LaMP's right answers
-        yield from (RawRow(place, row) for place, row in _members(value, "golds", str(path)))
-    else:
-        raise UserError(f"{path}: neither a list of rows nor SQuAD's {{'data': [...]}}.", "Give another file.")
+    with opened(path) as (lines, at):
+        text = "".join(lines)
+        at.line = 0
+        value = _value(text)
+        if isinstance(value, dict):
+            if not value.keys() & {"data", "golds"}:
+                raise UserError(f"{path}: neither a list of rows nor SQuAD's {{'data': [...]}}.", "Give another file.")
+            value = list(_squad(value["data"])) if "data" in value else value["golds"]  # LaMP's right answers
+        yield from (_as_object(f"{path} row {number}", row) for number, row in enumerate(value))
 
 
-def _squad(file: str, value: dict[str, object]) -> Iterator[RawRow]:
+def _squad(articles: list[dict[str, Any]]) -> Iterator[dict[str, object]]:
     """SQuAD v1.1's articles > paragraphs > questions, flattened to the columns that the hub has."""
-    for article_at, article in _members(value, "data", file):
-        for paragraph_at, paragraph in _members(article, "paragraphs", article_at):
-            for place, question in _members(paragraph, "qas", paragraph_at):
-                for key, holder, where in (("context", paragraph, paragraph_at), ("question", question, place)):
-                    if not isinstance(holder.get(key), str):
-                        raise malformed(where, f"{key!r} is missing or no text")
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
                 values = {key: question.get(key) for key in ("id", "question", "answers")}
-                yield RawRow(place, {"title": article.get("title"), "context": paragraph["context"], **values})
-
-
-def _members(holder: dict[str, object], key: str, place: str) -> Iterator[tuple[str, dict[str, object]]]:
-    members = holder.get(key)
-    if not isinstance(members, list):
-        raise malformed(place, f"{key!r} is missing or no list")
-    dot = " " if key in ("data", "golds") else "."
-    for number, member in enumerate(members):
-        where = f"{place}{dot}{key}[{number}]"
-        if not isinstance(member, dict):
-            raise malformed(where, f"a JSON object was expected, not {type(member).__name__}")
-        yield where, member
+                yield {"title": article.get("title"), "context": paragraph["context"], **values}
 
 
 def _parquet(path: Path) -> Iterator[RawRow]:
-    import pyarrow as arrow
-
-    number = unpacked = 0
-    try:
-        with parquet_file(path, LONGEST) as file:
-            together = min(1024, max(1, SMALL // max(1, longest_column(file))))
-            for batch in file.iter_batches(batch_size=together):
-                unpacked += batch.nbytes
-                refuse_expanding(path, unpacked, MOST_REPEATED)
-                for values in batch.to_pylist():
-                    yield RawRow(f"{path} row {number}", values)
-                    number += 1
-    except (arrow.ArrowException, OSError, UnicodeDecodeError, Unreadable) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"Cannot read {path} as parquet after row {number} ({why}).", "Download it again.") from None
+    with parquet_file(path) as (file, at):
+        at.row = 0
+        for batch in file.iter_batches(batch_size=1024):
+            for values in batch.to_pylist():
+                yield RawRow(f"{path} row {at.row}", values)
+                at.row += 1
 
 
 READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".jsonl": json_lines,
     ".json": _json,
-    ".csv": _csv,
-    ".tsv": _tsv,
+    ".csv": _table,
+    ".tsv": partial(_table, delimiter="\t", quoting=csv.QUOTE_NONE),
     ".parquet": _parquet,
 }
 """Formats by suffix; where a folder holds one name in several, the first of them is read."""

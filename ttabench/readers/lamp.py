@@ -4,32 +4,77 @@
 
 One episode a user and one pass, so that every step asks the same users; which 16 entries are drawn, and in which order,
 the seed says. A card has several sub-tasks (`--task-set task=movies`), each with options to choose from or answers to
-write, and with metrics of its own. The protocol is that of CCM (arXiv 2312.03414), see `readers.lamp_protocol`.
+write, and with metrics of its own. The protocol is that of CCM (arXiv 2312.03414, appendix D): entries of more than
+`max_entry_tokens` are left out, and users who keep less than `least_kept` of theirs; of the others as many as the last
+step wants are drawn, with replacement where there are fewer.
 """
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, islice
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, spread
-from ttabench.readers.breaks import blanks_in_front
-from ttabench.readers.cards import Card, Profile
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_profiles import next_reads
-from ttabench.readers.description import described
+from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, Want
+from ttabench.mini.world import categories_in
+from ttabench.readers.base import (
+    Bound,
+    Training,
+    blanks_in_front,
+    check_limit,
+    first_apart,
+    in_order,
+    other_seeds,
+    reasons,
+    spread,
+    told_apart,
+    with_pieces,
+)  # fmt: skip
+from ttabench.readers.cards import Card
 from ttabench.readers.lamp_files import Entry, User, twin_users, users
-from ttabench.readers.lamp_protocol import Read, Settings, Words, fitted, prompt_of, short
-from ttabench.readers.protocol_options import resolve
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request
-from ttabench.readers.tokens import Tokens, counted_by, estimate
-from ttabench.stats.metrics import text_metric
+from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
+from ttabench.stats.metrics import check_judges, metric
 
 JOINER = "\n"
 """Between a profile and the query."""
+WORLDS, OTHERS = 4, 64
+"""Other seeds of the miniature world whose users are tried for another context, and users of each."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of the reader `lamp`, and what `--task-set` may change."""
+
+    task: str = "news"
+    """The sub-task; one at a time, for they have metrics of their own."""
+    steps: StepCounts = (1, 2, 4, 8, 16)
+    """Entries after which the query is asked."""
+    max_entry_tokens: TokenLimit = 99
+    """Longer entries are left out; 0 for no limit."""
+    least_kept: Annotated[float, Field(ge=0, le=1)] = 0.9
+    """Users of whose entries a smaller share is kept are left out."""
+    max_tokens: TokenLimit = 1024
+    """Most tokens of the entries with the query and its longest answer; 0 for no limit."""
+    max_new_tokens: TokenCount = 32
+    """Of an answer that is written."""
+
+
+class Read(NamedTuple):
+    """A user as one is run."""
+
+    user: User
+    shown: Sequence[Entry]
+    """In reading order."""
+    places: Mapping[int, int]
+    """After how many entries the query is asked, by step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,82 +82,106 @@ class Profiles(Bound[Settings]):
     """A `readers.Task` of users and their profiles."""
 
     users: Sequence[User]
-    _held: list[tuple[Tokens | None, list[Read], dict[str, int]]] = field(
-        init=False, default_factory=list, compare=False
-    )
-    """Of the tokenizer that was last asked for: whose tokens, what is read, what is left out."""
-
-    @property
-    def part(self) -> Profile:
-        """The sub-task."""
-        return self.card.profiles[self.settings.task]
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Rows and entries that were not used, by reason.
-
-        By the tokens of the base model once it asked for the episodes; before, four characters count as a token.
-        """
-        if not self._held:
-            self.reads(None)
-        return {**self.unused, **self._held[0][2]}
-
-    def reads(self, tokens: Tokens | None) -> list[Read]:
-        """The users who are asked, under the limits on length."""
-        if not self._held or (tokens is not None and self._held[0][0] is not tokens):
-            self._held[:] = [(tokens, *self._fitted(self._chosen, tokens))]
-        return self._held[0][1]
-
-    def _fitted(self, some: Sequence[User], tokens: Tokens | None) -> tuple[list[Read], dict[str, int]]:
-        prompt = self.card.prompt
-        words = Words(joiner=prompt.joiner, delimiter=prompt.delimiter, template=prompt.templates["query"])
-        return fitted(some, self.settings, words, counted_by(tokens), self.seed)
 
     @property
     def _chosen(self) -> Sequence[User]:
         """`limit` counts every step of every user."""
         return spread(self.users, None if self.limit is None else self.limit // len(set(self.settings.steps)))
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a user (see `readers.Task`).
+    def measured(self, tokens: Tokens | None) -> tuple[list[Read], dict[str, int]]:
+        """(the users who are asked, under the limits on length, how much these leave out by reason)."""
+        return self._fitted(self._chosen, counted_by(tokens))
 
-        Raises:
-            UserError: nobody is left under the limits on length.
-        """
-        if not self.reads(tokens):
-            fault = f"The limits on length leave nothing to ask of {self.card.name} ({left_out(self.dropped)})."
+    def _fitted(self, some: Sequence[User], size: Count) -> tuple[list[Read], dict[str, int]]:
+        dropped: Counter[str] = Counter()
+        fits = []
+        for user in some:
+            kept = self._short(user, size)
+            dropped["entry too long"] += len(user.entries) - len(kept)
+            if not kept or len(kept) < self.settings.least_kept * len(user.entries):
+                dropped["user with too many long entries"] += 1
+                continue
+            fit = self._read(user, _drawn(kept, max(self.settings.steps), f"{user.id} {self.seed}"), size)
+            dropped["query asked after fewer entries"] += sum(step != place for step, place in fit.places.items())
+            fits.append(fit)
+        return fits, dict(+dropped)
+
+    def _short(self, user: User, size: Count) -> list[Entry]:
+        """The entries that are not longer than one may be."""
+        most = self.settings.max_entry_tokens
+        return [entry for entry in user.entries if not most or size(entry.text) <= most]
+
+    def _read(self, user: User, drawn: Sequence[Entry], size: Count) -> Read:
+        settings, prompt, fit = self.settings, self.card.prompt, len(drawn)
+        if settings.max_tokens:
+            answer = max((size(prompt.delimiter + option) for option in user.options), default=settings.max_new_tokens)
+            room = settings.max_tokens - answer - size(self._prompt(user, user.input))
+            fit = bisect_right(list(accumulate(size(entry.text + prompt.joiner) for entry in drawn)), room)
+        places = {step: min(step, fit) for step in settings.steps}
+        return Read(user, drawn[: max(places.values())], places)
+
+    def _prompt(self, user: User, text: str) -> str:
+        """The query of a user about a text."""
+        return user.instruction + self.card.prompt.templates["query"].replace("{question}", text)
+
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """One episode a user (see `readers.Task`)."""
+        fits = self.fit(tokens)
+        if not fits:
+            fault = f"The limits on length leave nothing to ask of {self.card.name} ({reasons(self.dropped)})."
             raise UserError(fault, "Raise max_entry_tokens, or lower least_kept.")
-        for read_ in self.reads(tokens):
-            yield Episode(key=self._key(read_.user), steps=tuple(blanks_in_front(self._steps(read_))))
+        for one in fits:
+            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}"
+            steps = tuple(blanks_in_front(self._steps(one)))
+            yield Episode(key=key + (f"/seed{self.seed}" if self.mini else ""), steps=steps)
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the profile of another user, of a twin one who reads of other topics."""
         for (other, _), episode in zip(self._next(tokens), self.episodes(tokens), strict=True):
-            yield with_pieces(episode, [self._observe(entry) for entry in other.shown])
+            yield with_pieces(episode, map(self._observe, other.shown))
 
     def _next(self, tokens: Tokens | None) -> list[tuple[Read, bool]]:
-        return next_reads(self, self.reads(tokens), lambda some: self._fitted(some, tokens)[0])
+        """For each user the next who is told nothing of the own, or else the next; whether that is so.
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        pairs = list(zip(self._next(None), self.reads(None), strict=True))
+        A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
+        """
+        own: list[Read] = self.fit(tokens)
+        if self.mini:
+            sizes, seeds = {**self.arguments, "users": OTHERS}, islice(other_seeds(self.seed), WORLDS)
+            some = [user for seed in seeds for user in twin_users(self.card, self.split, seed, sizes)]
+            every = self._fitted(some, counted_by(tokens))[0]
+        else:
+            every = own
+        if len(every) < 1 + (every is own):
+            fault = f"{self.source} has no other user here: there is no other context."
+            raise UserError(fault, "Ask more users (a larger --limit, or none), or give a file with more.")
+        marked = [(read_, self._told(read_)) for read_ in every]
+        others = []
+        for place, read_ in enumerate(own):
+            start = (place + (every is own)) % len(every)
+            circle = (*marked[start:], *marked[:start])
+            (other, _), apart = first_apart(self._told(read_), circle, lambda one: one[1])
+            others.append((other, apart))
+        return others
+
+    def _told(self, read_: Read) -> set[str]:
+        """What two users must not share: topics of a twin, entries of files."""
+        texts = {entry.text for entry in read_.shown}
+        return categories_in([read_.user.input, *texts]) if self.mini else texts
+
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        pairs = list(zip(self._next(None), self.fit(None), strict=True))
         fewer = sum(len(other.shown) < len(own.shown) for (other, _), own in pairs)
         alike = sum(not apart for (_, apart), _ in pairs)
         notes = [f"{fewer} of the other profiles are shorter than the own"] if fewer else []
-        notes += [f"{alike} of the other profiles share entries or topics with the own"] if alike else []
-        return described(self.others(), notes)
+        return notes + ([f"{alike} of the other profiles share entries or topics with the own"] if alike else [])
 
-    def _key(self, user: User) -> str:
-        world = f"/seed{self.seed}" if self.mini else ""
-        return f"{self.card.name}/{self.settings.task}/{self.split}/{user.id}{world}"
-
-    def _steps(self, read_of_user: Read) -> Iterator[Step]:
-        for number in range(len(read_of_user.shown) + 1):
-            if number:
-                yield self._observe(read_of_user.shown[number - 1])
-            for step, place in sorted(read_of_user.places.items()):
-                if place == number:
-                    yield self._ask(read_of_user.user, step, f"{read_of_user.user.id}@{step}")
+    def _steps(self, one: Read) -> Iterator[Step]:
+        asks: dict[int, list[Ask]] = {}
+        for step, place in sorted(one.places.items()):
+            asks.setdefault(place, []).append(self._ask(one.user, step, f"{one.user.id}@{step}"))
+        return in_order([self._observe(entry) for entry in one.shown], asks)
 
     def _observe(self, entry: Entry) -> Observe:
         return Observe(text=entry.text, key=entry.id, joiner=self.card.prompt.joiner)
@@ -121,16 +190,14 @@ class Profiles(Bound[Settings]):
         """The query of a user, or the same about an entry."""
         prompt = self.card.prompt
         text, answer = (about.about, about.answer) if about else (user.input, user.output)
+        want: Want = prompt.generated((answer,), self.settings.max_new_tokens)
+        if user.options:
+            options = tuple(prompt.delimiter + option for option in user.options)
+            want = Choose(options=options, gold=user.options.index(answer), delimiter=prompt.delimiter)
         return Ask(
-            prompt=prompt_of(user, prompt.templates["query"], text),
+            prompt=self._prompt(user, text or user.input),
             key=key,
-            want=Choose(
-                options=tuple(prompt.delimiter + option for option in user.options),
-                gold=user.options.index(answer),
-                delimiter=prompt.delimiter,
-            )
-            if user.options
-            else prompt.generated((answer,), self.settings.max_new_tokens),
+            want=want,
             question=text,
             joiner=JOINER,
             subtask=self.settings.task,
@@ -144,7 +211,7 @@ class Profiles(Bound[Settings]):
         """
         for number in count():
             user = self._fresh(training) if self.mini else training.draws.choice(self.users)
-            entries, held_out = training.split(short(user, self.settings, estimate))
+            entries, held_out = training.split(self._short(user, estimate))
             asks = [self._ask(user, len(entries), f"{user.id}@{number}.0")]
             others = [one for one in held_out if one.about and one.answer in (user.options or [one.answer])]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
@@ -153,8 +220,7 @@ class Profiles(Bound[Settings]):
 
     def _fresh(self, training: Training) -> User:
         arguments = {**self.arguments, "users": 1, "entries": training.documents + training.questions}
-        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
-        return twin_users(self.card, self.part, place, arguments)[0]
+        return twin_users(self.card, self.split, training.draws.getrandbits(48), arguments)[0]
 
     def counts(self) -> dict[str, Json]:
         """Users there are, and what is read and asked of those who are asked."""
@@ -168,9 +234,13 @@ class Profiles(Bound[Settings]):
                 yield from (entry.id, entry.text)
 
 
-def left_out(counts: Mapping[str, int]) -> str:
-    """Counts by reason, in words."""
-    return ", ".join(f"{reason}: {number:,}" for reason, number in counts.items())
+def _drawn(entries: Sequence[Entry], wanted: int, name: str) -> list[Entry]:
+    """So many of them, fewer the first of more; repeats have ids of their own."""
+    source = random.Random(f"profile {name}")
+    if wanted <= len(entries):
+        return source.sample(entries, len(entries))[:wanted]
+    seen: Counter[str] = Counter()
+    return [replace(entry, id=told_apart(entry.id, seen)) for entry in source.choices(entries, k=wanted)]
 
 
 def read(card: Card, request: Request) -> Profiles:
@@ -178,19 +248,16 @@ def read(card: Card, request: Request) -> Profiles:
     settings, arguments = resolve(card, request, Settings)
     if settings.task not in card.profiles:
         raise UnknownName(f"sub-task of {card.name}", settings.task, list(card.profiles))
-    part, least = card.profiles[settings.task], len(set(settings.steps))
-    for name in part.metrics if not part.options else ():
-        text_metric(name)
-    if request.limit is not None and request.limit < least:
-        fault = f"A limit of {request.limit} questions is less than one user at each of {least} steps."
-        raise UserError(fault, f"Give --limit {least} or more.")
+    part = card.profiles[settings.task]
+    check_judges(card.name, map(metric, part.metrics), "choose" if part.options else "generate")
+    check_limit(request.limit, len(set(settings.steps)), "user")
     notes: tuple[str, ...] = ()
     dropped: dict[str, int] = {}
     if request.source == "mini":
         if settings.task != next(iter(card.profiles)):
             fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
             raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
-        users_read = twin_users(card, part, (card.splits[request.split].twin, request.seed), arguments)
+        users_read = twin_users(card, request.split, request.seed, arguments)
         source = "mini"
     else:
         users_read, dropped, held = users(card, part, request)

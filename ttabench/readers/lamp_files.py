@@ -10,24 +10,19 @@ users(card, part, request)    ([User(id="200", input="A council bans sleep.", ou
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.choice_shapes import text_of
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import rows, stem
-from ttabench.readers.generators import generated
+from ttabench.readers.formats import RawRow, malformed, rows, stem, text_of
 from ttabench.readers.layouts import find
-from ttabench.readers.raw import RawRow, malformed
-from ttabench.readers.sources import Request, Table, table
+from ttabench.readers.sources import Request, Table, generated, table, twin_rows
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_QUESTIONS, _OUTPUTS = "questions", "outputs"
-_ANOTHER = "it may be of another sub-task (--task-set task=NAME)"
+_ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
 _TENTH = 10
 """One row of so many of the published training rows validates."""
 
@@ -58,38 +53,24 @@ class User:
     entries: tuple[Entry, ...]
 
 
-def twin_users(card: Card, part: Profile, place: tuple[str, int], arguments: Mapping[str, Scalar]) -> list[User]:
-    """Users of the miniature world; `place` is its split there and its seed.
-
-    Raises:
-        UserError: the generator refuses its arguments, or they leave no users.
-    """
-    split, seed = place
-    questions, outputs = generated(card, tuple, split=split, seed=seed, **arguments)
-    if not questions:
-        raise UserError(f"The twin of {card.name} gives no users with {dict(arguments)}.", "Change --task-set.")
-    asked, golds = (
-        [RawRow(f"mini {name} row {i}", row) for i, row in enumerate(content)]
-        for name, content in ((_QUESTIONS, questions), (_OUTPUTS, outputs["golds"]))
-    )
-    return _users(part, asked, _answers(golds), f"the twin of {card.name}")[0]
+def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
+    """Users of the miniature world that stands for a split, of the first sub-task."""
+    questions, outputs = generated(card, tuple, split=card.splits[split].twin, seed=seed, **arguments)
+    asked = twin_rows(card, questions, arguments)
+    golds = twin_rows(card, outputs["golds"], arguments)
+    return _users(next(iter(card.profiles.values())), asked.rows, golds.rows, asked.where)[0]
 
 
 def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict[str, int], Table]:
-    """(users in file order, how many rows were dropped by reason, the table of their questions).
-
-    Raises:
-        UserError: nothing is there, questions have no outputs beside them, or a row cannot be read.
-    """
+    """(users in file order, how many rows were dropped by reason, the table of their questions)."""
     folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
     source = card.source.model_copy(update={"folders": folders})
-    raw_rows = table(card.model_copy(update={"source": source}), request)
-    golds = _answers(rows(_beside(Path(raw_rows.where), card)))
-    kept = [row for number, row in enumerate(raw_rows.rows) if _belongs(request.split, number)]
+    held = table(card.model_copy(update={"source": source}), request)
+    golds = rows(_beside(Path(held.where), card))
+    kept = [row for number, row in enumerate(held.rows) if _belongs(request.split, number)]
     if not kept:
-        raise UserError(f"{raw_rows.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
-    made, dropped = _users(part, kept, golds, raw_rows.where)
-    return made, dropped, raw_rows
+        raise UserError(f"{held.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
+    return *_users(part, kept, golds, held.where), held
 
 
 def _belongs(split: str, number: int) -> bool:
@@ -99,62 +80,53 @@ def _belongs(split: str, number: int) -> bool:
 
 def _beside(questions: Path, card: Card) -> Path:
     """The file of right answers."""
-    name = stem(questions)
-    wanted = name.replace(_QUESTIONS, _OUTPUTS)
+    wanted = stem(questions).replace("questions", "outputs")
     split = card.splits["test"].model_copy(update={"files": (wanted,)})
-    files = find(split, [questions.parent]) if wanted != name else None
+    files = find(split, [questions.parent]) if wanted != stem(questions) else None
     if files is None:
         hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
         raise UserError(f"{questions} has no right answers beside it ({wanted}.json).", hint)
     return files.paths[0]
 
 
-def _answers(golds: Sequence[RawRow] | Iterator[RawRow]) -> dict[str, tuple[str, str]]:
-    """(place, right answer) by the id of the query."""
-    answers: dict[str, tuple[str, str]] = {}
-    for place, values in golds:
-        key = _id(place, values)
-        if key in answers:
-            raise malformed(place, f"the id {brief(key)} stands twice")
-        answers[key] = place, _cell(place, values, "output")
-    return answers
+def _by_id(raw_rows: Iterable[RawRow]) -> dict[str, RawRow]:
+    by_id: dict[str, RawRow] = {}
+    for row in raw_rows:
+        key = _cell(row, "id")
+        if not key or key in by_id:
+            raise malformed(row.place, f"the id {brief(key)} stands twice" if key else "its id is empty")
+        by_id[key] = row
+    return by_id
 
 
 def _users(
-    part: Profile, asked: Sequence[RawRow], golds: Mapping[str, tuple[str, str]], where: str
+    part: Profile, asked: Sequence[RawRow], golds: Iterable[RawRow], where: str
 ) -> tuple[list[User], dict[str, int]]:
-    dropped: Counter[str] = Counter()
-    made: dict[str, User] = {}
-    for raw in asked:
-        key = _id(raw.place, raw.values)
-        if key in made:
-            raise malformed(raw.place, f"the id {brief(key)} stands twice")
-        if key not in golds:
-            raise malformed(raw.place, f"the id {brief(key)} has no right answer in the file of outputs")
-        made[key] = _user(part, raw, key, golds[key])
-    if not any(user.entries for user in made.values()):
+    answers, made = _by_id(golds), []
+    for key, row in _by_id(asked).items():
+        if key not in answers:
+            raise malformed(row.place, f"the id {brief(key)} has no right answer in the file of outputs")
+        made.append(_user(part, row, key, answers[key]))
+    if not any(user.entries for user in made):
         raise UserError(f"{where}: no user has a profile.", "Give LaMP's own files.")
-    kept = [user for user in made.values() if user.entries and user.input and user.output]
-    dropped["user without a profile, query or answer"] = len(made) - len(kept)
-    return kept, {reason: count for reason, count in dropped.items() if count}
+    kept = [user for user in made if user.entries and user.input and user.output]
+    unused = len(made) - len(kept)
+    return kept, {"user without a profile, query or answer": unused} if unused else {}
 
 
-def _user(part: Profile, raw: RawRow, key: str, gold: tuple[str, str]) -> User:
-    place, output = gold
-    asked = _cell(raw.place, raw.values, "input")
+def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
+    asked, output = _cell(raw, "input"), _cell(gold, "output")
     head, marker, given = asked.partition(part.marker)
     if not marker:
-        raise malformed(raw.place, f"input {brief(asked)} does not hold {part.marker!r}: {_ANOTHER}")
+        raise UserError(f"{raw.place}: input {brief(asked)} does not hold {part.marker!r}.", _ANOTHER)
     options = _options(part, raw)
     if options and output not in options:
-        raise malformed(place, f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
+        raise malformed(gold.place, f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
     profile = raw.values.get("profile")
     if not isinstance(profile, list):
         raise malformed(raw.place, f"profile is {brief(profile)}, no list")
-    entries = [_entry(part, f"{raw.place} profile[{i}]", raw_entry, i) for i, raw_entry in enumerate(profile)]
-    user = User(
-        id=key, instruction=head + marker, input=given.strip(), output=output, options=options, entries=tuple(entries)
-    )
+    entries = [_entry(part, f"{raw.place} profile[{i}]", values, i) for i, values in enumerate(profile)]
+    user = User(id=key, instruction=head + marker, input=given.strip(), output=output, options=options, entries=())
     return replace(user, entries=tuple(entry for entry in entries if not _told(entry, user)))
 
 
@@ -176,26 +148,13 @@ def _told(entry: Entry, user: User) -> bool:
 def _entry(part: Profile, place: str, values: object, number: int) -> Entry:
     if not isinstance(values, dict):
         raise malformed(place, f"an entry was expected, not {brief(values)}")
-
-    def value(match: re.Match[str]) -> str:
-        return _cell(place, values, match[1])
-
-    text = _FIELD.sub(value, part.entry)
-    about, answer = (_cell(place, values, name) if name else "" for name in (part.text, part.output))
-    return Entry(id=_id(place, values) if "id" in values else str(number), text=text, about=about, answer=answer)
+    raw = RawRow(place, values)
+    text = _FIELD.sub(lambda match: _cell(raw, match[1]), part.entry)
+    about, answer = (_cell(raw, name) if name else "" for name in (part.text, part.output))
+    return Entry(id=_cell(raw, "id") if "id" in values else str(number), text=text, about=about, answer=answer)
 
 
-def _cell(place: str, values: Mapping[str, object], name: str) -> str:
+def _cell(raw: RawRow, name: str) -> str:
     """A cell as text without blanks around it; scores may be numbers."""
-    if name not in values:
-        have = brief(", ".join(map(str, values)), 160)
-        raise malformed(place, f"lacks {name!r}; it has {have}: {_ANOTHER}")
-    cell = values[name]
-    return text_of(place, name, str(cell) if isinstance(cell, int) else cell).strip()
-
-
-def _id(place: str, values: Mapping[str, object]) -> str:
-    key = _cell(place, values, "id")
-    if not key:
-        raise malformed(place, "its id is empty")
-    return key
+    cell = raw.needed([name], _ANOTHER)
+    return text_of(raw.place, name, str(cell) if isinstance(cell, int) else cell).strip()

@@ -1,36 +1,119 @@
 """MetaICL's held-out tasks: 16 demonstrations are read one by one; after 1, 2, 4, 8 and 16 the same rows are asked.
 
-    config/hr_to_lr.json                      {"train": [...], "test": ["quarel", ...]}
-    data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "output": "...", "options": [...]}
-    data/quarel/quarel_16_100_test.jsonl
-
 One episode a task and one pass: the queries after t demonstrations stand at step t. The run's seed 0..4 stands for the
 published draws 100, 13, 21, 42 and 87 (the published order is kept: the first t rows of a draw are its demonstrations;
-test rows are the same for all). CCM's protocol (arXiv 2312.03414) chooses by mean log-likelihood over the tokens of an
-option (`acc_mean`); sums (`acc`) stand beside it. `pmi=true` adds what an option is worth without the input. Lengths,
-and the other protocol (`protocol=genadapter`), are in `readers.metaicl_protocol`.
+test rows are the same for all). Figures of the two published protocols cannot be compared:
+
+    protocol=ccm          "Input: {x} Output: {y}", options by mean log-likelihood (`acc_mean`; sums, `acc`, stand
+                          beside it), examples of at most 256 tokens, at most 1,024 in all: the last demonstrations are
+                          left out beside a query where they do not fit (arXiv 2312.03414, appendix D)
+    protocol=genadapter   "Input: {x}\\nOutput: {y}" and blank lines, ten greedy tokens compared in lower case, contexts
+                          of more than 4,096 tokens are not asked about (arXiv 2411.05877, Section 4.2)
+
+As in CCM's released code every query is measured beside the context apart: a long query is asked after fewer
+demonstrations than a short one. In one pass it is asked once as many were read as fit beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, count
+from typing import Literal, NamedTuple
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
-from ttabench.readers.base import Bound, Training, shares, spread
-from ttabench.readers.breaks import blanks_in_front
+from ttabench.mini.world import categories_in
+from ttabench.readers.base import (
+    Bound,
+    Training,
+    blanks_in_front,
+    check_limit,
+    first_apart,
+    in_order,
+    other_seeds,
+    shares,
+    spread,
+    with_pieces,
+)  # fmt: skip
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_demonstrations import next_rows, notes_of
-from ttabench.readers.description import described
-from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
-from ttabench.readers.metaicl_lengths import Fitted, fitted, short
-from ttabench.readers.metaicl_protocol import LAYOUTS, STOPS, Settings, names, with_metrics, with_protocol
-from ttabench.readers.protocol_options import resolve
+from ttabench.readers.demonstrations import remarks_on_rows
+from ttabench.readers.metaicl_files import MetaRow, MetaTask, names_in_list, twin_tasks, wanted_tasks
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request
-from ttabench.readers.tokens import Tokens, counted_by, estimate
+from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
+
+
+class Layout(NamedTuple):
+    """Words around input and output, without the answer."""
+
+    shown: str
+    asked: str
+    joiner: str
+
+
+_LINES = "Input: {input}\nOutput:"
+_INSTRUCTION = (
+    "## Instruction: Based on the demonstration above, provide a short and concise answer, without any explanation or "
+    "additional words.\n\n"
+)
+LAYOUTS = {
+    "ccm": Layout("Input: {input} Output:", "Input: {input} Output:", " "),
+    "genadapter": Layout(_LINES, _LINES, "\n\n"),
+    "genadapter_instruction": Layout(_LINES, _INSTRUCTION + _LINES, "\n\n"),  # of Llama 2, Figure 7
+}
+STOPS = ("\n\n", "Input:")
+"""Where the next demonstration would begin, in every layout: a base model goes on to write one."""
+GENERATED = ("em_lower", "em", "em_prefix", "rougeL")
+"""Metrics of answers that are written, accuracy first."""
+PROTOCOLS: Mapping[str, Mapping[str, object]] = {
+    "ccm": {},
+    "genadapter": {
+        "layout": "genadapter", "answer": "generate", "max_new_tokens": 10, "max_example_tokens": 0,
+        "max_tokens": 4096, "too_long": "skip",
+    },
+}  # fmt: skip
+"""Settings of the card that a protocol changes; options of the user win."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of the reader `metaicl`, and what `--task-set` may change."""
+
+    protocol: Literal["ccm", "genadapter"] = "ccm"
+    """Sets the others as one of the papers has them."""
+    task: str = "all"
+    """Tasks, separated by commas; "all" for every test task of the configuration."""
+    steps: StepCounts = (1, 2, 4, 8, 16)
+    """Demonstrations after which the rows are asked."""
+    layout: Literal["ccm", "genadapter", "genadapter_instruction"] = "ccm"
+    """Words around input and output."""
+    answer: Literal["choose", "generate"] = "choose"
+    pmi: bool = False
+    """Also score options after the prompt without its input (doubles the queries' cost)."""
+    max_new_tokens: TokenCount = 10
+    max_example_tokens: TokenLimit = 256
+    """Demonstrations and queries that are longer, with their answer, are left out; 0 for no limit."""
+    max_tokens: TokenLimit = 1024
+    """Most tokens of the demonstrations with a query and its longest answer; 0 for no limit."""
+    too_long: Literal["cut", "skip"] = "cut"
+    """Past `max_tokens`: ask after as many demonstrations as fit, or do not ask."""
+    omit: str = ""
+    """Tasks left out, separated by commas."""
+    pmi_tasks: str = ""
+    """Tasks whose choice `acc_ccm` takes from `acc_pmi` and not from `acc_mean`."""
+    drop_last: bool = False
+    """Leave the last row of every task out."""
+
+
+class Fitted(NamedTuple):
+    """A task as it is run."""
+
+    shown: Sequence[MetaRow]
+    """Demonstrations in order, at most as many as were wanted."""
+    asked: Sequence[MetaRow]
+    places: Mapping[tuple[str, int], int]
+    """After how many demonstrations a row is asked, by its id and step; those that are not asked are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,78 +122,122 @@ class MetaIcl(Bound[Settings]):
 
     tasks: Sequence[MetaTask]
 
-    _left_out: dict[str, int] = field(init=False, default_factory=dict, compare=False)
+    def measured(self, tokens: Tokens | None) -> tuple[list[Fitted], dict[str, int]]:
+        """(demonstrations and queries under the limits of each task, what they leave out by task and reason)."""
+        size, dropped, fits = counted_by(tokens), dict[str, int](), []
+        for task in self.tasks:
+            fitted, counts = self._fitted(task, size)
+            fits.append(fitted)
+            dropped |= {f"{task.name}: {reason}": number for reason, number in counts.items() if number}
+        return fits, dropped
+
+    def _fitted(self, task: MetaTask, size: Count) -> tuple[Fitted, dict[str, int]]:
+        settings, wanted = self.settings, max(self.settings.steps)
+        own, asked = (self._short(rows, size) for rows in (task.shown[:wanted], task.asked))
+        if settings.drop_last:
+            asked = asked[:-1]
+        taken = {row.pair for row in (*own, *task.asked)}
+        spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
+        shown = [*own, *spare[: wanted - len(own)]]
+        sizes = list(accumulate(size(self._text(row) + self._layout.joiner) for row in shown))
+        fit = {row.id: self._room(row, sizes, size) for row in asked}
+        wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
+        past = {key for key, number in wished.items() if number > fit[key[0]]}
+        cut = settings.too_long == "cut"
+        places = {key: min(number, fit[key[0]]) for key, number in wished.items() if cut or key not in past}
+        read_ = max(places.values(), default=0)
+        return Fitted(shown[:read_], asked, places), {
+            "demonstration too long": len(task.shown[:wanted]) - len(own),
+            "query too long": len(task.asked) - len(asked) - settings.drop_last,
+            "last row": int(settings.drop_last),
+            "no other demonstration instead": wanted - len(shown),
+            "demonstration past max_tokens": len(shown) - read_,
+            "query asked after fewer demonstrations" if cut else "query past max_tokens": len(past),
+        }
+
+    def _short(self, rows: Iterable[MetaRow], size: Count) -> list[MetaRow]:
+        """The rows that are not longer than an example may be."""
+        most = self.settings.max_example_tokens
+        return [row for row in rows if not most or size(self._text(row)) <= most]
+
+    def _room(self, row: MetaRow, sizes: Sequence[int], size: Count) -> int:
+        """How many demonstrations, which take `sizes` tokens after each of them, fit beside a query and its answer."""
+        settings = self.settings
+        if not settings.max_tokens:
+            return len(sizes)
+        options = row.options or (row.output,)
+        answer = max(size(self.card.prompt.delimiter + option) for option in options)
+        answer = answer if settings.answer == "choose" else settings.max_new_tokens
+        return bisect_right(sizes, settings.max_tokens - answer - size(_filled(self._layout.asked, row)))
 
     @property
-    def dropped(self) -> Mapping[str, int]:
-        """Rows of the source that were not used, by task and reason.
+    def _layout(self) -> Layout:
+        return LAYOUTS[self.settings.layout]
 
-        By the tokens of the base model once it asked for the episodes; before, four characters count as a token.
-        """
-        self._fits(None)
-        return dict(self._left_out)
+    def _text(self, row: MetaRow) -> str:
+        return _filled(self._layout.shown, row) + self.card.prompt.delimiter + row.output
 
-    def _fits(self, tokens: Tokens | None) -> list[Fitted]:
-        count = counted_by(tokens)
-        fitted_tasks = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
-        if tokens is not None or not self._left_out:
-            self._left_out.clear()
-            for task, fits in zip(self.tasks, fitted_tasks, strict=True):
-                self._left_out.update({f"{task.name}: {reason}": count for reason, count in fits.dropped.items()})
-        return fitted_tasks
+    def _with_fits(self, tokens: Tokens | None) -> Iterator[tuple[Episode, MetaTask, Fitted]]:
+        """Every episode; `limit` counts every step of every row."""
+        rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
+        parts = zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True)
+        for task, fits, share in parts:
+            steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
+            if any(isinstance(step, Ask) for step in steps):
+                yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps), task, fits
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
-        for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
-            steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
-            if any(isinstance(step, Ask) for step in steps):
-                yield Episode(key=self._key(task), steps=steps)
+        return (episode for episode, _, _ in self._with_fits(tokens))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with demonstrations of another published draw, a twin's with those of another rule."""
-        fits_by_key = {self._key(task): (task, fits) for task, fits in zip(self.tasks, self._fits(tokens), strict=True)}
-        for episode in self.episodes(tokens):
-            rows, _ = next_rows(self, *fits_by_key[episode.key])
-            yield with_pieces(episode, [self._observe(row) for row in rows])
+        for episode, task, fits in self._with_fits(tokens):
+            yield with_pieces(episode, map(self._observe, self._next(task, fits)[0]))
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        pairs = zip(self.tasks, self._fits(None), strict=True)
-        rows_by_task = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
-        return described(self.others(), notes_of(rows_by_task, mini=self.mini))
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        pairs = zip(self.tasks, self.fit(None), strict=True)
+        found = {task.name: (len(fits.shown), *self._next(task, fits)) for task, fits in pairs}
+        return remarks_on_rows(found, mini=self.mini)
 
-    def _key(self, task: MetaTask) -> str:
-        return f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
-
-    def _shares(self) -> list[int | None]:
-        """How many rows of each task are asked: `limit` counts every step of every row."""
-        rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
-        return shares(rows, len(self.tasks))
+    def _next(self, task: MetaTask, fits: Fitted) -> tuple[Sequence[MetaRow], bool]:
+        """(at most as many rows as are shown, whether they follow another rule as far as is known)."""
+        if self.mini:
+            options = len(task.shown[0].options)
+            made = (other for seed in other_seeds(self.seed)
+                    for other in twin_tasks(self.card, self.split, seed, self.arguments))  # fmt: skip
+            alike = (other.shown for other in made if len(other.shown[0].options) == options)
+            rows, apart = first_apart(_categories((*task.shown, *task.asked)), alike, _categories)
+            return rows[: len(fits.shown)], apart
+        taken = {row.pair for row in (*fits.shown, *task.asked)}
+        fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken][: len(fits.shown)]
+        if fits.shown and not fresh:
+            fault = (
+                f"{self.source} has no other draw of {task.name} whose rows are not asked: there is no other context."
+            )
+            raise UserError(fault, "Give the folder with all published draws, and ask --split test.")
+        return fresh, False
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
-        asks: dict[int, list[Ask]] = {}
+        asks: dict[int, list[Ask]] = {len(fits.shown): []}
         for step in sorted(set(self.settings.steps)):
             for row in rows:
                 if (row.id, step) in fits.places:
                     asks.setdefault(fits.places[row.id, step], []).append(self._ask(row, step, f"{row.id}@{step}"))
-        for number in range(len(fits.shown) + 1):
-            if number:
-                yield self._observe(fits.shown[number - 1])
-            yield from asks.get(number, [])
+        return in_order([self._observe(row) for row in fits.shown], asks)
 
     def _observe(self, row: MetaRow) -> Observe:
-        layout = LAYOUTS[self.settings.layout]
-        question = layout.shown.replace("{input}", row.input)
-        text = f"{question}{self.card.prompt.delimiter}{row.output}"
-        return Observe(text=text, key=f"{row.task}/{row.id}", joiner=layout.joiner, turns=(question, row.output))
+        turns = (_filled(self._layout.shown, row), row.output)
+        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=self._layout.joiner, turns=turns)
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
         return Ask(
-            prompt=LAYOUTS[self.settings.layout].asked.replace("{input}", row.input),
+            prompt=_filled(self._layout.asked, row),
             key=key,
             want=self._want(row),
-            joiner=LAYOUTS[self.settings.layout].joiner,
+            joiner=self._layout.joiner,
             after_turns=True,
             subtask=row.task,
             at=At(step),
@@ -121,7 +248,7 @@ class MetaIcl(Bound[Settings]):
         if self.settings.answer == "generate":
             length = self.settings.max_new_tokens
             return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=length, stops=STOPS)
-        bare = self.settings.pmi or row.task in names(self.settings.pmi_tasks)
+        bare = self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
         return Choose(
             options=tuple(delimiter + option for option in row.options),
             gold=row.options.index(row.output),
@@ -135,7 +262,7 @@ class MetaIcl(Bound[Settings]):
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
         mini source draws a new rule for every episode.
         """
-        pools = [short(task.pool, self.settings, self.card.prompt.delimiter, estimate) for task in self.tasks]
+        pools = [self._short(task.pool, estimate) for task in self.tasks]
         for number in count():
             demonstrations, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
             asks = [self._ask(row, len(demonstrations), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
@@ -144,8 +271,8 @@ class MetaIcl(Bound[Settings]):
     def _fresh(self, training: Training) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
         """(demonstrations, rows to ask) of a rule of their own."""
         size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
-        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
-        (task,) = twin_tasks(self.card, place, {**self.arguments, **size})
+        seed = training.draws.getrandbits(48)
+        (task,) = twin_tasks(self.card, self.split, seed, {**self.arguments, **size})
         return task.shown, task.asked
 
     def counts(self) -> dict[str, Json]:
@@ -163,22 +290,39 @@ class MetaIcl(Bound[Settings]):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
+def _categories(rows: Sequence[MetaRow]) -> set[str]:
+    return categories_in(row.input for row in rows)
+
+
+def _filled(words: str, row: MetaRow) -> str:
+    return words.replace("{input}", row.input)
+
+
+def with_metrics(card: Card, settings: Settings) -> Card:
+    """The card with the metrics that the way of answering has."""
+    if settings.answer == "generate":
+        return card.model_copy(update={"metrics": GENERATED, "main_metric": "em_lower"})
+    if settings.pmi_tasks:
+        card = card.model_copy(update={"metrics": ("acc_ccm", *card.metrics), "main_metric": "acc_ccm"})
+    if settings.pmi:
+        card = card.model_copy(update={"metrics": (*card.metrics, "acc_pmi")})
+    return card
+
+
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
-    request = with_protocol(card, request)
+    chosen = request.options.get("protocol", card.protocol.get("protocol", "ccm"))
+    request = replace(request, options={**PROTOCOLS.get(str(chosen), {}), **request.options})
     settings, arguments = resolve(card, request, Settings)
-    least = len(set(settings.steps))
-    if request.limit is not None and request.limit < least:
-        fault = f"A limit of {request.limit} questions is less than one row at each of {least} steps."
-        raise UserError(fault, f"Give --limit {least} or more.")
+    check_limit(request.limit, len(set(settings.steps)), "row")
     lacking: Sequence[str] = ()
     if request.source == "mini":
-        tasks = twin_tasks(card, (card.splits[request.split].twin, request.seed), arguments, settings.task)
+        tasks = twin_tasks(card, request.split, request.seed, arguments, settings.task)
         source = "mini"
     else:
         tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
         source = f"folder:{request.source}"
-    kept = [task for task in tasks if task.name not in names(settings.omit)]
+    kept = [task for task in tasks if task.name not in names_in_list(settings.omit)]
     if not kept:
         raise UserError(f"omit={settings.omit} leaves no task of {card.name}.", "Omit fewer.")
     for task in kept:

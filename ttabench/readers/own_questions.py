@@ -7,16 +7,14 @@ Tables are those of `formats` (.jsonl, .json, .csv, .tsv, .parquet); their colum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import READABLE, readable, rows
+from ttabench.readers.formats import READABLE, RawRow, malformed, opened, readable, rows
 from ttabench.readers.qa_rows import answers_of
-from ttabench.readers.raw import RawRow, malformed, opened, proper
 
 CARD = "qa"
 """The task of one's own texts, questions and answers."""
@@ -41,15 +39,12 @@ def typed_questions(texts: Sequence[str]) -> list[OwnQuestion]:
 
 
 def own_questions(path: Path) -> list[OwnQuestion]:
-    """The questions of a file, in order.
-
-    Raises:
-        UserError: the file cannot be read, holds no question, or lacks a column of them; a row is malformed.
-    """
+    """The questions of a file, in order."""
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Check the path of --questions.")
     if path.name.endswith((LINES, f"{LINES}.gz")):
-        questions = list(_lines(path))
+        with opened(path) as (lines, at):
+            questions = [OwnQuestion(key=str(at.line), question=line.strip()) for line in lines if line.strip()]
     elif readable(path):
         columns = load_card(CARD).columns
         questions = [_question(row, number, columns) for number, row in enumerate(rows(path), start=1)]
@@ -61,26 +56,9 @@ def own_questions(path: Path) -> list[OwnQuestion]:
     return questions
 
 
-def _lines(path: Path) -> Iterator[OwnQuestion]:
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield OwnQuestion(
-                    key=str(number), question=proper(f"{path} line {number}", "the question", line.strip())
-                )
-
-
 def _question(row: RawRow, number: int, columns: Mapping[str, tuple[str, ...]]) -> OwnQuestion:
-    def cell(field: str) -> object:
-        return next((row.values[name] for name in columns[field] if name in row.values), None)
-
-    if not row.values.keys() & set(columns["question"]):
-        wanted = " or ".join(map(repr, columns["question"]))
-        has = brief(", ".join(map(str, row.values)), 160)
-        raise UserError(f"{row.place}: no column {wanted}; it has {has}.", "Rename the column of the questions.")
-    question = cell("question")
+    question = row.needed(columns["question"], "Rename the column of the questions.")
     if not isinstance(question, str) or not question.strip():
         raise malformed(row.place, "the question is empty or no text")
-    answers = sorted(answers_of(row.place, cell("answers")), key=len)
-    text = proper(row.place, "the question", question.strip())
-    return OwnQuestion(key=str(number), question=text, answers=tuple(answers))
+    answers = sorted(answers_of(row.place, row.cell(columns["answers"])), key=len)
+    return OwnQuestion(key=str(number), question=question.strip(), answers=tuple(answers))

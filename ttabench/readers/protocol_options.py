@@ -8,17 +8,21 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.plugins import offered
 from ttabench.core.sizes import tokens_in
-from ttabench.readers.cards import Card, Scalar, Twin
+from ttabench.core.types import Json
+from ttabench.readers import GROUP, READERS
+from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.faults import brief, first_fault
-from ttabench.readers.generators import arguments_of
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, arguments_of, generator_of
 
 
 def _count(value: object) -> object:
@@ -74,29 +78,29 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     """
     if request.limit is not None and request.limit < 1:
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
-    twin = _twin(card) if request.source == "mini" else None
+    twin = card.twin if request.source == "mini" else None
+    if request.source == "mini" and twin is None:
+        hint = "Give --source hub, or the path of the data."
+        raise UserError(f"The task {card.name} has no miniature twin.", hint)
     known = {key: hint for key, hint in arguments_of(card).items() if key not in model.model_fields} if twin else {}
     options = {key: value for key, value in request.options.items() if key not in known}
-    for key in options:
-        if key not in model.model_fields:
-            raise UnknownName(f"setting of task {card.name}", key, [*model.model_fields, *known])
+    if unknown := next((key for key in options if key not in model.model_fields), None):
+        raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
     settings = _validated(card, model, base, options)
     if settings.paper_quirks:
         settings = _validated(card, model, {**base, **card.quirks}, options)
-    arguments = _of_card(card, twin, known) if twin else {}
+    arguments: dict[str, Scalar] = {}
+    for key, value in (twin.arguments if twin else {}).items():
+        where = f"The task card {card.name}: twin.arguments.{key}"
+        if key not in known:
+            assert twin is not None
+            raise UserError(f"{where} is no argument of {twin.generator}.", f"Known: {', '.join(known)}.")
+        arguments[key] = _argument(where, value, known[key])
     for key, hint in known.items():
         if key in request.options:
             arguments[key] = _argument(f"--task-set {key} of {card.name}", request.options[key], hint)
     return settings, arguments
-
-
-def _of_card(card: Card, twin: Twin, known: Mapping[str, Any]) -> dict[str, Scalar]:
-    where = f"The task card {card.name}: twin.arguments"
-    for key in twin.arguments:
-        if key not in known:
-            raise UserError(f"{where}.{key} is no argument of {twin.generator}.", f"Known: {', '.join(known)}.")
-    return {key: _argument(f"{where}.{key}", value, known[key]) for key, value in twin.arguments.items()}
 
 
 def _validated(card: Card, model: type[S], base: Mapping[str, object], options: Mapping[str, object]) -> S:
@@ -105,14 +109,8 @@ def _validated(card: Card, model: type[S], base: Mapping[str, object], options: 
     except ValidationError as error:
         by_user = [str(fault["loc"][0]) for fault in error.errors() if fault["loc"] and fault["loc"][0] in options]
         where = f"--task-set of {card.name}" if by_user else f"protocol of the task card {card.name}"
-        what, hint = first_fault(error, where)
+        what, hint = first_fault(error, where, model)
         raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
-
-
-def _twin(card: Card) -> Twin:
-    if card.twin is None:
-        raise UserError(f"The task {card.name} has no miniature twin.", "Give --source hub, or the path of the data.")
-    return card.twin
 
 
 def _argument(where: str, value: object, hint: Any) -> Scalar:
@@ -122,3 +120,38 @@ def _argument(where: str, value: object, hint: Any) -> Scalar:
         kind = " or ".join(map(repr, get_args(hint))) or getattr(hint, "__name__", str(hint))
         raise UserError(f"{where} takes {kind}, got {brief(value)}.", "Give that.") from None
     return checked
+
+
+def defaults(card: Card, source: str) -> dict[str, Json]:
+    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values.
+
+    They are those of the reader, the model `Settings` of its module, and not those of the card: a card that is changed
+    asks for other settings. Options without a default, and all of a reader that has no such model, are left out.
+    """
+    settings = _settings_of(card.reader)
+    if settings is None:
+        return {}
+    values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
+    if source != "mini" or card.twin is None:
+        return values
+    parameters = inspect.signature(generator_of(card)).parameters
+    given = {name: parameters[name].default for name in arguments_of(card)}
+    return {name: value for name, value in given.items() if value is not inspect.Parameter.empty} | values
+
+
+def known_options(card: Card, source: str) -> list[str] | None:
+    """Names of the options of a task: of its protocol, and under `mini` of its generator; None where nobody knows."""
+    settings = _settings_of(card.reader)
+    if settings is None:
+        return None
+    return [*settings.model_fields, *(arguments_of(card) if source == "mini" and card.twin is not None else ())]
+
+
+def _settings_of(reader: str) -> type[BaseModel] | None:
+    """The model `Settings` of a reader's module, if it has one."""
+    if reader in READERS:
+        name = READERS[reader].partition(":")[0]
+    else:
+        name = getattr(offered(GROUP)[reader].load(), "__module__", "") if reader in offered(GROUP) else ""
+    settings = getattr(import_module(name) if name else None, "Settings", None)
+    return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None

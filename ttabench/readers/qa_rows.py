@@ -13,22 +13,26 @@ one that does not have the right shape is an error that names file and line.
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
+
+from pydantic import TypeAdapter, ValidationError
 
 from ttabench.core.errors import UserError
-from ttabench.readers.article_files import Paragraph
+from ttabench.readers.article_files import Paragraph, articles
+from ttabench.readers.base import fingerprint, reasons, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief
-from ttabench.readers.raw import RawRow, malformed, proper
-from ttabench.readers.sources import Table, articles
+from ttabench.readers.formats import RawRow, malformed, text_of
+from ttabench.readers.sources import Table
 
 MAX_LITERAL = 100_000
 """Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
+_MOMENT: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +59,8 @@ class QARow:
 
 
 def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow], dict[str, int]]:
-    """(usable rows in file order, dropped rows by reason).
-
-    Args:
-        capitalise: raise the first letter of every answer, as CaMeLS and MAC do for SQuAD and ArchivalQA.
-
-    Raises:
-        UserError: a needed column is missing, a cell has the wrong shape, or not one row is usable.
+    """(usable rows in file order, dropped rows by reason); `capitalise` raises the first letter of every answer, as
+    CaMeLS and MAC do for SQuAD and ArchivalQA.
     """
     texts = _companion(card, data)
     seen: Counter[str] = Counter()
@@ -74,13 +73,11 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
         if isinstance(row, str):
             dropped[row] += 1
             continue
-        seen[row.id] += 1
-        unique = row.id if seen[row.id] == 1 else f"{row.id}#{seen[row.id]}"
         answers = tuple(answer[:1].upper() + answer[1:] for answer in row.answers) if capitalise else row.answers
-        parsed.append(replace(row, id=unique, answers=answers))
+        parsed.append(replace(row, id=told_apart(row.id, seen), answers=answers))
     if not parsed:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
-        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons}).", "Give others.")
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+        raise UserError(fault, "Give others.")
     return parsed, dict(dropped)
 
 
@@ -93,95 +90,68 @@ def _of_years(row: QARow, years: tuple[int, int]) -> QARow | str:
     return row if within else f"its article is not of {first} to {last}"
 
 
-def _companion(card: Card, data: Table) -> Mapping[str, Paragraph] | None:
-    """Check the columns of the first row; texts by reference where the rows do not hold them."""
-    first = data.rows[0].values
-    for field in ("question", "answers"):
-        if not _names(card, field) & first.keys():
-            raise _lacks(card, data.where, field, first)
-    if _names(card, "text") & first.keys():
-        return None
-    if not _names(card, "text_key") & first.keys():
-        raise _lacks(card, data.where, "text", first)
-    names = card.columns.get("text_key", ())
-    keys = (next((row.values[name] for name in names if name in row.values), None) for row in data.rows)
-    return articles(card, data, (str(key).strip() for key in keys if isinstance(key, str | int)))
-
-
-def _names(card: Card, field: str) -> set[str]:
-    return set(card.columns.get(field, ()))
-
-
-def _lacks(card: Card, where: str, field: str, values: Mapping[str, object]) -> UserError:
-    wanted = " or ".join(repr(name) for name in card.columns[field])
+def _needed(card: Card, raw: RawRow, field: str) -> object:
     hint = f"Rename the column, or write a card with columns.{field}."
     if field == "text" and card.source.hub is None:
         hint += " Questions about other files: `ttabench ask --questions FILE --context TEXT`."
-    return UserError(f"{where} lacks the column {wanted}; it has {brief(', '.join(map(str, values)), 160)}.", hint)
+    return raw.needed(card.columns[field], hint)
+
+
+def _companion(card: Card, data: Table) -> Mapping[str, Paragraph] | None:
+    """Texts by reference where the rows do not hold them; the columns of the first row are looked at."""
+    first = RawRow(data.where, data.rows[0].values)
+    for field in ("question", "answers"):
+        _needed(card, first, field)
+    names = card.columns.get("text_key", ())
+    if first.values.keys().isdisjoint(names) or not first.values.keys().isdisjoint(card.columns["text"]):
+        _needed(card, first, "text")
+        return None
+    keys = (row.cell(names) for row in data.rows)
+    return articles(card, data, (str(key).strip() for key in keys if isinstance(key, str | int)))
 
 
 def _row(card: Card, raw: RawRow, texts: Mapping[str, Paragraph] | None) -> QARow | str:
     """The row, or the reason why it is dropped."""
-
-    def cell(field: str) -> object:
-        return next((raw.values[name] for name in card.columns.get(field, ()) if name in raw.values), None)
-
-    for field in ("question", "answers", *(("text",) if texts is None else ())):
-        if not _names(card, field) & raw.values.keys():
-            raise _lacks(card, raw.place, field, raw.values)
-    question = _text(raw.place, "question", cell("question")).strip()
-    answers = answers_of(raw.place, cell("answers"), card.source.answers)
+    place, cells = raw.place, {field: raw.cell(names) for field, names in card.columns.items()}
+    question = _text(place, "question", _needed(card, raw, "question")).strip()
+    answers = answers_of(place, _needed(card, raw, "answers"), card.source.answers)
     if texts is None:
-        held = Paragraph(_text(raw.place, "text", cell("text")))
+        held = Paragraph(_text(place, "text", _needed(card, raw, "text")))
     else:
-        held = texts.get(_label(raw.place, "text_key", cell("text_key")), Paragraph(""))
+        held = texts.get(_label(place, "text_key", cells.get("text_key")), Paragraph(""))
     text = held.text
     if not text.strip():
         return "no text" if texts is None else "no article"
-    if texts is not None and not _holds(card, raw, text):
+    words = raw.cell(card.source.articles.holds) if texts is not None and card.source.articles else None
+    if isinstance(words, str) and " ".join(words.split()) not in " ".join(text.split()):
         return "its paragraph does not hold the answer"
     if not question or not answers:
         return "no question" if not question else "no answer"
+    moment, position = cells.get("timestamp"), cells.get("position")
     return QARow(
-        id=_label(raw.place, "id", cell("id")) or fingerprint(text, question),
+        id=_label(place, "id", cells.get("id")) or fingerprint(text, question),
         text=text,
         question=question,
         answers=answers,
-        answers_additional=answers_of(raw.place, cell("answers_additional"), "single"),
-        timestamp=_timestamp(raw.place, held.day if cell("timestamp") in (None, "") else cell("timestamp")),
-        title=_label(raw.place, "title", cell("title")) or (held.article if "title" in card.columns else ""),
-        position=held.number if cell("position") is None else _position(raw.place, cell("position")),
+        answers_additional=answers_of(place, cells.get("answers_additional"), "single"),
+        timestamp=_timestamp(place, held.day if moment in (None, "") else moment),
+        title=_label(place, "title", cells.get("title")) or (held.article if "title" in card.columns else ""),
+        position=held.number if position is None else _position(place, position),
     )
 
 
-def _holds(card: Card, raw: RawRow, text: str) -> bool:
-    """Whether a paragraph has the words that the card says, blanks aside; where nothing is said it has."""
-    names = card.source.articles.holds if card.source.articles else ()
-    words = next((raw.values[name] for name in names if name in raw.values), None)
-    return not isinstance(words, str) or " ".join(words.split()) in " ".join(text.split())
-
-
 def _text(place: str, field: str, value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise malformed(place, f"{field} is {brief(value)}, no text")
-    return proper(place, field, value)
+    return "" if value is None else text_of(place, field, value)
 
 
 def _label(place: str, field: str, value: object) -> str:
     """An id or title: text, or a whole number."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return _text(place, field, value).strip()
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return _text(place, field, str(value) if number else value).strip()
 
 
 def answers_of(place: str, value: object, form: str | None = "single") -> tuple[str, ...]:
-    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples.
-
-    Raises:
-        UserError: they are no texts, or a literal that is none.
-    """
+    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
     if isinstance(value, str) and form == "literal" and value.strip():
         value = _literal(place, value)
     if isinstance(value, dict):
@@ -205,43 +175,30 @@ def _literal(place: str, text: str) -> object:
     if text.lstrip()[:1] not in ("{", "["):
         raise malformed(place, f"the answers are no Python dict or list: {brief(text)}")
     try:
-        return ast.literal_eval(text.strip())
+        value = ast.literal_eval(text.strip())
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise malformed(place, f"the answers are no Python literal: {brief(text)}") from None
+    return value
 
 
 def _timestamp(place: str, value: object) -> float | None:
     """Seconds since 1970 UTC from a number of seconds or an ISO date (taken as UTC where it names no zone)."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if isinstance(value, str):
+        value = value.strip()
+    if value in (None, "") or str(value).lower() == "nan":
         return None
     try:
-        if isinstance(value, str):
-            try:
-                seconds = float(value)
-            except ValueError:
-                value = datetime.fromisoformat(value.strip())
-        if isinstance(value, date):
-            moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        elif isinstance(value, int | float):
-            seconds = float(value)
-        elif not isinstance(value, str):
-            raise ValueError
-    except (ValueError, OverflowError):
+        moment = _MOMENT.validate_python(value)
+    except ValidationError:
         raise malformed(place, f"timestamp {brief(value)} is neither seconds nor an ISO date") from None
-    if math.isnan(seconds):
-        return None
-    if math.isinf(seconds):
-        raise malformed(place, f"timestamp {brief(value)} is not finite")
-    return seconds
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _position(place: str, value: object) -> int | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if isinstance(value, str) and not value.strip():
         return None
     try:
-        if not isinstance(value, str | int | float):
-            raise ValueError
-        return int(float(value))
-    except (ValueError, OverflowError):
+        return math.trunc(float(value))  # type: ignore[arg-type]  # what is no number raises
+    except (ValueError, TypeError, OverflowError):
         raise malformed(place, f"paragraph number {brief(value)} is no number") from None

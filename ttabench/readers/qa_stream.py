@@ -2,40 +2,91 @@
 
 Protocols (`kind`):
     stream     Observe every document, then Ask every question about them (CaMeLS arXiv 2305.15076, MAC 2403.04317).
-    grouped    Documents in groups of equal number, as many as the total of tokens needs at `group_tokens` each; one
-               episode a group (Generative Adapter, arXiv 2411.05877).
+    grouped    Documents in groups of equal number, as many as the total of tokens needs at `group_tokens` each, or of
+               `group_documents`; one episode a group (Generative Adapter, arXiv 2411.05877).
     retention  Observe `probe` documents and Ask about them, then ask the same again after every `every` further
                documents (Figure 3 of MAC); the column `step` of the results tells the passes apart.
 
     Episode("streamingqa/test/seed0", [Observe(doc 1), ..., Observe(doc K), Ask(question 1), ..., Ask(question N)])
+
+With one seed, fewer documents are the first of more documents, so a curve over their number nests.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, spread
-from ttabench.readers.breaks import blanks_in_front
+from ttabench.mini.world import names_in
+from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread, with_pieces
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.control_documents import next_documents, titles_of, unread
-from ttabench.readers.description import described
-from ttabench.readers.protocol_options import resolve
-from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.metrics import empty_golds, text_metric
+from ttabench.stats.metrics import check_judges, empty_golds, metric
+from ttabench.stats.varying import Varying
 
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    kind: Literal["stream", "grouped", "retention"] = "stream"
+    documents: Annotated[int | None, Field(gt=0), BeforeValidator(lambda value: None if value == "all" else value)] = (
+        1665
+    )
+    """How many documents (rows, with downsample=rows) are read; "all" for every one."""
+    articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
+    """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
+    order: Literal["random", "chronological", "titles", "file"] = "random"
+    """titles: titles in random order, the paragraphs under a title in theirs."""
+    downsample: Literal["contexts", "rows"] = "contexts"
+    """contexts: that many texts with all their questions (CaMeLS); rows: that many questions with their texts (MAC)."""
+    dedupe: bool = True
+    """Observe a text once however many questions it has; false observes it once a question, as released code does."""
+    capitalise: bool = False
+    """Raise the first letter of answers."""
+    prompt: str = "bare"
+    """Name of a question template of the card."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples of the card in front of every question, in the words of its template."""
+    max_new_tokens: TokenCount = 16
+    window: bool = False
+    """The documents stand in the window in front of every question, whatever the method is: none adapts to them."""
+    group_tokens: TokenCount = 1024
+    """Grouped: tokens a group holds, on average."""
+    group_documents: Annotated[int | None, Field(gt=0)] = None
+    """Grouped: documents of a group, in place of `group_tokens`; the last group has what is left."""
+    probe: Annotated[int, Field(gt=0)] = 200
+    """Retention: the first documents, whose questions are asked again and again."""
+    every: Annotated[int, Field(gt=0)] = 200
+    """Retention: documents between two passes over the questions."""
+    document_tokens: TokenCount = 512
+    """The papers' limit for whoever reads a document; texts are passed on whole."""
+    question_tokens: TokenCount = 128
+    answer_tokens: TokenCount = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A text to observe and the questions about it."""
+
+    key: str
+    text: str
+    rows: tuple[QARow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +94,11 @@ class QAStream(Bound[Settings]):
     """A `readers.Task` over question-answering rows."""
 
     rows: Sequence[QARow]
+
+    @property
+    def unit(self) -> Varying:
+        """See `Bound.unit`; groups of `group_tokens` may be one or two, so there it stays the document."""
+        return "group" if self.settings.group_documents else self.card.unit
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -58,12 +114,9 @@ class QAStream(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        sentences = []
         empty = empty_golds(self._ask(row, "", 0) for row in self.asked)
-        if empty:
-            sentences.append(
-                f"{empty} target answers are empty after normalisation: em_prefix counts them right always"
-            )
+        fault = f"{empty} target answers are empty after normalisation: em_prefix counts them right always"
+        sentences = [fault] if empty else []
         wanted, read_ = self.settings.documents, len(self.documents)
         if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
             typed = "documents" in self.request.options
@@ -92,34 +145,49 @@ class QAStream(Bound[Settings]):
 
     @cached_property
     def unread(self) -> list[Document]:
-        """Documents that are not read, in the same order."""
-        return unread(self, self.rows, self.documents)
+        """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
+        everything = self.settings.model_copy(update={"documents": None})
+        if not self.mini:
+            own = {document.text for document in self.documents}
+            return [one for one in arrange(self.rows, everything, self.seed) if one.text not in own]
+        names = {name for document in self.documents for name in names_in(document.text)}
+        rows = self._written(next(other_seeds(self.seed)), 2 * len(self.documents))
+        return [one for one in arrange(rows, everything, self.seed) if names.isdisjoint(names_in(one.text))]
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with as many of the documents that come next in the same order (see `readers.Task`)."""
         for episode, group in self._with_documents(tokens):
-            yield with_pieces(episode, [self._observe(document) for document in self._next(group)])
+            yield with_pieces(episode, map(self._observe, self._next(group)))
 
     def _next(self, group: Sequence[Document]) -> list[Document]:
-        place = self.documents.index(group[0])
-        behind = [*self.documents[place + len(group) :], *self.documents[:place], *self.unread]
-        return next_documents(group, behind, self.source)
+        """At most as many documents as the group has, none of its texts; none of its articles, if there are others."""
+        place, texts = self.documents.index(group[0]), {document.text for document in group}
+        behind = (*self.documents[place + len(group) :], *self.documents[:place], *self.unread)
+        fresh = [document for document in behind if document.text not in texts]
+        documents = ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
+        if not documents:
+            fault = f"{self.source} has no documents besides the {len(group)} that are read: there is no other context."
+            raise UserError(fault, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
+        return documents
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
         pairs = [(self._next(group), group) for _, group in self._with_documents(None)]
         counts = {(len(other), len(group)) for other, group in pairs}
         sentences = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
         if any(titles_of(other) & titles_of(group) for other, group in pairs):
             sentences.append("the other context has documents of the own articles: there are no others")
-        return described(self.others(), sentences)
+        return sentences
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
-        texts = (document.text for document in self.documents)
-        length = sum(len(tokens.encode(text)) if tokens else len(text) / CHARACTERS_A_TOKEN for text in texts)
         total = len(self.documents)
-        groups = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
-        bounds = [number * total // groups for number in range(groups + 1)]
+        if size := self.settings.group_documents:
+            bounds = [*range(0, total, size), total]
+        else:
+            texts = (document.text for document in self.documents)
+            length = sum(len(tokens.encode(text)) if tokens else len(text) / CHARACTERS_A_TOKEN for text in texts)
+            groups = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
+            bounds = [number * total // groups for number in range(groups + 1)]
         return [self.documents[first:last] for first, last in pairwise(bounds)]
 
     def _retention(self) -> Iterator[Step]:
@@ -172,7 +240,7 @@ class QAStream(Bound[Settings]):
         queue: list[Document] = []
         for number in count():
             if self.mini:
-                queue = self._fresh(training.draws.getrandbits(48), size)
+                queue = documents_of(self._written(training.draws.getrandbits(48), size), True)
             elif len(queue) < size:
                 queue = training.draws.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
@@ -183,10 +251,10 @@ class QAStream(Bound[Settings]):
             ]
             yield self.split, self._told(drawn, asks)
 
-    def _fresh(self, seed: int, documents: int) -> list[Document]:
+    def _written(self, seed: int, documents: int) -> list[QARow]:
+        """Rows of the miniature world."""
         data = twin_table(self.card, self.split, seed, documents, self.arguments)
-        rows, _ = parse(self.card, data, self.settings.capitalise)
-        return documents_of(rows, True)
+        return parse(self.card, data, self.settings.capitalise)[0]
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
@@ -199,12 +267,84 @@ class QAStream(Bound[Settings]):
             yield from (row.id, row.question, *row.answers, *row.answers_additional)
 
 
+def titles_of(documents: Iterable[Document]) -> set[str]:
+    """The articles that documents come from, as far as rows have titles."""
+    return {row.title for document in documents for row in document.rows if row.title}
+
+
+def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
+    """The rows whose title is among the wanted ones, see `Settings.articles`."""
+    if not wanted:
+        return list(rows)
+    untitled = next((row.id for row in rows if not row.title), None)
+    if untitled is not None:
+        raise UserError(f"articles={wanted} needs titles: question {untitled} has none.", "Leave articles out.")
+    titles = list(dict.fromkeys(row.title for row in rows))
+    first, last = map(int, wanted.split(":"))
+    kept = set(titles[first:last])
+    if not kept:
+        raise UserError(f"articles={wanted} leaves none of {len(titles)} titles.", "Give first:last, counted from 0.")
+    return [row for row in rows if row.title in kept]
+
+
+def arrange(rows: Sequence[QARow], settings: Settings, seed: int) -> list[Document]:
+    """The documents to read, in reading order, each with its questions in file order."""
+    by_rows = settings.downsample == "rows"
+    units = _ordered(documents_of(rows, settings.dedupe and not by_rows), settings.order, random.Random(seed))
+    kept = units[: settings.documents]
+    if by_rows and settings.dedupe:
+        return documents_of([row for unit in kept for row in unit.rows], True)
+    return kept
+
+
+def documents_of(rows: Sequence[QARow], dedupe: bool) -> list[Document]:
+    """One document a text (`dedupe`) or a row, by first appearance; keys are hashes of the text, repeats end in #2."""
+    by_text: dict[str, list[QARow]] = {}
+    for row in rows:
+        by_text.setdefault(row.text, []).append(row)
+    if dedupe:
+        return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
+    keys: dict[str, str] = {}
+    for text, same in by_text.items():
+        plain = fingerprint(text)
+        keys.update({row.id: plain if number == 1 else f"{plain}#{number}" for number, row in enumerate(same, 1)})
+    return [Document(key=keys[row.id], text=row.text, rows=(row,)) for row in rows]
+
+
+def _ordered(units: list[Document], order: str, source: random.Random) -> list[Document]:
+    if order == "random":
+        return source.sample(units, len(units))
+    if order == "chronological":
+        return sorted(units, key=_moment)
+    if order == "titles":
+        titles: dict[str, list[Document]] = {}
+        for unit in units:
+            if not unit.rows[0].title:
+                raise UserError(f"order=titles needs titles: question {unit.rows[0].id} has none.", "Use order=random.")
+            titles.setdefault(unit.rows[0].title, []).append(unit)
+        shuffled = source.sample(list(titles), len(titles))
+        return [unit for title in shuffled for unit in sorted(titles[title], key=_paragraph)]
+    return units
+
+
+def _moment(unit: Document) -> float:
+    moments = [row.timestamp for row in unit.rows if row.timestamp is not None]
+    if not moments:
+        raise UserError(f"order=chronological needs dates: question {unit.rows[0].id} has none.", "Use order=random.")
+    return min(moments)
+
+
+def _paragraph(unit: Document) -> int:
+    return unit.rows[0].position or 0
+
+
 def read(card: Card, request: Request) -> QAStream:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    for name in card.metrics:
-        text_metric(name)
+    check_judges(card.name, map(metric, card.metrics), "generate")
     card.prompt.check(card.name, settings.prompt, settings.examples)
+    if settings.group_documents and settings.kind != "grouped":
+        raise UserError(f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped.")
     if settings.window and settings.kind == "retention":
         raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
     if request.source == "mini":

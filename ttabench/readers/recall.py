@@ -6,28 +6,35 @@
 A query at distance 1,024 asks what was told last between 513 and 1,024 tokens ago. Its answer is chosen among the
 values that its relation takes. Pieces end with a line; a question stands behind an empty one, and `ask=statement`
 begins the sentence that the answer ends in place of the question.
+
+Rows are of any table, of the hub or of the miniature world. `told` is the number of characters up to the end of what
+tells the fact; a fact that is told several times stands there as often:
+
+    {"title": "A book", "text": "So Ada Voss lives in Selby. It rained.\\n",
+     "facts": [{"key": "Ada Voss/home", "told": 27, "question": "Where does Ada Voss live?",
+                "begins": "So the home of Ada Voss is in", "options": ["Selby", "Yarm"], "answer": "Selby"}]}
 """
 
 from __future__ import annotations
 
+import json
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, shares, spread
+from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, spread, with_pieces
 from ttabench.readers.book_pieces import CutText
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import with_pieces
-from ttabench.readers.description import fingerprint
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import RawRow, malformed
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.recall_rows import Fact, Story, of_rows, stories
-from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import Tokens
 
 _STORIES_OF_A_TWIN = 8
@@ -53,6 +60,61 @@ class Settings(ProtocolSettings):
     """Tokens of a training sequence."""
 
 
+class Fact(BaseModel):
+    """One telling of a fact."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    key: str
+    """The same wherever the same fact is told."""
+    told: int = Field(gt=0)
+    """Characters of the text up to the end of what tells it."""
+    question: str
+    begins: str = ""
+    """The beginning of a sentence that the answer ends."""
+    options: tuple[str, ...] = Field(min_length=2)
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """A text and the facts it tells, in the order of the text."""
+
+    id: str
+    text: str
+    facts: tuple[Fact, ...]
+
+
+_FACTS = TypeAdapter(list[Fact])
+
+
+def stories_of(card: Card, rows: Sequence[RawRow]) -> list[Story]:
+    """The texts of these rows; those of one title are told apart by their number."""
+    made: list[Story] = []
+    for number, row in enumerate(rows):
+        text, title = row.cell(card.columns["text"]), row.cell(card.columns.get("title", ())) or ""
+        if not isinstance(text, str) or not text.strip():
+            raise malformed(row.place, f"its text is {brief(text)}, and not a text to read")
+        facts = _facts(row, row.cell(card.columns["facts"]))
+        for fact in facts:
+            if fact.told > len(text):
+                raise malformed(row.place, f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
+            if fact.answer not in fact.options:
+                raise malformed(row.place, f"{fact.key!r}: its answer {brief(fact.answer)} is none of its options")
+        ordered = tuple(sorted(facts, key=lambda fact: fact.told))
+        made.append(Story(id=f"{number} {title}".strip(), text=text, facts=ordered))
+    return made
+
+
+def _facts(row: RawRow, given: object) -> list[Fact]:
+    try:  # by way of JSON, strict mode takes lists for tuples
+        return _FACTS.validate_json(json.dumps(given, default=str), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"])) or "facts"
+        raise malformed(row.place, f"facts: {where}: {fault['msg']}, not {brief(fault['input'])}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recall(Bound[Settings]):
     """A `readers.Task` over texts with facts, one episode a text."""
@@ -67,8 +129,7 @@ class Recall(Bound[Settings]):
             kept = {ask.key for ask in spread(asks, share)}
             steps = [step for step in own_steps if isinstance(step, Observe) or step.key in kept]
             if kept:
-                key = f"{self.card.name}/{self.split}/{story.id}" + (f"/seed{self.seed}" if self.mini else "")
-                yield Episode(key=key, steps=tuple(steps))
+                yield Episode(key=self.key(story.id), steps=tuple(steps))
 
     def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
@@ -117,11 +178,9 @@ class Recall(Bound[Settings]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the pieces of the next text, the last with those of the first (see `readers.Task`)."""
-        by_key = {f"{self.card.name}/{self.split}/{story.id}": story for story in self.stories}
+        by_key = {self.key(story.id): story for story in self.stories}
         for episode in self.episodes(tokens):
-            other = self._next(by_key[episode.key.removesuffix(f"/seed{self.seed}")])
-            steps = self._steps(other, self.settings.tokens, tokens)
-            yield with_pieces(episode, [step for step in steps if isinstance(step, Observe)])
+            yield with_pieces(episode, self._steps(self._next(by_key[episode.key]), self.settings.tokens, tokens))
 
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
@@ -129,11 +188,11 @@ class Recall(Bound[Settings]):
         if self.mini and len(others) == 1:
             others = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
         place = next(number for number, one in enumerate(others) if one.id == story.id)
-        for other in (*others[place + 1 :], *others[:place]):
-            if other.text != story.text:
-                return other
-        fault = f"The text {story.id} is the only one of {self.source} here: there is no other context."
-        raise UserError(fault, "Give --task-set books=2 or more, or a source with several texts.")
+        other = next((one for one in behind(others, place) if one.text != story.text), None)
+        if other is None:
+            fault = f"The text {story.id} is the only one of {self.source} here: there is no other context."
+            raise UserError(fault, "Give --task-set books=2 or more, or a source with several texts.")
+        return other
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
@@ -187,23 +246,22 @@ def _ends(cut: CutText, piece: int) -> list[int]:
 
 def _written(card: Card, split: str, seed: int, books: int, tokens: int) -> list[Story]:
     """Texts of the miniature world of at least about so many tokens."""
-    return of_rows(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
+    return stories_of(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
 
 
 def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    label = "mini"
-    notes: tuple[str, ...] = ()
+    label, notes = "mini", tuple[str, ...]()
     if request.source == "mini":
-        told_stories = _written(
-            card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens
-        )
+        books = settings.books or _STORIES_OF_A_TWIN
+        stories = _written(card, request.split, request.seed, books, settings.tokens)
     else:
-        told_stories, label, notes = stories(card, request)
-        if settings.books is not None and settings.books < len(told_stories):
-            chosen = sorted(random.Random(f"books {request.seed}").sample(range(len(told_stories)), settings.books))
-            told_stories = [told_stories[number] for number in chosen]
+        held = table(card, request)
+        stories, label, notes = stories_of(card, held.rows), held.label, held.notes
+        if settings.books is not None and settings.books < len(stories):
+            chosen = random.Random(f"books {request.seed}").sample(range(len(stories)), settings.books)
+            stories = [stories[number] for number in sorted(chosen)]
     made = Recall(
         card=card,
         request=request,
@@ -211,7 +269,7 @@ def read(card: Card, request: Request) -> Recall:
         arguments=arguments,
         source=label,
         data_notes=notes,
-        stories=tuple(told_stories),
+        stories=tuple(stories),
     )
     if not made.n_asks:
         fault = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."

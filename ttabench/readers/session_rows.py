@@ -1,4 +1,8 @@
-"""Conversations of several sessions between two speakers, and questions about them.
+"""Conversations of several sessions between two speakers, and questions about them: ParlAI's folders, or rows.
+
+    msc/msc_dialogue/session_5/test.txt           a JSON object a line, each with its `previous_dialogs`
+    msc/msc_personasummary/session_3/train.txt    one session a line: those of one `initial_data_id` belong together
+    msc_self_instruct.jsonl                       MSC-Self-Instruct: rows of session 5, each with a question
 
     {"previous_dialogs": [{"dialog": [{"text": "Hi."}, {"text": "Hello!"}], "time_back": "2 days ago"}, ...],
      "dialog": [{"text": "Back again?", "id": "Speaker 1"}, ...], "metadata": {"initial_data_id": "valid_0"},
@@ -10,16 +14,19 @@ one id with the same sessions are one conversation with several questions. Perso
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ttabench.core.errors import UserError
+from ttabench.readers.base import fingerprint, reasons, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief
-from ttabench.readers.raw import RawRow, malformed, proper
-from ttabench.readers.sources import Table
+from ttabench.readers.formats import RawRow, json_lines, malformed, text_of
+from ttabench.readers.layouts import serving, tops
+from ttabench.readers.sources import Request, Table, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +74,88 @@ def transcript(session: Iterable[Turn]) -> str:
     return "\n".join(turn.line for turn in session)
 
 
-def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Conversation], dict[str, int]]:
-    """(usable conversations in file order, dropped rows by reason).
+# --- files -----------------------------------------------------------------------------------------------------------
 
-    Args:
-        card: names the columns.
-        data: the rows.
-        asked: questions are needed.
 
-    Raises:
-        UserError: a column is missing, a cell has the wrong shape, or not one row is usable.
+def session_table(card: Card, request: Request, session: int | None) -> Table:
+    """The rows of a split from the hub, a file or a folder: of the conversations that have come to a session, by
+    default the last one there.
     """
-    first = data.rows[0].values
-    for field in ("dialog", *(("question",) if asked else ())):
-        if not set(card.columns[field]) & first.keys():
-            wanted = " or ".join(map(repr, card.columns[field]))
-            hint = "Score turns instead: --task-set ask=next." if field == "question" else "Give rows of sessions."
-            has = brief(", ".join(map(str, first)), 160)
-            raise UserError(f"{data.where} lacks the column {wanted}; it has {has}.", f"{hint} {card.source.how}")
+    path = Path(request.source)
+    numbered = {} if request.source == "hub" or not path.is_dir() else _sessions(card, request.split, path)
+    if session is not None and session not in numbered:
+        known = ", ".join(map(str, sorted(numbered))) or "none (session_1, session_2 ...)"
+        fault = f"{request.source} has no folder of session={session} of split {request.split!r}; it has {known}."
+        raise UserError(fault, "Leave session out, or give another.")
+    if numbered:
+        return _of_folders(request, numbered, max(numbered) if session is None else session)
+    file = path if path.is_file() and path.name.endswith((".txt", ".txt.gz")) else _file(card, request.split, path)
+    if file is None:
+        return table(card, request)
+    rows = list(json_lines(file))
+    if not rows:
+        raise UserError(f"{file} holds no rows for {card.name}.", "Give a source with rows.")
+    notes = serving(card, request.split, file.name.removesuffix(".gz").removesuffix(".txt"), file)
+    kind = "file" if path.is_file() else "folder"
+    return Table(rows=rows, label=f"{kind}:{path}", where=str(file), folder=file.parent, notes=notes)
+
+
+def _file(card: Card, split: str, folder: Path) -> Path | None:
+    """Of a split in a folder, by its names on the card."""
+    named = (folder / f"{name}{ending}" for name in card.splits[split].files for ending in (".txt", ".txt.gz"))
+    return next((file for file in named if file.is_file()), None)
+
+
+def _sessions(card: Card, split: str, base: Path) -> dict[int, Path]:
+    """The files of a split by session, in the first folder that has some."""
+    for top in tops(base, card.source.folders):
+        folders = ((re.fullmatch(r"session_(\d{1,3})", folder.name), folder) for folder in top.iterdir())
+        files = {int(match[1]): _file(card, split, folder) for match, folder in folders if match}
+        if held := {number: file for number, file in sorted(files.items()) if file}:
+            return held
+    return {}
+
+
+def _of_folders(request: Request, numbered: Mapping[int, Path], last: int) -> Table:
+    file = numbered[last]
+    rows, sessions_read = list(json_lines(file)), f"session {last}"
+    if not rows:
+        raise UserError(f"{file} holds no rows.", "Give a source with rows.")
+    if "previous_dialogs" not in rows[0].values:
+        rows = _chained({number: list(json_lines(own)) for number, own in numbered.items() if number <= last})
+        sessions_read = f"sessions to {last}, joined by their ids,"
+    notes = (f"{sessions_read} of {file.parent.parent}",)
+    return Table(rows=rows, label=f"folder:{request.source}", where=str(file), folder=file.parent, notes=notes)
+
+
+def _chained(sessions: Mapping[int, Sequence[RawRow]]) -> list[RawRow]:
+    """Rows of one session each as rows with those before, one a conversation, by the first session it has."""
+    chains: dict[str, dict[int, RawRow]] = {}
+    for number, rows in sessions.items():
+        for row in rows:
+            key = row.values.get("initial_data_id")
+            if not isinstance(key, str | int) or not str(key).strip():
+                raise malformed(row.place, "no initial_data_id, which says whose session it is")
+            own = chains.setdefault(str(key).strip(), {})
+            if number in own:
+                raise malformed(row.place, f"the id {key!r:.60} stands at {own[number].place}, too")
+            own[number] = row
+    made = []
+    for *before, last in (chain.values() for chain in chains.values()):
+        earlier = [{"dialog": row.values.get("dialog")} for row in before]
+        made.append(RawRow(last.place, {**last.values, "previous_dialogs": earlier}))
+    return made
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Conversation], dict[str, int]]:
+    """(usable conversations in file order, dropped rows by reason), with their questions where they are `asked`."""
+    first = RawRow(data.where, data.rows[0].values)
+    first.needed(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
+    if asked:
+        first.needed(card.columns["question"], f"Score turns instead: --task-set ask=next. {card.source.how}")
     by_key: dict[tuple[str, str], Conversation] = {}
     ids: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
@@ -96,53 +167,51 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
         key = row.published, fingerprint(*row.texts())
         before = by_key.get(key)
         if before is None:
-            ids[row.published] += 1
-            unique = row.id if ids[row.published] == 1 else f"{row.id}#{ids[row.published]}"
-            by_key[key] = replace(row, id=unique)
+            by_key[key] = replace(row, id=told_apart(row.id, ids))
         elif set(row.questions) <= set(before.questions):
             dropped["the same row twice"] += 1
         else:
             by_key[key] = replace(before, questions=(*before.questions, *row.questions))
     if not by_key:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
-        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons}).", "Give others.")
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+        raise UserError(fault, "Give others.")
     return list(by_key.values()), dict(dropped)
 
 
 def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
     """The conversation of a row, or the reason why it is dropped."""
-
-    def cell(field: str) -> object:
-        return next((raw.values[name] for name in card.columns.get(field, ()) if name in raw.values), None)
-
+    place, cells = raw.place, {field: raw.cell(names) for field, names in card.columns.items()}
     previous = []
-    for number, dialogue in enumerate(_list(raw.place, "previous_dialogs", cell("previous"))):
-        place = f"{raw.place} previous_dialogs[{number}]"
-        turns = _turns(place, dialogue.get("dialog") if isinstance(dialogue, Mapping) else dialogue)
-        if not turns:
-            return "a session without turns"
-        previous.append(turns)
-    current = _turns(raw.place, cell("dialog"))
+    for number, dialogue in enumerate(_list(place, "previous_dialogs", cells.get("previous"))):
+        held = dialogue.get("dialog") if isinstance(dialogue, Mapping) else dialogue
+        previous.append(_turns(f"{place} previous_dialogs[{number}]", held))
+    current = _turns(place, cells.get("dialog"))
+    if not all(previous):
+        return "a session without turns"
     if not previous and not current:
         return "no session"
-    if any(not turn.text for session in (*previous, current) for turn in session):
+    turns = [turn for session in (*previous, current) for turn in session]
+    if not all(turn.text for turn in turns):
         return "a turn without text"
-    questions = _question(raw.place, cell("question")) if asked else ()
-    if isinstance(questions, str):
-        return questions
-    texts = (turn.line for session in (*previous, current) for turn in session)
-    name = _id(raw.place, cell("id"), cell("metadata")) or fingerprint(*texts)
-    return Conversation(id=name, published=name, previous=tuple(previous), current=current, questions=questions)
+    pair = _question(place, cells.get("question")) if asked else ("", "")
+    if asked and not all(pair):
+        return "no question" if not pair[0] else "no answer"
+    metadata, name = cells.get("metadata"), cells.get("id")
+    if name is None and isinstance(metadata, Mapping):
+        name = metadata.get("initial_data_id")
+    key = _text(place, "initial_data_id", str(name) if isinstance(name, int) else name)
+    key = key or fingerprint(*(turn.line for turn in turns))
+    questions = (pair,) if asked else ()
+    return Conversation(id=key, published=key, previous=tuple(previous), current=current, questions=questions)
 
 
-def _question(place: str, value: object) -> tuple[tuple[str, str]] | str:
-    """A question with its answer, or what is missing."""
+def _question(place: str, value: object) -> tuple[str, str]:
+    """A question with its answer."""
+    if value is None:
+        return "", ""
     if not isinstance(value, Mapping):
-        return "no question" if value is None else _refuse(place, "self_instruct", value, "no object")
-    question, answer = (_text(place, f"self_instruct {key}", value.get(key)) for key in ("B", "A"))
-    if not question or not answer:
-        return "no question" if not question else "no answer"
-    return ((question, answer),)
+        raise malformed(place, f"self_instruct is {brief(value)}, no object")
+    return _text(place, "self_instruct B", value.get("B")), _text(place, "self_instruct A", value.get("A"))
 
 
 def _turns(place: str, value: object) -> Session:
@@ -150,35 +219,17 @@ def _turns(place: str, value: object) -> Session:
     for number, turn in enumerate(_list(place, "dialog", value)):
         where = f"{place} turn {number}"
         text, speaker = (turn.get("text"), turn.get("id")) if isinstance(turn, Mapping) else (turn, None)
-        if not isinstance(text, str):
-            _refuse(where, "text", text, "no text")
         name = _text(where, "id", speaker) or f"Speaker {1 + number % 2}"
-        turns.append(Turn(name, _text(where, "text", text)))
+        turns.append(Turn(name, " ".join(text_of(where, "text", text).split())))
     return tuple(turns)
 
 
-def _id(place: str, value: object, metadata: object) -> str:
-    if value is None and isinstance(metadata, Mapping):
-        value = metadata.get("initial_data_id")
-    return _text(place, "initial_data_id", str(value) if isinstance(value, int) else value)
-
-
 def _list(place: str, field: str, value: object) -> list[object]:
-    if value is None:
-        return []
-    if not isinstance(value, list | tuple):
-        _refuse(place, field, value, "no list")
-    return list(value)  # type: ignore[call-overload,no-any-return]  # what is no list was refused
+    if not isinstance(value, list | tuple | None):
+        raise malformed(place, f"{field} is {brief(value)}, no list")
+    return list(value or ())
 
 
 def _text(place: str, field: str, value: object) -> str:
     """On one line, without blanks around it; nothing for null."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        _refuse(place, field, value, "no text")
-    return " ".join(proper(place, field, str(value)).split())
-
-
-def _refuse(place: str, field: str, value: object, why: str) -> str:
-    raise malformed(place, f"{field} is {brief(value)}, {why}")
+    return "" if value is None else " ".join(text_of(place, field, value).split())

@@ -16,25 +16,55 @@ them), which stand in its prompt whatever the method is, unless turns are what i
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, spread
+from ttabench.readers.base import Bound, Training, behind, in_order, other_seeds, spread, with_pieces
 from ttabench.readers.cards import Card
-from ttabench.readers.control_contexts import other_seeds, with_pieces
-from ttabench.readers.description import described
-from ttabench.readers.protocol_options import resolve
-from ttabench.readers.session_files import session_table
-from ttabench.readers.session_protocol import Settings, check
-from ttabench.readers.session_rows import Conversation, Session, conversations, transcript
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.session_rows import Conversation, Session, conversations, session_table, transcript
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
+from ttabench.stats.metrics import check_judges, metric
 
 _OF_A_TWIN = 32
+SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
+"""Metrics of turns: over all tokens, the mean over conversations, and a word."""
+
+
+def _steps(value: object) -> object:
+    if value in ("", "all", None):
+        return None
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    ask: Literal["questions", "next", "last", "turns"] = "questions"
+    conversations: Annotated[int, Field(gt=0)] | None = None
+    """How many, drawn by the seed; None for all of them."""
+    session: Annotated[int, Field(gt=0)] | None = None
+    """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
+    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, BeforeValidator(_steps)] = None
+    """Sessions read before queries: "2,4"; "all" is after every one, of questions after all. Of ask=turns: sessions
+    and turns."""
+    include_current: bool = False
+    """Read the session that goes on, too, before the questions."""
+    window_turns: Annotated[int, Field(ge=0)] = 16
+    """Turns of its own session in front of a turn that is scored, at most."""
+    prompt: str = "bare"
+    """Name of a question template of the card."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples of the card in front of every question, in the words of its template."""
+    max_new_tokens: TokenCount = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,34 +78,32 @@ class Sessions(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        sentences = []
-        again = sum("#" in conversation.id and conversation.id != conversation.published for conversation in self.found)
-        if again:
-            sentences.append(
-                f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ..."
-            )
+        again = sum(conversation.id != conversation.published for conversation in self.found)
+        fault = f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ..."
+        sentences = [fault] if again else []
         if len(self.chosen) == len(self.found) and not self.mini:
             sentences.append("all conversations of the source are read: every seed gives the same figures")
         return sentences
 
     @cached_property
-    def _asks(self) -> dict[str, dict[int, list[Ask]]]:
-        """By conversation and number of sessions read, after `limit`."""
+    def _asks(self) -> dict[str, list[Ask]]:
+        """By conversation, after `limit`."""
         every = [(conversation.id, ask) for conversation in self.chosen for ask in self._of(conversation)]
-        asks: dict[str, dict[int, list[Ask]]] = {}
+        asks: dict[str, list[Ask]] = {}
         for name, ask in spread(every, self.limit):
-            asks.setdefault(name, {}).setdefault(ask.at.count, []).append(ask)
+            asks.setdefault(name, []).append(ask)
         return asks
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
         """One episode a conversation that is asked about (see `readers.Task`)."""
-        for conversation in self.chosen:
-            if conversation.id in self._asks:
-                steps = tuple(_in_order(self._observes(conversation), self._asks[conversation.id]))
-                yield Episode(key=self._key(conversation), steps=steps)
+        for conversation in self._asked():
+            yield Episode(key=self.key(conversation.id), steps=self._steps(conversation, self._asks[conversation.id]))
 
-    def _key(self, conversation: Conversation) -> str:
-        return f"{self.card.name}/{self.split}/{conversation.id}" + (f"/seed{self.seed}" if self.mini else "")
+    def _steps(self, conversation: Conversation, asks: Sequence[Ask]) -> tuple[Step, ...]:
+        by_count: dict[int, list[Ask]] = {}
+        for ask in asks:
+            by_count.setdefault(ask.at.count, []).append(ask)
+        return tuple(in_order(self._observes(conversation), by_count))
 
     def _observes(self, conversation: Conversation) -> list[Observe]:
         inner, before = self.settings.ask == "turns", len(conversation.sessions) - 1
@@ -151,60 +179,54 @@ class Sessions(Bound[Settings]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the sessions of the next conversation, the last with those of the first (see `readers.Task`)."""
-        by_key = {self._key(conversation): conversation for conversation in self.chosen}
-        for episode in self.episodes(tokens):
-            yield with_pieces(episode, self._observes(self._next(by_key[episode.key])))
+        for own, episode in zip(self._asked(), self.episodes(tokens), strict=True):
+            yield with_pieces(episode, self._observes(self._next(own)))
 
     def _next(self, own: Conversation) -> Conversation:
         """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
-        place, texts = self.found.index(own), set(own.texts())
-        people = {name for text in texts for name in names_in(text)} if self.mini else set()
-        wanted = len(self._read(own)) if self.settings.ask == "turns" else 0
+        people, sessions = self._people(own), set(map(transcript, own.sessions))
+        wanted = len(self._read(own)) if self.settings.ask == "turns" else 1
         most: Conversation | None = None
-        for other in self._candidates(place):
-            named = {name for text in other.texts() for name in names_in(text)} if self.mini else set()
-            sessions = {transcript(session) for session in self._read(other)}
-            strange = other.published != own.published and not people & named
-            if strange and sessions and sessions.isdisjoint(transcript(session) for session in own.sessions):
-                if len(self._read(other)) >= wanted:
+        for other in self._candidates(self.found.index(own)):
+            pieces = self._read(other)
+            strange = other.published != own.published and people.isdisjoint(self._people(other))
+            if strange and sessions.isdisjoint(map(transcript, pieces)):
+                if len(pieces) >= max(1, wanted):
                     return other
-                if most is None or len(self._read(other)) > len(self._read(most)):
+                if len(pieces) > (len(self._read(most)) if most else 0):
                     most = other
-        if most is not None:
-            return most
-        fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
-        raise UserError(fault, "Give a source with several conversations.")
+        if most is None:
+            fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
+            raise UserError(fault, "Give a source with several conversations.")
+        return most
+
+    def _people(self, conversation: Conversation) -> set[str]:
+        return {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
 
     def _candidates(self, place: int) -> Iterator[Conversation]:
-        yield from self.found[place + 1 :]
-        yield from self.found[:place]
+        yield from behind(self.found, place)
         if self.mini:
             for seed in other_seeds(self.seed):
                 yield from self._written(seed, 4, self.arguments)
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        pairs = [
-            (len(self._read(self._next(conversation))), len(self._read(conversation))) for conversation in self._asked()
-        ]
-        fewer = sum(other < own for other, own in pairs)
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        fewer = sum(len(self._read(self._next(own))) < len(self._read(own)) for own in self._asked())
         unit = "turns" if self.settings.ask == "turns" else "sessions"
-        notes = [f"{fewer} conversations have fewer {unit} of others than of their own"] if fewer else []
-        return described(self.others(), notes)
+        return [f"{fewer} conversations have fewer {unit} of others than of their own"] if fewer else []
 
     def _asked(self) -> list[Conversation]:
         return [conversation for conversation in self.chosen if conversation.id in self._asks]
 
-    def _written(self, seed: int, number: int, arguments: object) -> list[Conversation]:
+    def _written(self, seed: int, number: int, arguments: Mapping[str, Any]) -> list[Conversation]:
         """So many conversations of the miniature world."""
-        assert isinstance(arguments, dict)
         data = twin_table(self.card, self.split, seed, number, arguments)
         return conversations(self.card, data, asked=self.settings.ask == "questions")[0]
 
-    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
 
         A mini source writes a new one of `documents` sessions, with `questions` for each of them.
@@ -217,10 +239,8 @@ class Sessions(Bound[Settings]):
                 queue = self._written(training.draws.getrandbits(48), 1, {**self.arguments, **known})
             elif not queue:
                 queue = training.draws.sample(self.chosen, len(self.chosen))
-            conversation, asks = queue.pop(), dict[int, list[Ask]]()
-            for ask in self._of(conversation):
-                asks.setdefault(ask.at.count, []).append(ask)
-            yield self.split, _in_order(self._observes(conversation), asks)
+            conversation = queue.pop()
+            yield self.split, self._steps(conversation, list(self._of(conversation)))
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
@@ -234,36 +254,29 @@ class Sessions(Bound[Settings]):
     def texts(self) -> Iterator[str]:
         """Everything said in the conversations that are read, with their questions."""
         for conversation in self.chosen:
-            yield from (
-                conversation.id,
-                *conversation.texts(),
-                *(text for pair in conversation.questions for text in pair),
-            )
-
-
-def _in_order(pieces: Sequence[Observe], asks: dict[int, list[Ask]]) -> Iterator[Step]:
-    """The queries after so many pieces; what is behind the last query is not read."""
-    for number in range(max(asks, default=-1) + 1):
-        if number:
-            yield pieces[number - 1]
-        yield from asks.get(number, ())
+            yield from (conversation.id, *conversation.texts())
+            yield from (text for pair in conversation.questions for text in pair)
 
 
 def read(card: Card, request: Request) -> Sessions:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    card = check(card, settings)
+    if settings.ask == "questions":
+        check_judges(card.name, map(metric, card.metrics), "generate")
+        card.prompt.check(card.name, settings.prompt, settings.examples)
+    elif settings.include_current:
+        fault = f"include_current is about questions; ask={settings.ask} scores turns."
+        raise UserError(fault, "Leave include_current out.")
+    else:
+        card = card.model_copy(update={"metrics": SCORED, "main_metric": "ppl", "chance": None})
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
     else:
         data = session_table(card, request, settings.session)
-    conversations_by_key, dropped = conversations(card, data, asked=settings.ask == "questions")
-    wanted, chosen = settings.conversations, range(len(conversations_by_key))
-    if wanted is not None and wanted < len(conversations_by_key):
-        drawn = random.Random(f"conversations {request.seed}").sample(chosen, wanted)
-        kept = [conversations_by_key[place] for place in sorted(drawn)]
-    else:
-        kept = conversations_by_key
+    found, dropped = conversations(card, data, asked=settings.ask == "questions")
+    wanted, places = settings.conversations, list(range(len(found)))
+    if wanted is not None and wanted < len(found):
+        places = sorted(random.Random(f"conversations {request.seed}").sample(places, wanted))
     made = Sessions(
         card=card,
         request=request,
@@ -272,8 +285,8 @@ def read(card: Card, request: Request) -> Sessions:
         source=data.label,
         data_notes=data.notes,
         unused=dropped,
-        found=conversations_by_key,
-        chosen=kept,
+        found=found,
+        chosen=[found[place] for place in places],
     )
     if not made.n_asks:
         where = "the sessions of" if settings.steps is None else f"steps={','.join(map(str, settings.steps))} in"

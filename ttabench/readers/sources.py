@@ -7,20 +7,25 @@ number of rows is the published one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
+from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
-from ttabench.readers.article_files import Paragraph, paragraphs, split_key
-from ttabench.readers.cards import Card, Split
+from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import READABLE, rows
-from ttabench.readers.generators import generated
-from ttabench.readers.layouts import find, places, published_name, serving, unlike
-from ttabench.readers.raw import RawRow, malformed, proper
+from ttabench.readers.formats import READABLE, RawRow, rows
+from ttabench.readers.layouts import find, places, published_name, serving
+
+T = TypeVar("T")
+MOST_ROWS, MOST_TOKENS = 10**6, 2**26
+"""What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,169 +58,88 @@ class Table:
 
 
 def table(card: Card, request: Request) -> Table:
-    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_rows`).
+    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`).
 
     Raises:
         UserError: the source or the split is not there, holds no rows, or a row cannot be read.
     """
-    split = card.splits[request.split]
+    name, path = request.split, Path(request.source)
     if request.source == "hub":
-        rows = _from_hub(card, request.split)
-    elif (path := Path(request.source)).is_dir():
-        rows = _from_folder(card, path, request.split)
+        loaded, label = hub_rows(card, name)
+        held = Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
+    elif path.is_dir():
+        saved = any((path / marker).is_file() for marker in ("dataset_dict.json", "state.json"))
+        held = _saved(card, path, name) if saved else _from_folder(card, path, name)
     elif path.exists():
-        rows = _from_file(card, path, request.split)
+        held = _serving(card, name, published_name(path), list(rows(path)), path)
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
             "Check the path; --source takes mini, hub, or the path of the data.",
         )
-    if not rows.rows:
-        raise UserError(f"{rows.where} holds no rows for {card.name}.", "Give a source with rows.")
-    return _cut(rows, split, request.split) if rows.whole else rows
-
-
-def twin_table(card: Card, split: str, seed: int, documents: int, arguments: Mapping[str, object]) -> Table:
-    """Rows of the miniature twin: `documents` texts of the split that stands for this one, drawn from a seed.
-
-    Raises:
-        UserError: the generator refuses its arguments, or they leave no rows.
-    """
-    split_of_twin = card.splits[split].twin
-    made = generated(card, list, split_of_twin, seed, documents, **arguments)
-    if not made:
-        raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
-    rows = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
-    return Table(rows=rows, label="mini", where=f"the miniature twin of {card.name}")
-
-
-def articles(card: Card, data: Table, keys: Iterable[str]) -> dict[str, Paragraph]:
-    """Texts by reference, from the companion beside the questions; see the card's `source.articles`.
-
-    Args:
-        card: names the companion.
-        data: the questions.
-        keys: of the texts, where only those that are wanted are opened.
-
-    Raises:
-        UserError: there is none, or it lacks the columns.
-    """
-    wanted = card.source.articles
-    folder = None if wanted is None else data.folder
-    beside = find(Split(files=wanted.files), [folder]) if wanted is not None and folder is not None else None
-    if wanted is None or folder is None or beside is None:
-        there = [] if wanted is None or folder is None else [folder / name for name in wanted.folders]
-        held = next((place for place in there if place.is_dir()), None)
-        if held is not None:
-            return paragraphs(held, keys)
-        columns = " or ".join(repr(name) for name in card.columns["text"])
-        hint = card.source.how
-        if wanted is not None:
-            hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}"
-            hint += f", or as a folder {wanted.folders[0]} of one file each." if wanted.folders else "."
-        raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
-    texts: dict[str, Paragraph] = {}
-    for row in (row for path in beside.paths for row in rows(path)):
-        key = next((row.values[name] for name in wanted.key if name in row.values), None)
-        text = next((row.values[name] for name in wanted.text if name in row.values), None)
-        if not isinstance(key, str | int) or not isinstance(text, str):
-            raise malformed(row.place, f"needs a column {wanted.key[0]!r} and a text column {wanted.text[0]!r}")
-        article, number = split_key(str(key)) or ("", None)
-        texts[str(key)] = Paragraph(proper(row.place, "the article", text), article=article, number=number)
-    return texts
-
-
-def _cut(whole: Table, split: Split, name: str) -> Table:
-    """Keep the published row range of a whole published split, or the years that it is to be cut to."""
+    if not held.rows:
+        raise UserError(f"{held.where} holds no rows for {card.name}.", "Give a source with rows.")
+    split = card.splits[name]
+    if not held.whole or (split.years is None and split.rows is None):
+        return held
     if split.years is not None:
-        return replace(whole, years=split.years)
-    if split.rows is None:
-        return whole
+        return replace(held, years=split.years)
+    assert split.rows is not None
     first, last = split.rows
-    if len(whole.rows) != split.of:
+    if len(held.rows) != split.of:
         raise UserError(
-            f"Split {name!r} is rows {first} to {last} of {split.of}, but {whole.where} has {len(whole.rows)} rows.",
+            f"Split {name!r} is rows {first} to {last} of {split.of}, but {held.where} has {len(held.rows)} rows.",
             "Give the published file, or name a file of your own with --source FILE to use all of it.",
         )
-    return replace(whole, rows=whole.rows[first:last], notes=(*whole.notes, f"rows {first} to {last} of {split.of}"))
+    return replace(held, rows=held.rows[first:last], notes=(*held.notes, f"rows {first} to {last} of {split.of}"))
 
 
-def _from_file(card: Card, path: Path, name: str) -> Table:
-    serving(card, name, published_name(path), path)  # a file of another split is not even read
-    rows_read = list(rows(path))
-    whole, notes = _serves(card, name, published_name(path), path, len(rows_read))
-    return Table(rows=rows_read, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
-
-
-def _serves(card: Card, wanted: str, name: str, where: Path, count: int) -> tuple[bool, tuple[str, ...]]:
-    """(whether `count` rows are a published split of which the wanted one is a range, notes); see `layouts.serving`."""
-    split = card.splits[wanted]
-    if split.rows is not None and count == split.of:
-        return True, ()
-    if split.years is not None and name in split.whole:
-        return True, ()
-    if split.rows is not None and name not in split.files:
-        return False, (
-            f"{where} has {count} rows, not the published {split.of}: all of them serve as split {wanted!r}",
-        )
-    return False, serving(card, wanted, name, where)
+def _serving(card: Card, wanted: str, name: str, held: list[RawRow], path: Path) -> Table:
+    """Rows of one file, or of one saved split, called `name`."""
+    split, notes = card.splits[wanted], serving(card, wanted, name, path)
+    whole = (split.rows is not None and len(held) == split.of) or (split.years is not None and name in split.whole)
+    if split.rows is not None and not whole and name not in split.files:
+        notes = (f"{path} has {len(held)} rows, not the published {split.of}: all of them serve as split {wanted!r}",)
+    label, folder = (f"folder:{path}", path) if path.is_dir() else (f"file:{path}", path.parent)
+    return Table(rows=held, label=label, where=str(path), folder=folder, whole=whole, notes=() if whole else notes)
 
 
 def _from_folder(card: Card, folder: Path, name: str) -> Table:
     split = card.splits[name]
-    label = f"folder:{folder}"
-    if any((folder / marker).is_file() for marker in ("dataset_dict.json", "state.json")):
-        return _saved(card, folder, name)
     files = find(split, places(card, folder))
     if files is None:
-        wanted = ", ".join(split.files + split.whole) or "no name: any file may be this split"
+        wanted = ", ".join(split.files + split.whole) or "one file of any name"
         fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
-        hint = (
-            "Give the folder with the files of all splits."
-            if card.parts
-            else "Name the file itself with --source FILE."
-        )
+        hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
         raise UserError(f"{fault}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
-    rows_read = [row for path in files.paths for row in rows(path)]
+    more = f" and {len(files.paths) - 1} more shards" if len(files.paths) > 1 else ""
     return Table(
-        rows=rows_read,
-        label=label,
-        where=files.where,
+        rows=[row for path in files.paths for row in rows(path)],
+        label=f"folder:{folder}",
+        where=f"{files.paths[0]}{more}",
         folder=files.paths[0].parent,
         whole=files.whole,
-        notes=unlike(files, len(rows_read)),
     )
 
 
 def _saved(card: Card, folder: Path, name: str) -> Table:
     """Rows of a `datasets.save_to_disk` folder: of the split by its name, or of the one split that was saved."""
     import datasets
-    import pyarrow as arrow
 
-    split, label = card.splits[name], f"folder:{folder}"
-    try:
+    with reading(folder, "Save it again.", most=None):
         saved = datasets.load_from_disk(str(folder))
-    except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException) as error:
-        raise UserError(f"Cannot load the saved data set {folder} ({_first_line(error)}).", "Save it again.") from None
     if not isinstance(saved, datasets.DatasetDict):
-        serving(card, name, str(saved.split or ""), folder)
-        whole, notes = _serves(card, name, str(saved.split or ""), folder, len(saved))
-        rows = list(_numbered(saved, str(folder)))
-        return Table(rows=rows, label=label, where=str(folder), folder=folder, whole=whole, notes=notes)
-    for names, whole in ((split.files, False), (split.whole, True)):
-        for key in names:
-            if key in saved:
-                rows = list(_numbered(saved[key], f"{folder} {key}"))
-                return Table(rows=rows, label=label, where=str(folder), folder=folder, whole=whole)
-    raise UserError(
-        f"The saved data set {folder} has no split {name!r}: it has {', '.join(map(brief, saved))}.",
-        f"Save one of {', '.join(split.files + split.whole)}.",
-    )
-
-
-def _from_hub(card: Card, name: str) -> Table:
-    loaded, label = hub_rows(card, name)
-    return Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
+        return _serving(card, name, str(saved.split or ""), list(_numbered(saved, str(folder))), folder)
+    split = card.splits[name]
+    known = next((key for key in (*split.files, *split.whole) if key in saved), None)
+    if known is None:
+        raise UserError(
+            f"The saved data set {folder} has no split {name!r}: it has {', '.join(map(brief, saved))}.",
+            f"Save one of {', '.join(split.files + split.whole)}.",
+        )
+    held = list(_numbered(saved[known], f"{folder} {known}"))
+    whole = known not in split.files
+    return Table(rows=held, label=f"folder:{folder}", where=str(folder), folder=folder, whole=whole)
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -230,20 +154,105 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     if hub is None or split is None:
         fault = f"Split {name!r} of {card.name}" if hub else f"The task {card.name}"
         raise UserError(f"{fault} is on no hub.", f"{card.source.how} Then give --source DIR.")
-    label = f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
     offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
-        raise UserError(f"Cannot load {hub.path} from the hub ({_first_line(error)}).", hint) from None
-    return loaded, label
+        reason = brief((str(error).strip() or type(error).__name__).splitlines()[0], 160)
+        raise UserError(f"Cannot load {hub.path} from the hub ({reason}).", hint) from None
+    return loaded, f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
 
 
 def _numbered(values: Iterator[dict[str, object]], where: str) -> Iterator[RawRow]:
-    for number, row in enumerate(values):
-        yield RawRow(f"{where} row {number}", row)
+    with reading(where, most=None) as at:
+        for at.row, row in enumerate(values):
+            yield RawRow(f"{where} row {at.row}", row)
 
 
-def _first_line(error: Exception) -> str:
-    return brief(str(error).strip().splitlines()[0], 160) if str(error).strip() else type(error).__name__
+# --- miniature twins -------------------------------------------------------------------------------------------------
+
+
+def twin_table(card: Card, split: str, seed: int, documents: int | None, arguments: Mapping[str, object]) -> Table:
+    """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that.
+
+    Raises:
+        UserError: the generator refuses its arguments, or they leave no rows.
+    """
+    place = (card.splits[split].twin, seed, *(() if documents is None else (documents,)))
+    return twin_rows(card, generated(card, list, *place, **arguments), arguments)
+
+
+def twin_rows(card: Card, made: Sequence[Mapping[str, object]], arguments: Mapping[str, object]) -> Table:
+    """Rows that a generator made, as a table.
+
+    Raises:
+        UserError: there are none.
+    """
+    if not made:
+        raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
+    held = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
+    return Table(rows=held, label="mini", where=f"the miniature twin of {card.name}")
+
+
+def generator_of(card: Card) -> Callable[..., Any]:
+    """The function that the card names as "ttabench.mini.module:function".
+
+    Raises:
+        UserError: there is no such function, or it makes no rows from a split and a seed.
+    """
+    assert card.twin is not None, "mini was accepted for a card without a twin"
+    module, _, function = card.twin.generator.partition(":")
+    try:
+        generator: Callable[..., Any] = getattr(import_module(module), function)
+        names = inspect.signature(generator).parameters
+    except (ImportError, AttributeError, TypeError, ValueError):
+        raise _fault(card, "there is no such function") from None
+    if not {"split", "seed"} <= names.keys():
+        raise _fault(card, "it makes no rows from a split and a seed")
+    return generator
+
+
+def arguments_of(card: Card) -> dict[str, Any]:
+    """Arguments of the card's generator beyond split, seed and documents, with their types."""
+    function = generator_of(card)
+    hints = get_type_hints(function)
+    names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]
+    return {name: hints.get(name, str) for name in names}
+
+
+def generated(card: Card, kind: type[T], *place: object, **arguments: object) -> T:
+    """What the card's generator makes: `kind` is list (rows) or dict (rows by name).
+
+    Args:
+        card: names the generator.
+        kind: of what it makes.
+        place: split, seed and how many texts, for generators that begin so.
+        arguments: the others.
+
+    Raises:
+        UserError: it does not take these arguments, refuses their values, or makes something else.
+    """
+    function = generator_of(card)
+    try:
+        bound = inspect.signature(function).bind(*place, **arguments)
+    except TypeError as error:
+        raise _fault(card, f"it does not fit this card's reader ({error})") from None
+    counts = {key: n for key, n in bound.arguments.items() if key != "seed" and isinstance(n, int) and n > 0}
+    made = math.prod(n for key, n in counts.items() if key != "tokens")
+    if made > MOST_ROWS or made * counts.get("tokens", 1) > MOST_TOKENS:
+        asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
+        raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Ask for less with --task-set.")
+    try:
+        content = function(*place, **arguments)
+    except ValueError as error:
+        given = {key: value for key, value in arguments.items() if key not in ("task", "split", "seed")}
+        raise UserError(f"The twin of {card.name} refuses {given} ({error}).", "Change --task-set.") from None
+    if not isinstance(content, kind):
+        raise _fault(card, "it makes rows for another reader")
+    return content
+
+
+def _fault(card: Card, why: str) -> UserError:
+    assert card.twin is not None
+    return UserError(f"The task card {card.name}: twin.generator {card.twin.generator!r}: {why}.", "Mend that field.")

@@ -14,11 +14,9 @@ class Tokens(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids without special tokens."""
-        ...
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The same, and where in the text each token begins (in characters)."""
-        ...
 
 
 Count: TypeAlias = Callable[[str], int]
@@ -33,10 +31,3 @@ def estimate(text: str) -> int:
 def counted_by(tokens: Tokens | None) -> Count:
     """The count of a base model, or the estimate where there is none yet."""
     return estimate if tokens is None else lambda text: len(tokens.encode(text))
-
-
-def cut_by(tokens: Tokens | None, text: str) -> tuple[list[int], list[int]]:
-    """Ids of a text and where each begins. Without a base model every 4 characters count as one token without an id."""
-    if tokens is None:
-        return [], list(range(0, len(text), CHARACTERS_A_TOKEN))
-    return tokens.encode_with_starts(text)

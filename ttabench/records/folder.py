@@ -1,27 +1,120 @@
-"""How runs and profiles are made once: found if they are stored, else continued or begun, one process at a time.
-
-    done = obtained(RunFolder, Path("runs") / run, work, force=False, notify=print)
-    done.record, done.folder, done.how
-
-What is found is kept line by line while the work goes on; the record is written last, and its presence means that it
-is done. Two processes that want the same meet at the lock of its folder.
-"""
+"""How runs and profiles are made once: found if they are stored, else continued or begun, one process at a time."""
 
 from __future__ import annotations
 
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from ttabench.core.errors import UserError
-from ttabench.core.files import made, remove, sweep
-from ttabench.core.locks import LOCK_FILE, locked
-from ttabench.records.journal import Journal
+from pydantic import TypeAdapter
 
+from ttabench.core import files
+from ttabench.core.checked_file import Missing, reading
+from ttabench.core.errors import UserError
+from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.types import Json
+
+LONGEST = 1 << 35
+"""Bytes of a journal that are read into memory."""
+DIGITS = 18
+"""Longest whole number of a journal: it fits into 64 bits."""
+MOST_SECONDS = 1e9
+"""No process works longer than 30 years."""
+T = TypeVar("T")
 RecordT = TypeVar("RecordT")
+
+
+class Journal:
+    """Findings of work that goes on, one JSON object a line; every line is checked before it counts.
+
+    Args:
+        path: need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._process = path, os.getpid()
+
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """The lines that have a kind and a value, and how many others there are: damaged or cut.
+
+        A last line that was cut in the middle of writing is removed from the file, so that what is appended stands
+        apart.
+        """
+        try:
+            with reading(self.path, "Remove it, or give another --out.", most=LONGEST):
+                if self.path.is_symlink():
+                    raise ValueError("it is a link to another file")
+                content = self.path.read_bytes()
+                whole = content[: content.rfind(b"\n") + 1]
+                if len(whole) < len(content):
+                    files.cut(self.path, len(whole))
+        except Missing:
+            return [], 0
+        parsed = [_parsed(line) for line in whole.splitlines()]
+        kept = [line for line in parsed if "kind" in line and "value" in line]
+        return kept, len(parsed) - len(kept) + (len(whole) < len(content))
+
+    def append(self, lines: Iterable[Mapping[str, Json]]) -> None:
+        """Keep findings, at once: they are on the disk when it returns."""
+        if os.getpid() != self._process:
+            os._exit(0)  # a method forked itself: that copy is not to write the same run
+        files.append(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+    def discard(self) -> None:
+        """Forget all findings."""
+        try:
+            if self.path.is_dir() and not self.path.is_symlink():
+                raise IsADirectoryError(21, "Is a directory")
+            files.remove(self.path)
+        except OSError as error:
+            fault = f"{self.path} cannot be removed: {error.strerror or error}."
+            raise UserError(fault, "Remove it, or give another --out.") from None
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line; an empty one where it is none that can be stored."""
+    try:
+        parsed = json.loads(line, parse_int=_integer)
+        json.dumps(parsed, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
+
+
+def seconds(line: Mapping[str, Any]) -> tuple[float, float]:
+    """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
+    pair = line.get("seconds")
+    if not isinstance(pair, list) or len(pair) != 2:
+        return 0.0, 0.0
+    wall, cpu = (number if isinstance(number, int | float) and 0 <= number < MOST_SECONDS else 0.0 for number in pair)
+    return float(wall), float(cpu)
+
+
+def typed(cls: type[T], value: object) -> T:
+    """A dataclass from JSON values that has each of its fields, with values of their types, and no others."""
+    names = cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]  # a dataclass, by the line above
+    if not isinstance(value, dict) or value.keys() != names:
+        raise ValueError(f"not the fields of a {cls.__name__}")
+    # by way of JSON, strict mode takes a mapping for a dataclass and still refuses a text for a number
+    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)  # type: ignore[arg-type]
+    return checked
+
+
+@lru_cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 class ResultFolder(ABC, Generic[RecordT]):
@@ -43,7 +136,7 @@ class ResultFolder(ABC, Generic[RecordT]):
     def __init__(self, out: Path, name: str) -> None:
         self.path = out / name
         self.journal = Journal(self.path / self.partial_file)
-        made(self.path, out)
+        files.made(self.path, out)
 
     @staticmethod
     @abstractmethod
@@ -72,7 +165,7 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     def is_empty(self) -> bool:
         """Whether nothing was found that is worth keeping."""
-        return not self.journal.exists()
+        return not self.journal.path.exists()
 
     def stored(self) -> RecordT | None:
         """The finished record, if there is one."""
@@ -83,18 +176,15 @@ class ResultFolder(ABC, Generic[RecordT]):
         """Hold the folder; where nothing comes of it, it is removed."""
         with locked(self.path, lambda: notify(self.busy())):
             self.begin()
-            sweep(self.path)
+            files.sweep(self.path)
             try:
                 yield
             finally:
-                self._leave_no_empty_folder()
-
-    def _leave_no_empty_folder(self) -> None:
-        if not self.is_stored(self.path) and self.is_empty():
-            with suppress(OSError):
-                remove(self.journal.path)
-                remove(self.path / LOCK_FILE)
-                self.path.rmdir()
+                if not self.is_stored(self.path) and self.is_empty():
+                    with suppress(OSError):
+                        files.remove(self.journal.path)
+                        files.remove(self.path / LOCK_FILE)
+                        self.path.rmdir()
 
 
 FolderT = TypeVar("FolderT", bound=ResultFolder[Any])
@@ -150,4 +240,4 @@ def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
     if (where / kind.partial_file).exists():
         with suppress(UserError, OSError), locked(where, busy):
             Journal(where / kind.partial_file).discard()
-            sweep(where)
+            files.sweep(where)

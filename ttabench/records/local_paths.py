@@ -1,9 +1,6 @@
 """Records without the paths of the machine they were made on: of every path its last part stays.
 
-    without_paths({"source": "file:/home/ada/data/dev.json"})     {"source": "file:dev.json"}
-
-A path is what is absolute, what leads to a file or folder here, and what the configuration names as one. Names of the
-hub (`org/model`) and of what ships (`shipped:mac-nano`) stay.
+A path is what is absolute, what leads to a file or folder here, and what the configuration names as one.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ KINDS = re.compile(r"(?:file|folder):")
 """Beginning of the name of a source that is read from files."""
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _ABSOLUTE = re.compile(r"(?<![\w/\\.<>-])(?:~\w*|[A-Za-z]:|\\)?(?:[/\\](?![/\\])[^\s/\\:;,\"'()<>|]+){2,}")
+_HOME = re.compile(rf"~\w*|{re.escape(str(Path.home()))}(?![^/])|[/\\](?:home|Users)[/\\][^/\\]+")
 _LONGEST = 4096
 
 
@@ -30,6 +28,19 @@ def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     paths = _told(record, inside)
     assert isinstance(paths, dict), "a record is an object"
     return paths
+
+
+def without_homes(text: str) -> str:
+    """A text whose paths are relative to the working folder, and of those below a home folder the last part."""
+    return _ABSOLUTE.sub(lambda match: _from_here(match[0]), text)
+
+
+def _from_here(path: str) -> str:
+    here = f"{Path.cwd()}/"
+    if path.startswith(here):
+        return path.removeprefix(here)
+    home = _HOME.search(path)
+    return path if home is None else _last(path) if path[home.end() :] else "~"
 
 
 def source_name(source: str) -> str:

@@ -1,11 +1,4 @@
-"""Moves the finished runs of a folder into its two files (`suite_archive`), and back into folders.
-
-pack(Path("results/unseen"))                                     ->  162, and as many folders fewer
-pack(Path("results/english/piqa"), scores=True)                  ->  the same, and samples without texts beside them
-unpack(Path("results/unseen"), Path("results/scratch/unseen"))   ->  162 folders with the same run.json, to the byte
-
-The same runs give the same files, to the byte, with one version of pyarrow. Runs that go on are left alone.
-"""
+"""Moves the finished runs of a folder into its two files (`suite_archive`), and back into folders."""
 
 from __future__ import annotations
 
@@ -20,7 +13,7 @@ from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, load_record
 from ttabench.records.scores import without_texts
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
 
@@ -54,10 +47,13 @@ def pack(suite: Path, *, scores: bool = False) -> int:
         if scores:
             named = {name: {row.subtask or "" for row in load_record(suite / name).rows} for name in samples}
             _write_samples(suite / SCORES_FILE, {name: without_texts(samples[name], named[name]) for name in samples})
-        store_table(suite / RUNS_FILE, table_of_runs([rows[name] for name in order]))
+        store_table(suite / RUNS_FILE, _table_of([rows[name] for name in order]))
         for folder in folders.values():
             _check(folder)
-            _remove(folder)
+            for name in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
+                remove(folder / name)
+            with suppress(OSError):  # something else lies in it
+                folder.rmdir()
     return len(folders)
 
 
@@ -91,15 +87,13 @@ def unpack(suite: Path, out: Path) -> int:
 
 def _refuse_foreign(suite: Path) -> None:
     """Refuse to replace tables that `pack` did not write: all of ours have these columns."""
-    import pyarrow as pa
-
     of_samples = ("run", "own_columns")
     ours = {RUNS_FILE: ("id", "record", "created"), ALL_SAMPLES_FILE: of_samples, SCORES_FILE: of_samples}
     for name, columns in ours.items():
         if (suite / name).exists():
             try:
                 read_table(suite / name, columns)
-            except (UserError, pa.ArrowException):
+            except UserError:
                 raise UserError(f"{suite / name} holds no packed runs and is not replaced.", "Move it away.") from None
 
 
@@ -108,11 +102,6 @@ def _row(run: Path) -> dict[str, Json]:
     record = load_record(run)
     if record.id != run.name:
         raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
-    return {**columns_of(record), "record": _content(run)[0]}
-
-
-def columns_of(record: RunRecord) -> dict[str, Json]:
-    """The columns of a row of `runs.parquet` by which a run is looked up."""
     main = record.value(record.main_metric)
     return {
         "id": record.id,
@@ -127,6 +116,7 @@ def columns_of(record: RunRecord) -> dict[str, Json]:
         "value": main.value if main else None,
         "stderr": main.stderr if main else None,
         "created": record.created,
+        "record": _content(run)[0],
     }
 
 
@@ -139,8 +129,7 @@ def _content(run: Path) -> tuple[str | None, Any]:
     return read_text(run / RECORD_FILE), samples
 
 
-def table_of_runs(rows: Sequence[Mapping[str, Json]]) -> Any:
-    """Rows of runs, see `columns_of`, as a `pyarrow.Table`."""
+def _table_of(rows: Sequence[Mapping[str, Json]]) -> Any:
     import pyarrow as pa
 
     arrow: dict[Any, Any] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
@@ -150,18 +139,30 @@ def table_of_runs(rows: Sequence[Mapping[str, Json]]) -> Any:
 
 
 def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
-    """One table of the samples of runs, in this order; columns that only some of them have are null elsewhere."""
+    if samples:
+        store_table(path, joined(samples))
+    else:
+        remove(path)
+
+
+def joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] | None = None) -> Any:
+    """One table of the samples of runs, in this order; columns that only some of them have are null elsewhere.
+
+    Args:
+        samples: by run; None where it has none.
+        first: by run, texts by name that stand in its first row alone.
+    """
     import pyarrow as pa
 
     tables = []
     for name, table in samples.items():
-        metadata = {"run": name, "own_columns": " ".join(table.column_names)}
-        whole = [*(pa.array([text] * len(table)) for text in metadata.values()), *table.columns]
-        tables.append(pa.table(whole, names=[*metadata, *table.column_names]))
-    if tables:
-        store_table(path, pa.concat_tables(tables, promote_options="permissive"))
-    else:
-        remove(path)
+        own = pa.table({}) if table is None else table
+        count, metadata = max(1, len(own)), {"run": name, "own_columns": " ".join(own.column_names)}
+        columns = {key: pa.array([text] * count) for key, text in metadata.items()}
+        for key, text in (first or {}).get(name, {}).items():
+            columns[key] = pa.array([text, *[None] * (count - 1)])
+        tables.append(pa.table([*columns.values(), *own.columns], names=[*columns, *own.column_names]))
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def store_table(path: Path, table: Any) -> None:
@@ -183,11 +184,3 @@ def _check(folder: Path) -> None:
     before, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
     if suite_archive.record(folder) != text or before != read:
         raise UserError(f"{folder} was not packed as it is.", "Leave the folder alone while it is packed.")
-
-
-def _remove(folder: Path) -> None:
-    """Remove a run's own files, the record first, and its folder where nothing else lies in it."""
-    for name in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
-        remove(folder / name)
-    with suppress(OSError):
-        folder.rmdir()

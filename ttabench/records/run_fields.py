@@ -1,18 +1,18 @@
-"""The options of a run that are kept as they are typed, each declared once, see `core.declared`.
-
-A field here is an option of `eval` (and of `train`, `adapt` and `ask` where these know it), of a request, of a stored
-configuration and of its identity. Nothing else is to be changed to add one, but for what it does.
-"""
+"""The options of a run that are kept as they are typed, each declared once, see `core.declared`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import HOW, RUN, WHAT, Declared
 from ttabench.core.types import Json
+
+DEFAULT_OUT = Path("results/scratch")
+"""Where runs are stored and looked for."""
 
 
 def batch_size(typed: str | int) -> int:
@@ -39,6 +39,14 @@ class RunFields:
     ] = ""  # fmt: skip
     """Its digest is hashed."""
     random_weights: Annotated[bool, Declared("Build the architecture with random weights.", RUN)] = False
+    keep: Annotated[
+        float | None,
+        Declared("Keep this share of the context, in (0, 1], by any method that has a budget.", RUN, hashed=False),
+    ] = None
+    """The settings that it stands for are hashed, as of `keep_tokens`."""
+    keep_tokens: Annotated[
+        int | None, Declared("Keep so many tokens of the context, by any method that has a budget.", RUN, hashed=False)
+    ] = None
     split: Annotated[str, Declared("Split of the task.", WHAT)] = "test"
     limit: Annotated[int | None, Declared("Ask at most this many queries (all context is still read).", WHAT)] = None
     """None asks all."""
@@ -59,7 +67,7 @@ class RunFields:
     bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
     state_of: str = "own"
-    """Whose state answers, one of `config.STATES_OF` (see `state_control`)."""
+    """Whose state answers, one of `config.STATES_OF` (see `runner`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,7 @@ class StoredConfig(RunFields):
     """Whether context and question stand in the tokenizer's chat template."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and of code
-    that others wrote ("method", "reader")."""
+    that others wrote ("method", "reader", "metric NAME")."""
 
 
 SWAPPED = "Answer under the own state, another context's and none, and compare: is a gain memory?"

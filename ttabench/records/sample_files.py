@@ -1,19 +1,12 @@
-"""The samples of a run as a file: written with their digests, read by column, and held against the record.
-
-    digests = write_samples(folder / "samples.parquet", rows)          {"key": "3c09...", "f1": "be71...", ...}
-    read_samples(folder, ("key", "f1"), load_record(folder))           {"key": ["q1", "q2"], "f1": [1.0, 0.5]}
-
-A record says how many samples it has and, by column, which (`score_digests`); one of an older version only how many.
-"""
+"""The samples of a run as a file: written with their digests, read by column, and held against the record."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import Unreadable
+from ttabench.core.checked_file import Missing, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable
 from ttabench.core.parquet import parquet_file
@@ -21,10 +14,12 @@ from ttabench.core.types import Json
 from ttabench.records import suite_archive
 from ttabench.records.samples import COLUMNS
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
-from ttabench.records.score_digests import changed_column, digests_of
+from ttabench.records.scores import changed_column, digests_of
 
 LONGEST = 1 << 40
 """Bytes of a file of samples."""
+LARGEST = 1e100
+"""No number of a query is so large; sums of such do not overflow."""
 NAMING = ("episode", "key")
 """Columns without which samples are of no query."""
 
@@ -65,20 +60,15 @@ def read_samples(
     Raises:
         UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
     """
-    import pyarrow as pa
-
     path = folder / SAMPLES_FILE
     wanted = None if columns is None else list(columns)
     try:
         content, count = _content(folder, wanted)
-    except FileNotFoundError:
+    except Missing:
         if suite_archive.record(folder) is not None:
             fault = f"{folder.parent} holds the record of run {folder.name} and not its answers."
             raise UserError(fault, "Run it again with another --out.") from None
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
-    except (OSError, Unreadable, UnicodeDecodeError, pa.ArrowException) as error:
-        fault = f"{path} cannot be read ({' '.join(str(error).split())[:160]})."
-        raise UserError(fault, "Run again with --force.") from None
     needed = [name for name in NAMING if wanted is None or name in wanted]
     if record is not None and wanted is None and (folder / RECORD_FILE).exists():
         needed += record.sample_digests  # suites that are packed keep fewer
@@ -91,12 +81,16 @@ def read_samples(
 def _content(folder: Path, columns: Iterable[str] | None) -> tuple[dict[str, list[Any]], int]:
     """Values by column as `Sample` calls it, and how many samples there are."""
     kept = None if (folder / RECORD_FILE).exists() else suite_archive.sample_columns(folder)
-    own = parquet_file(folder / SAMPLES_FILE, LONGEST) if kept is None else None
-    stored = kept if own is None else own.schema_arrow.names
-    assert stored is not None, "samples lie in a folder or are packed"
-    columns = [name for name in (stored if columns is None else columns) if name in stored]
-    table = suite_archive.sample_table(folder, columns) if own is None else own.read(columns=columns)
-    return {name: table[name].to_pylist() for name in columns}, len(table)
+    if kept is not None:
+        names = [name for name in (kept if columns is None else columns) if name in kept]
+        with reading(folder.parent, most=None):
+            table = suite_archive.sample_table(folder, names or kept[:1])  # a table without columns has no length
+            return {name: table[name].to_pylist() for name in names}, len(table)
+    with parquet_file(folder / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (file, _):
+        stored = file.schema_arrow.names
+        names = [name for name in (stored if columns is None else columns) if name in stored]
+        table = file.read(columns=names)
+        return {name: table[name].to_pylist() for name in names}, len(table)
 
 
 def _difference(content: Mapping[str, Sequence[Any]], count: int, record: RunRecord, needed: Sequence[str]) -> str:
@@ -123,4 +117,4 @@ def _wrong(column: tuple[str, Sequence[Any]]) -> tuple[str, str]:
     numbers = [value for value in values if value is not None]
     if not all(isinstance(value, int | float) for value in numbers):
         return name, "what is no number"
-    return name, "" if all(map(math.isfinite, numbers)) else "values that are not finite"
+    return name, "" if all(-LARGEST < value < LARGEST for value in numbers) else "values that are not finite"

@@ -24,16 +24,16 @@ class AskCost:
     encode_peak_bytes: int | None = 0
     """None, like all peaks, where the device does not tell."""
     patch_bytes: int = 0
+    read_slots: int = 0
+    """Keys and values of context that one query reads, in tokens."""
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
     ask_peak_bytes: int | None = 0
-    paths: tuple[str, ...] = ()
-    """Which forwards of answering took, see `lm.plan`."""
 
-    def answered(self, patch_bytes: int, peak_bytes: int | None, paths: Collection[str] = ()) -> AskCost:
+    def answered(self, patch_bytes: int, peak_bytes: int | None) -> AskCost:
         """The same after one more batch of queries."""
         patch, peak = max(self.patch_bytes, patch_bytes), largest([self.ask_peak_bytes, peak_bytes])
-        return replace(self, patch_bytes=patch, ask_peak_bytes=peak, paths=tuple(sorted({*self.paths, *paths})))
+        return replace(self, patch_bytes=patch, ask_peak_bytes=peak)
 
 
 COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {
@@ -58,7 +58,7 @@ class Looked:
     gold_age: int = 0
     """Kept pieces that were read after it."""
     kept_pieces: int = 0
-    """How many there are; 0 where the method tells nothing, too many pieces were read (`run.looking`), or nobody knows
+    """How many there are; 0 where the method tells nothing, too many pieces were read (`run.runner`), or nobody knows
     which one holds the answer."""
 
 
@@ -132,13 +132,12 @@ class EpisodeCost:
     patch_bytes: int
     adapt_peak_bytes: int | None
     ask_peak_bytes: int | None
+    slots: tuple[float, int] | None = None
+    """Of a method with a budget: what it kept, in keys and values of one token, and what full context keeps (tokens
+    read, with what begins a text)."""
     truncated: dict[str, int] = field(default_factory=dict)
     """Context that the method could not read, by its own counts ("truncated_tokens" ...)."""
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)
     """See `State.labels`."""
-    adapt_paths: tuple[str, ...] = ()
-    """Which forwards of reading and encoding took, see `lm.plan`."""
-    ask_paths: tuple[str, ...] = ()
-    """The same of answering."""

@@ -4,8 +4,7 @@
     OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
     OUT/<run id>/partial.jsonl     finished queries of a run still going on (see store.py)
 
-    OUT/runs.parquet, OUT/samples.parquet      the same of all runs of a suite (see packed.py)
-    OUT/runs.parquet, OUT/scores.parquet       the same without a text (see scores.py)
+    OUT/runs.parquet, OUT/samples.parquet or scores.parquet      the same of all runs of a suite (see suite_archive.py)
 
 Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
 """
@@ -14,15 +13,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from ttabench.core.checked_file import json_in, json_of
+from ttabench.core.checked_file import json_in, json_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.groups import ConfigGroup, HardwareGroup, MethodGroup, ModelGroup, TaskGroup
+from ttabench.records.run_fields import StoredConfig
+from ttabench.stats.metrics import declare
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
@@ -30,6 +31,38 @@ SCHEMA = 2
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
 REMEDY = "Restore it, run again with --force, or remove its folder."
+SHARE = Annotated[float, Field(gt=0, le=1)]
+DECLARED: dict[str, Any] = {
+    "summary": str, "scale": Annotated[float, Field(gt=0, le=1e9)], "digits": Annotated[int, Field(ge=0, le=9)],
+    "higher_is_better": bool, "least": float | None, "most": float | None,
+}  # fmt: skip
+"""Of a metric that is not ttabench's own, see `stats.metric`."""
+KINDS: dict[str, dict[str, Any]] = {
+    "config": {**get_type_hints(StoredConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
+    "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},
+    "model": {"name": str, "parameters": int, "positions": int, "fingerprint": str, "tokenizer": str, "device": str,
+              "dtype": str, "stands_on": dict[str, Json]},
+    "task": {"task": str, "reader": str, "unit": Varying, "main_metric": str, "chance": float | None,
+             "protocol": dict[str, Json], "arguments": dict[str, Json]},
+    "hardware": {"memory_bytes": int | None},
+}  # fmt: skip
+"""Kinds of what stands in the groups of a record, so that a damaged one is refused before it is computed with. Any name
+may be missing, and one that is not listed may hold any JSON value: earlier versions and others' tasks tell more."""
+
+
+def _of(kinds: dict[str, Any]) -> AfterValidator:
+    """A check that the values of a group are of these kinds; it stays as it is."""
+    fields: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
+    model = create_model("Group", __config__=ConfigDict(strict=True), **fields)
+
+    def checked(values: dict[str, Json]) -> dict[str, Json]:
+        model.model_validate(values)
+        return values
+
+    return AfterValidator(checked)
+
+
+KINDS["task"]["declared"] = dict[str, Annotated[dict[str, Json], _of(DECLARED)]]
 
 
 class Row(BaseModel):
@@ -70,13 +103,13 @@ class RunRecord(BaseModel):
     """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
     """UTC, ISO 8601."""
-    config: ConfigGroup
-    method: MethodGroup
+    config: Annotated[dict[str, Json], _of(KINDS["config"])]
+    method: Annotated[dict[str, Json], _of(KINDS["method"])]
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
-    model: ModelGroup
+    model: Annotated[dict[str, Json], _of(KINDS["model"])]
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
-    task: TaskGroup
-    """Card name, source, protocol, counts."""
+    task: Annotated[dict[str, Json], _of(KINDS["task"])]
+    """Card name, source, protocol, counts, metrics; of metrics that are not ttabench's own what they declare."""
     source: str
     seeds: dict[str, int]
     n: int
@@ -91,15 +124,23 @@ class RunRecord(BaseModel):
     Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
     and end (None where the system counts none). Records of older versions lack these."""
     paths: dict[str, str] = Field(default_factory=dict)
-    """How the model was run while reading ("adapt") and answering ("ask"): lean, sdpa, eager .., see `lm.plan`; several
-    joined by +. Records of older versions lack it."""
+    """Of records of older versions: how the model was run while reading ("adapt") and answering ("ask")."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
-    hardware: HardwareGroup
+    hardware: Annotated[dict[str, Json], _of(KINDS["hardware"])]
     determinism: dict[str, Json]
     code: dict[str, Json]
+
+    def model_post_init(self, _: Any) -> None:
+        """Whoever shows the figures of a record knows by then how they are read.
+
+        Raises:
+            UserError: another record has declared a metric of the same name otherwise.
+        """
+        for name, declared in self.task.get("declared", {}).items():
+            declare(name, declared)
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""
@@ -155,29 +196,12 @@ def load_record(path: Path) -> RunRecord:
         suite_archive.runs(file.parent)  # says what is wrong with it
     if file.name != RECORD_FILE and file.exists():
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
-    try:
-        text = None if file.is_file() else suite_archive.record(path)
-        content = json_of(file) if text is None else json_in(text)
-    except FileNotFoundError:
-        raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", REMEDY) from None
-    if not isinstance(content, dict):
-        raise UserError(f"The record {file} is not a JSON object.", REMEDY)
-    if not isinstance(content.get("schema_version"), int):
-        raise UserError(f"The record {file} is corrupted: it names no schema_version.", REMEDY)
-    if content["schema_version"] != SCHEMA:
-        fault = f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}."
-        raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
-    try:
+    text = None if file.is_file() else suite_archive.record(path)
+    if text is None and not file.exists():
+        raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.")
+    with reading(file, REMEDY, most=None):
+        content = json_of(file, hint=REMEDY) if text is None else json_in(text)
+        if (version := content["schema_version"]) != SCHEMA:
+            fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA}."
+            raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
         return RunRecord.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise UserError(
-            f"The record {file} is corrupted: {': '.join(filter(None, (place, message)))}.", REMEDY
-        ) from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -1,21 +1,21 @@
 """Samples without a text: their figures and names, and a digest of each text, so that they may be passed on.
 
-    digest_of("Who wrote it?")          sha256:9c5b0f0d4a1c6f2e, for the same text in every run; of a digest: itself
-    name_of("squad_seq/test/seed0")     as it is; a digest where it could be a text
-    without_texts(table, {"boolq"})     what `scores.parquet` holds of a run: nothing else can get into it
-
-Readers of samples take these as they take texts: two runs were asked the same where the digests of prompt and right
-answers are the same, whichever of the two has its texts still.
+Two runs were asked the same where the digests of prompt and right answers are the same, whichever still has its texts.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ttabench.core.types import Json
+
+DIGITS = 16
+"""Of the digest of a column, hexadecimal."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
@@ -86,3 +86,26 @@ def _without_texts(name: str, column: Any, subtasks: Collection[str]) -> Any:
     cells = [None if value is None else [cell(text) for text in value] if listed else cell(value)
              for value in column.to_pylist()]  # fmt: skip
     return pa.array(cells, type=column.type)
+
+
+def column_digest(values: Sequence[Json]) -> str:
+    """Digest of the values of a column, in order; a text counts by its digest, so it holds without texts, too."""
+    text = json.dumps([_digested(value) for value in values], default=repr)  # what is no JSON is of no record
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def digests_of(columns: Mapping[str, Sequence[Json]]) -> dict[str, str]:
+    """The digest of every column of samples: they tie them to the record of their run."""
+    return {name: column_digest(values) for name, values in columns.items()}
+
+
+def changed_column(columns: Mapping[str, Sequence[Json]], recorded: Mapping[str, str]) -> str:
+    """The first column that holds other values than were recorded; "" where none does, or none was recorded."""
+    changed = (name for name in columns if name in recorded and recorded[name] != column_digest(columns[name]))
+    return next(changed, "")
+
+
+def _digested(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_digested(part) for part in value]
+    return digest_of(value) if isinstance(value, str) else value

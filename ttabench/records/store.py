@@ -1,14 +1,8 @@
-"""Where a run lives while it goes on: crash-safe partial results, a lock, and the finished record.
-
-Every finished batch of queries is appended to `partial.jsonl` and flushed; a killed run continues from there and
-loses no finished query. What stands there counts once, and only where it belongs: a line that is damaged, doubled, of
-another run or of a query the task does not have is left out, and its query asked again. Two processes with one
-configuration meet at the lock: the second waits, then returns the run of the first.
-"""
+"""Where a run lives while it goes on: crash-safe partial results, a lock, and the finished record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
@@ -16,21 +10,13 @@ from typing import ClassVar
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
-from ttabench.records.folder import ResultFolder
+from ttabench.records.folder import ResultFolder, seconds, typed
 from ttabench.records.sample_files import write_samples
-from ttabench.records.samples import AskCost, EpisodeCost, Sample
-from ttabench.records.schema import (
-    RECORD_FILE,
-    SAMPLES_FILE,
-    RunRecord,
-    is_stored,
-    load_record,
-    save_record,
-)
-from ttabench.records.typed_json import seconds, typed
+from ttabench.records.samples import EpisodeCost, Sample
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
 
 PARTIAL_FILE = "partial.jsonl"
-__all__ = ["AskCost", "EpisodeCost", "RunFolder", "Sample"]
+__all__ = ["EpisodeCost", "RunFolder", "Sample"]
 
 
 class RunFolder(ResultFolder[RunRecord]):
@@ -75,9 +61,8 @@ class RunFolder(ResultFolder[RunRecord]):
 
         Which of them the task has is seen when their episode is taken up.
         """
-        samples = self.path / SAMPLES_FILE
-        if samples.is_dir():
-            raise UserError(f"{samples} is a folder.", "Remove it, or give another --out.")
+        if (self.path / SAMPLES_FILE).is_dir():
+            raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
         lines, self.left_out = self.journal.read()
         while lines and lines[-1].get("left"):  # the rest of a batch alone would have other last digits: all again
             lines.pop()
@@ -98,13 +83,11 @@ class RunFolder(ResultFolder[RunRecord]):
             self._read.setdefault(sample.episode, []).append(sample)
             if not self.answered(sample.episode, sample.key):
                 self._keep([sample])
-        elif kind == "episode":
-            cost = typed(EpisodeCost, value)
-            if self.finished(cost.episode):
-                raise ValueError("an episode that ended twice")
-            self.costs.append(cost)
-        else:
-            raise ValueError(f"a line of the kind {kind!r}")
+            return
+        cost = typed(EpisodeCost, value)
+        if kind != "episode" or self.finished(cost.episode):
+            raise ValueError("no line of a run, or an episode that ended twice")
+        self.costs.append(cost)
 
     def _keep(self, samples: Sequence[Sample]) -> None:
         self.samples.extend(samples)
@@ -130,16 +113,15 @@ class RunFolder(ResultFolder[RunRecord]):
         for sample in read:
             if sample.key not in kept and sample.key in asks and sample.answers_this(asks[sample.key], metrics):
                 kept[sample.key] = sample
-        self.left_out += len(read) - len(kept)
         if len(kept) < len(read):
+            self.left_out += len(read) - len(kept)
             self._replace(episode.key, kept)
-        if len(kept) < len(asks):
-            self._drop_cost(episode.key)
+        if len(kept) < len(asks):  # an episode of which queries are missing did not end
+            self._keep_costs(lambda cost: cost.episode != episode.key)
         return list(kept.values())
 
-    def _drop_cost(self, episode: str) -> None:
-        """An episode of which queries are missing did not end."""
-        kept = [cost for cost in self.costs if cost.episode != episode]
+    def _keep_costs(self, wanted: Callable[[EpisodeCost], bool]) -> None:
+        kept = [cost for cost in self.costs if wanted(cost)]
         self.left_out += len(self.costs) - len(kept)
         self.costs = kept
 
@@ -151,8 +133,7 @@ class RunFolder(ResultFolder[RunRecord]):
         for episode, read in self._read.items():
             self.left_out += len(read)
             self._replace(episode, {})
-        for cost in [cost for cost in self.costs if cost.episode not in self._taken_up]:
-            self._drop_cost(cost.episode)
+        self._keep_costs(lambda cost: cost.episode in self._taken_up)
         self._read = {}
         if not self.left_out:
             return ""

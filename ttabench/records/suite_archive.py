@@ -1,11 +1,11 @@
-"""Runs of a suite in two files beside each other, read as if each run had its folder (written by `packing`).
+"""Runs in Parquet files, read as if each run had its folder (written by `packing` and `submission`).
 
-    results/unseen/runs.parquet       one row a run: id, method, task, ... and `record`, the whole text of its run.json
-    results/unseen/samples.parquet    the samples of all runs; `run` is the id, `own_columns` names what that run has
-    record(Path("results/unseen/3f0c2a9b71de"))      ->  that text; None where no such run is packed
+    results/unseen/runs.parquet            one row a run: id, method, task, ... and `record`, the text of its run.json
+    results/unseen/samples.parquet         the samples of all runs; `run` is the id, `own_columns` names those it has
+    results/english/piqa/scores.parquet    the same without a text (see `scores`), where texts may not be passed on
+    lab-b.parquet                          runs of others in one file: as scores.parquet, `record` in a run's first row
 
-    results/english/piqa/scores.parquet   the same without a text (see `scores`), where texts may not be passed on
-    lab-b.parquet                        runs of somebody in one file (see `submission`), found in it by the same names
+    record(Path("results/unseen/3f0c2a9b71de")), record(Path("lab-b.parquet/3f0c2a9b71de"))
 
 A run that lies in a folder of its own as well is read from there: it is the newer one. Samples with their texts are
 read before those without; a suite may have records alone.
@@ -20,18 +20,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ttabench.records import submission
-from ttabench.records.tables import read_table as read_table
-from ttabench.records.tables import texts, version_of
+from ttabench.core.errors import UserError
+from ttabench.core.parquet import parquet_file
 
 RUNS_FILE = "runs.parquet"
 ALL_SAMPLES_FILE = "samples.parquet"
 SCORES_FILE = "scores.parquet"
+RESTORE = "Restore it: runs are packed in it."
+SUFFIX = ".parquet"
+FORMAT, VERSION = b"ttabench submission", b"2"
+"""Of the metadata of a file of others' runs: a name, and its layout."""
+ASK = "Ask for a file that `ttabench export` wrote."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """One run of `runs.parquet`."""
+    """One run."""
 
     record: str
     """The text of its run.json."""
@@ -48,13 +52,28 @@ class Span:
     """(first row, rows)."""
 
 
+def file_of(run: Path) -> Path | None:
+    """The submission that a run lies in; None of one in a folder."""
+    return run.parent if run.parent.suffix == SUFFIX and run.parent.is_file() else None
+
+
+def is_submission(file: Path) -> bool:
+    """Whether a file is one, whole enough to be read."""
+    try:
+        return file.suffix == SUFFIX and file.is_file() and bool(runs(file))
+    except UserError:
+        return False
+
+
 def runs(suite: Path) -> dict[str, Packed]:
-    """The packed runs of a suite by id, the oldest first; none where nothing is packed."""
-    if suite.suffix == submission.SUFFIX and suite.is_file():
-        records = submission.submitted(suite).records
-        return {name: Packed(record=text, created=created) for name, (text, created) in records.items()}
-    path, version = version_of(suite / RUNS_FILE)
-    return _runs(path, version) if version else {}
+    """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed.
+
+    Raises:
+        UserError: the file is damaged, or no submission.
+    """
+    alone = suite.suffix == SUFFIX and suite.is_file()
+    path, version = _version_of(suite if alone else suite / RUNS_FILE)
+    return _runs(path, version, alone) if version else {}
 
 
 def record(run: Path) -> str | None:
@@ -65,51 +84,68 @@ def record(run: Path) -> str | None:
 
 def sample_columns(run: Path) -> list[str] | None:
     """Columns that the samples of SUITE/ID have; None where no samples of such a run are packed."""
-    if submission.file_of(run):
-        table = submission.table_of(run)
-        return None if table is None else list(table.column_names)
     stored = _stored(run)
     return stored[1].columns if stored else None
 
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed."""
-    if submission.file_of(run):
-        return submission.table_of(run, None if columns is None else list(columns))
+    import pyarrow as pa
+
     if (stored := _stored(run)) is None:
         return None
     file, span = stored
     wanted = span.columns if columns is None else list(columns)
     table = _samples(*file, tuple(wanted))
-    parts = [table.slice(start, count).select(wanted) for start, count in span.places]
-    if len(parts) == 1:
-        return parts[0]
-    import pyarrow as pa
+    return pa.concat_tables([table.slice(start, count).select(wanted) for start, count in span.places])
 
-    return pa.concat_tables(parts)
+
+def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
+    """A `pyarrow.Table` of these columns, or all."""
+    with parquet_file(path, RESTORE) as (file, _):
+        if missing := set(columns or ()) - set(file.schema_arrow.names):
+            raise ValueError(f"no column {min(missing)}")
+        return file.read(columns=None if columns is None else list(columns))
+
+
+def _version_of(path: Path) -> tuple[Path, tuple[int, ...]]:
+    """The version of a file, by its size, time and number: while it is the same, the file is read once."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return path, ()
+    return path, (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _stored(run: Path) -> tuple[tuple[Path, tuple[int, ...]], Span] | None:
     """The file that has the samples of a packed run, and where they stand in it."""
     if record(run) is None:
         return None
-    for name in (ALL_SAMPLES_FILE, SCORES_FILE):
-        file = version_of(run.parent / name)
-        if file[1] and (span := _spans(*file).get(run.name)):
+    suite = run.parent
+    for path in [suite] if file_of(run) else [suite / ALL_SAMPLES_FILE, suite / SCORES_FILE]:
+        file = _version_of(path)
+        if file[1] and (span := _spans(*file).get(run.name)) and span.columns:
             return file, span
     return None
 
 
 @lru_cache(maxsize=64)
-def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
-    rows = zip(*texts(path, ("id", "record", "created")), strict=True)
+def _runs(path: Path, _changed: tuple[int, ...], alone: bool) -> dict[str, Packed]:
+    if alone:
+        with parquet_file(path, ASK) as (file, _):
+            if (version := (file.schema_arrow.metadata or {}).get(FORMAT)) is None:
+                raise UserError(f"{path} is no submission.", ASK)
+            if version != VERSION:
+                fault = f"{path} is a submission of layout {version[:20]!r}, this ttabench reads {VERSION.decode()}."
+                raise UserError(fault, "Install the ttabench that wrote it.")
+    rows = zip(*_texts(path, ("run" if alone else "id", "record", "created"), first=alone), strict=True)
     return {name: Packed(record=record, created=created) for name, record, created in rows}
 
 
 @lru_cache(maxsize=64)
 def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
     """Where the samples of each run stand in the file: as a rule in one place."""
-    names, columns = texts(path, ("run", "own_columns"))
+    names, columns = _texts(path, ("run", "own_columns"))
     spans: dict[str, Span] = {}
     start = 0
     for name, same in groupby(names):
@@ -124,3 +160,18 @@ def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
 def _samples(path: Path, _changed: tuple[int, ...], columns: tuple[str, ...]) -> Any:
     """Columns of all runs: they are asked for run by run."""
     return read_table(path, columns)
+
+
+def _texts(path: Path, columns: tuple[str, ...], *, first: bool = False) -> list[list[str]]:
+    """Columns of texts, each as a list; with `first` of the first row of each run alone."""
+    with parquet_file(path, RESTORE) as (file, _):
+        if missing := set(columns) - set(file.schema_arrow.names):
+            raise ValueError(f"no column {min(missing)}")
+        table = file.read(columns=list(columns))
+        if first:
+            table = table.filter(table["record"].is_valid())
+        lists = [table[name].to_pylist() for name in columns]
+        for name, values in zip(columns, lists, strict=True):
+            if not all(isinstance(value, str) for value in values):
+                raise ValueError(f"the column {name} has what is no text")
+        return lists

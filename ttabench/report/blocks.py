@@ -1,40 +1,55 @@
-"""Which runs stand in one block of a comparison, how they are pooled, and what tells them apart there.
+"""Which runs stand in one block of a comparison, how they are pooled, and how the lines of a block are called.
 
     blocks_of(runs)     one block a task, source, base model and metric, and of what is read and asked (documents=16)
+    labels_of(blocks)   icl, mac, mac (theirs: lab-b), snapkv budget=0.1, "templora, another text's state"
 
-Runs of one block that differ in their seed only are one `Group`. A block names what tells it from the others of its
-task: runs that read or ask other things are never in one block.
+Runs of one block that differ in their seed only are one `Group`. A label names the settings in which lines of a method
+differ within the block; a configuration that stands in several blocks has one label in all of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from ttabench.core.identity import hashed
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
-from ttabench.records.submission import file_of
 from ttabench.report.configuration import with_defaults
-from ttabench.report.pairing import Run, base_of
-from ttabench.report.submissions import name_in, names_of
+from ttabench.report.pairing import Run, base_of, seed_of
+from ttabench.report.theirs import name_in, names_of_runs
+from ttabench.run.budget import settings_kept
 
 STATE_OF = "state of"
+STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
+"""Words that follow the method, by whose state answered."""
 FLOOR, CEILING = "none", "icl"
 """Methods that a block begins with."""
 NOT_COMPARED = (
     "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
-    "base_checkpoint",
+    "base_checkpoint", "keep", "keep_tokens",
 )  # fmt: skip
 TOLD_ELSEWHERE = ("rows", "others", "model", "card", "reader")
-"""Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base and the
-card tell blocks apart, and earlier versions took other digests of the base, or none of the card."""
+"""Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base, the
+card and the metric tell blocks apart, and earlier versions took other digests of the base, or none of the card."""
+OF_BLOCKS = ("split", "chat_template", "limit")
+"""Fields that a configuration has from its block, and not from its method."""
+OF_METHODS = ("method", "checkpoint", "base_checkpoint")
+"""Inputs that are the method's own."""
 DIGITS = 6
 """Of a card's digest, where two cards of one name are told apart."""
 READ_ALIKE = {"ratio": "demonstrations", "tokens": "book"}
 """Options, by their reader, that leave the queries as they are, and all that stands before each: which share of the
 demonstrations a method adapts to, and up to which lengths of a text there are figures."""
+CHECKPOINT, SEED = "checkpoint file", "seed"
+"""What a checkpoint is known by; and the seed that it was trained with, which its name stands for."""
+CODE = " (code "
+"""Between a package's version and the digest of its code, see `plugins.Offer.origin`."""
+Natural: TypeAlias = list[tuple[bool, float, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +78,7 @@ class Group:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Those of its runs, in order."""
-        return tuple(sorted({int(record.config.get("seed", 0)) for _, record in self.runs}))
+        return tuple(sorted({seed_of(record) for _, record in self.runs}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +125,28 @@ def short_source(source: str) -> str:
 def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
     """Blocks in the order of their first run, but those of one task together; groups in the order of theirs.
 
-    Args:
-        runs: folders and records.
-        metric: the metric compared; that by which each task is known where it is empty.
+    The metric compared is that by which each task is known where it is empty.
     """
-    cards, names = _cards(runs), _submissions(runs)
+    cards, names = _cards(runs), names_of_runs(runs)
     sources = {record.source for folder, record in runs if not name_in(names, folder)}
     groups: dict[str, list[Run]] = {}
     for folder, record in runs:
-        key = repr((name_in(names, folder), _group_key(record), cards[record.id]))
+        named = [str(record.config.get(key)) for key in ("method", "task", "model")]
+        settings = sorted((key, repr(value)) for key, value in varying(record).items())
+        key = repr((name_in(names, folder), *named, record.source, settings, cards[record.id]))
         groups.setdefault(key, []).append((folder, record))
     by_block: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
-        first = own[0][1]
-        material = {**_material(first), **({"card": cards[first.id]} if cards[first.id] else {})}
-        theirs = name_in(names, own[0][0])
-        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first), material=material,
-                      theirs=theirs)  # fmt: skip
+        folder, first = own[0]
+        compared, theirs = metric or first.main_metric, name_in(names, folder)
+        code = hashed(origin)[:DIGITS] if (origin := first.config.get("inputs", {}).get(f"metric {compared}")) else ""
+        told_apart = {key: value for key, value in (("card", cards[first.id]), ("metric", code)) if value}
+        group = Group(runs=tuple(own), metric=compared, varying=varying(first),
+                      material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
         source = _as_here(first.source, sources) if theirs else first.source
-        task = repr((first.config.get("task"), source, base_of(first), group.metric))
-        by_block.setdefault(task, {}).setdefault(repr(sorted(material.items())), []).append(group)
+        task = repr((first.config.get("task"), source, base_of(first), compared))
+        by_block.setdefault(task, {}).setdefault(repr(sorted(group.material.items())), []).append(group)
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
-
-
-def _submissions(runs: Sequence[Run]) -> dict[Path, str]:
-    return names_of([file for folder, _ in runs if (file := file_of(folder)) is not None])
 
 
 def _as_here(source: str, ours: Collection[str]) -> str:
@@ -158,8 +170,8 @@ def _cards(runs: Sequence[Run]) -> dict[str, str]:
 def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
     """Blocks of one task, source and model, by the options that differ among them, ascending."""
     materials = [block[0].material for block in blocks]
-    keys = [key for key in dict.fromkeys(key for own_material in materials for key in own_material)
-            if len({repr(own_material.get(key)) for own_material in materials}) > 1]  # fmt: skip
+    keys = [key for key in dict.fromkeys(key for material in materials for key in material)
+            if len({repr(material.get(key)) for material in materials}) > 1]  # fmt: skip
     placed = []
     for block, material in zip(blocks, materials, strict=True):
         first = block[0].record
@@ -167,7 +179,7 @@ def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
         place = Place(task=str(first.config.get("task")), source=first.source, model=first.base,
                       metric=block[0].metric, options=options)  # fmt: skip
         placed.append((place, block))
-    return sorted(placed, key=lambda material: [_ascending(material[0].options.get(key)) for key in keys])
+    return sorted(placed, key=lambda at: [_ascending(at[0].options.get(key)) for key in keys])
 
 
 def _ascending(value: Json) -> tuple[bool, float, str]:
@@ -189,16 +201,90 @@ def varying(record: RunRecord) -> dict[str, Json]:
     for key, value in with_defaults(record.config).items():
         if key in NOT_COMPARED:
             continue
-        if isinstance(value, dict):
-            named = {f"{inner} file": item for inner, item in value.items() if inner not in TOLD_ELSEWHERE}
-            for inner, item in (named if key == "inputs" else value).items():
-                # a method and a task may have settings of one name
-                flat[f"{key} {inner}" if inner in flat else inner] = item
-        else:
-            flat[key] = value
+        if key == "inputs":
+            value = {f"{name} file": item for name, item in value.items()
+                     if name not in TOLD_ELSEWHERE and not name.startswith("metric ")}  # fmt: skip
+        for inner, item in value.items() if isinstance(value, dict) else [(key, value)]:
+            # a method and a task may have settings of one name
+            flat[f"{key} {inner}" if inner in flat else inner] = item
     return flat
 
 
-def _group_key(record: RunRecord) -> str:
-    named = [str(record.config.get(key)) for key in ("method", "task", "model")]
-    return repr([*named, record.source, sorted((key, repr(value)) for key, value in varying(record).items())])
+def labels_of(blocks: Sequence[Sequence[Group]]) -> list[list[str]]:
+    """The labels of every block's groups; unique in each."""
+    keys: dict[tuple[str, str], dict[str, None]] = {}
+    for block in blocks:
+        for group in block:
+            keys.setdefault(_told_by(group), {}).update(dict.fromkeys(_apart(group, block)))
+    labels = [[_label(group, block, list(keys[_told_by(group)])) for group in block] for block in blocks]
+    return [
+        [f"{label} #{group.record.id[:6]}" if own.count(label) > 1 else label
+         for label, group in zip(own, block, strict=True)]
+        for own, block in zip(labels, blocks, strict=True)
+    ]  # fmt: skip
+
+
+def natural(label: str) -> Natural:
+    """For sorting: numbers by their size, so that budget=0.5 stands before budget=16."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", label)
+    return [(not part[:1].isdigit(), float(part) if part[:1].isdigit() else 0.0, part) for part in parts if part]
+
+
+def _apart(group: Group, block: Sequence[Group]) -> list[str]:
+    """The settings in which it differs from others of its method in the block."""
+    alike = [other.varying for other in block if other.method == group.method]
+    return [key for key, value in group.varying.items() if any(other.get(key) != value for other in alike)]
+
+
+def shared(group: Group, block: Sequence[Group]) -> int:
+    """How many settings that tell it from others of its method lines of other methods have, too."""
+    others = [other.varying for other in block if other.method != group.method]
+    return sum(other.get(key) == group.varying[key] for key in _apart(group, block) for other in others)
+
+
+def configured(group: Group) -> str:
+    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
+    config = with_defaults(group.record.config)
+    kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
+    options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
+    inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
+    options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
+    return repr((group.theirs, group.method, options_in_order))
+
+
+def _told_by(group: Group) -> tuple[str, str]:
+    return configured(group), str(group.varying[STATE_OF])
+
+
+def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
+    told_keys = [key for key in sorted(keys) if key != STATE_OF and group.varying.get(key) is not None]
+    if CHECKPOINT in told_keys and _tells(group, block):
+        told_keys = [key for key in told_keys if key != SEED]
+    budget, own = settings_kept(group.record.config)
+    words = [group.method, *([budget] if own & {*told_keys} else [])]
+    words += [_setting(key, group.varying[key], group, block) for key in told_keys if key not in own]
+    state = STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else ""
+    return " ".join(words) + state + (f" (theirs: {group.theirs})" if group.theirs else "")
+
+
+def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
+    """One setting as it is told: a checkpoint by its folder where that tells it from the others."""
+    if key == CHECKPOINT and _tells(group, block):
+        return f"checkpoint={_checkpoint(group)}"
+    if key == "method file" and "==" in str(value):
+        package, code, _ = str(value).partition(CODE)
+        rest = {str(other.varying.get(key)) for other in block} - {str(value)}
+        return f"method={value if any(name.startswith(package + code) for name in rest) else package}"
+    return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+
+
+def _tells(group: Group, block: Sequence[Group]) -> bool:
+    """Whether the name of its checkpoint tells it from all other checkpoints of the block."""
+    others = {_checkpoint(other) for other in block if other.varying.get(CHECKPOINT) != group.varying.get(CHECKPOINT)}
+    return bool(_checkpoint(group)) and _checkpoint(group) not in others
+
+
+def _checkpoint(group: Group) -> str:
+    """The last part of its name, or of its path."""
+    name = str(group.record.config.get("checkpoint") or "")
+    return name.rstrip("/").rpartition("/")[2].removeprefix("shipped:")

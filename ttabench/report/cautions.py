@@ -1,18 +1,172 @@
-"""Where the errors of a block are too small: what varies is there once, and another one may differ."""
+"""What the first lines say of the rest: a control that fails, what is set aside or left out, errors that are too small.
+
+over_ceiling    lines that are better than full context beyond chance
+same_as         the answers of a line are those of full context, or of no context, to the last bit
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from ttabench.report.compare import Block
-from ttabench.stats.aggregation import Unit
+from ttabench.records.samples import Looked
+from ttabench.records.schema import RunRecord
+from ttabench.report import figures
+from ttabench.report.blocks import CEILING, FLOOR, Group
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.differences import Difference
+from ttabench.report.entries import Aside, ceiling_of, ends_of, floor_of, running
+from ttabench.report.phrases import MANY, Field, listed, lone
+from ttabench.report.theirs import file_called
+
+NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", *Looked.__dataclass_fields__}
+"""Columns of samples that say how a query was answered, and not what the answer was."""
+CHECK = (
+    "Check its prompt, what was cut of the context, and whether the base model can use so long a text. A method that "
+    "was trained for the task, or that chooses what to read, may be better without a fault."
+)
+"""What to do about a ceiling that is below a method."""
 
 
-def lone(block: Block) -> bool:
-    """Whether what varies is there once (in every sub-task), and has several queries; see `stats.estimate`."""
-    clusters: dict[str, Counter[str]] = {}
-    for value in (value for values in block.values for value in values.values()):
-        name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
-        clusters.setdefault(stratum, Counter())[name] += 1
-    several = any(count > len(block.values) for own in clusters.values() for count in own.values())
-    return several and all(len(own) == 1 for own in clusters.values())
+def cautions(comparison: Comparison) -> Iterator[str]:
+    """Where a control fails, and where what varies is there once."""
+    yield from _ends(comparison)
+    yield from _ceilings(comparison)
+    yield from _same(comparison)
+    weak = [block for block in comparison.blocks if block.tested and lone(block)]
+    if weak:
+        unit = weak[0].groups[0].record.unit
+        only = f"There is one {unit} only{_on(comparison, weak)}, so errors are too small"
+        yield f"{only}: they are over its questions, and another {unit} may differ by more. Run more seeds."
+
+
+def aside_sentences(comparison: Comparison) -> Iterator[str]:
+    """Lines that are set aside, a sentence a reason."""
+    alike: dict[tuple[str, str], list[Aside]] = {}
+    for set_aside in comparison.aside:
+        alike.setdefault((set_aside.kind, set_aside.reason), []).append(set_aside)
+    for (kind, reason), own in alike.items():
+        labels = list(dict.fromkeys(line.label for line in own))
+        blocks = list(dict.fromkeys(line.block for line in own))
+        where = f" on {listed(blocks, 'blocks')}" if len(comparison.blocks) > 1 else ""
+        if kind == "limit":
+            limit = reason.removeprefix("--limit ")
+            names = listed([label.replace(f" limit={limit}", "") for label in labels], "lines")
+            yield f"Set aside ({reason}): {names}{where}."
+        else:
+            ceiling = ", so it is no ceiling" if labels == [CEILING] else ""
+            end = ceiling if kind == "cut" else "; that is full context, whatever the name"
+            yield f"Set aside: {listed(labels, 'lines')} {reason}{where}{end}."
+
+
+def theirs_sentences(comparison: Comparison) -> Iterator[str]:
+    """Which lines are of others, a sentence a submission."""
+    files: dict[str, list[str]] = {}
+    for entry in comparison.entries:
+        if entry.theirs:
+            files.setdefault(entry.theirs, []).append(entry.label.removesuffix(f" (theirs: {entry.theirs})"))
+    for name, labels in files.items():
+        yield f"Made by others, from {file_called(name)}: {listed(list(dict.fromkeys(labels)), 'lines')}."
+
+
+def left_out(comparison: Comparison) -> Iterator[str]:
+    """Lines that were not run in all blocks that count, and blocks that do not count."""
+    standing = comparison.standing
+    if standing is None or len(comparison.blocks) == 1:
+        return
+    if standing.left_out:
+        noun = Field(comparison, comparison.blocks).noun
+        lines = [f"{label} ({_figures(comparison, label, places)})" for label, places in standing.left_out.items()]
+        text = "; ".join(lines[:MANY]) + (f"; and {len(lines) - MANY} more" if len(lines) > MANY else "")
+        which = f"all of these {noun}" if len(standing.blocks) > 1 else f"this {noun.removesuffix('s')}"
+        yield f"Not in this order (not run in {which}): {text}."
+    rest = [block.place.brief for place, block in enumerate(comparison.blocks) if place not in standing.blocks]
+    if rest:
+        yield f"Not counted{' in this order' if standing.second else ''}: {listed(rest, 'blocks')}."
+
+
+def _figures(comparison: Comparison, label: str, places: Sequence[int]) -> str:
+    """The values of a line in the blocks that have it."""
+    blocks = [comparison.blocks[place] for place in places[:MANY]]
+    parts = [f"{figures.plain(block.place.metric, entry.value)} on {block.place.brief}"
+             for block in blocks if (entry := block.named(label))]  # fmt: skip
+    return ", ".join(parts) + (f" and {len(places) - MANY} more" if len(places) > MANY else "")
+
+
+def _on(comparison: Comparison, blocks: Sequence[Block]) -> str:
+    """In which blocks, where there are several."""
+    return f" on {listed([block.place.brief for block in blocks], 'blocks')}" if len(comparison.blocks) > 1 else ""
+
+
+def _ends(comparison: Comparison) -> Iterator[str]:
+    """Which of several lines of `none` is the floor, and which of `icl` the ceiling, or why none is."""
+    blocks: dict[tuple[str, str], list[Block]] = {}
+    for block in comparison.blocks:
+        for end, which, method in (("floor", floor_of, FLOOR), ("ceiling", ceiling_of, CEILING)):
+            lines, chosen = ends_of(block.entries, method), which(block.entries)
+            if len(lines) > 1:
+                names = listed([line.label for line in lines], f"lines of {method}")
+                why = (
+                    (f"Of {names}, {chosen.label} is the {end}", "more of the other lines were run as it was")
+                    if chosen
+                    else (f"There is no {end}", f"nothing tells which of {names} the other lines go with")
+                )
+                blocks.setdefault(why, []).append(block)
+    for (which_one, because), own in blocks.items():
+        yield f"{which_one}{_on(comparison, own)}: {because}."
+
+
+def over_ceiling(block: Block) -> list[Difference]:
+    """Differences of the ceiling and each line that is better beyond chance, the largest first."""
+    ceiling = ceiling_of(block.entries)
+    apart = [block.between(ceiling.label, entry.label) for entry in running(block.entries)] if ceiling else []
+    return sorted((one for one in apart if one and one.outcome == -1), key=lambda one: one.gain)
+
+
+def _ceilings(comparison: Comparison) -> Iterator[str]:
+    """Full context that is worse than a method, by the largest difference of each block."""
+    blocks = [(block, over[0]) for block in comparison.blocks if (over := over_ceiling(block))]
+    clauses = [
+        f"{over.left} is {Field(comparison, [block]).apart(over.left, over.right)}{_on(comparison, [block])}"
+        for block, over in blocks[:MANY]
+    ]
+    if blocks:
+        clauses += [f"{len(blocks) - MANY} more blocks"] * (len(blocks) > MANY)
+        yield f"The ceiling may be broken: {'; '.join(clauses)}. {CHECK}"
+
+
+def _same(comparison: Comparison) -> Iterator[str]:
+    """Lines whose answers are those of full context, or of no context."""
+    alike: dict[tuple[str, str], list[Block]] = {}
+    for block in comparison.blocks:
+        for pair in same_as(block):
+            alike.setdefault(pair, []).append(block)
+    for (label, end), blocks in alike.items():
+        whose, asks = ("full context", "was it applied?") if end == CEILING else (end, "its context changed no answer.")
+        yield f"The answers of {label}{_on(comparison, blocks)} are those of {whose}, to the last bit: {asks}"
+
+
+def same_as(block: Block) -> Iterator[tuple[str, str]]:
+    """(label, method of the control) of lines that read something and whose answers are the control's, bit by bit.
+
+    Full context counts against none, too. A line that is marked already, for it evicted nothing, is left out.
+    """
+    own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
+    for group, entry in own:
+        for end in (FLOOR, CEILING)[: 1 if group.method == CEILING else 2]:
+            controls = [control for control, _ in own if control.method == end]
+            read = all(record.cost.get("tokens_read") for _, record in group.runs)
+            if group.method != end and read and entry.aside != "whole" and any(_alike(group, one) for one in controls):
+                yield entry.label, end
+                break
+
+
+def _alike(group: Group, control: Group) -> bool:
+    """Whether every run of a group has the answers of the control's run with its seed, by the digests of both records;
+    likelihoods are among them, which other weights or keys change."""
+    known = {record.config.get("seed"): _answers(record) for _, record in control.runs}
+    answers = [(_answers(record), known.get(record.config.get("seed"))) for _, record in group.runs]
+    return all({"prediction", "logprobs"} <= ours.keys() and ours == theirs for ours, theirs in answers)
+
+
+def _answers(record: RunRecord) -> dict[str, str]:
+    return {name: digest for name, digest in record.sample_digests.items() if name not in NO_ANSWER}

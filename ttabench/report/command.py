@@ -1,8 +1,8 @@
-"""The command that gives a stored run again, from its record.
+"""The command that gives a stored run again, from its record; no model is loaded, no data are read.
 
 command_of(record)     ttabench eval --method mac --task streamingqa --set hierarchy=16 --seed 1
 
-It names what a plain command would resolve otherwise, and nothing else. No model is loaded, no data are read.
+It names what a plain command would resolve otherwise, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
 from ttabench.core.errors import UserError
 from ttabench.core.identity import changed
+from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
+from ttabench.readers.cards import load_card
 from ttabench.records.run_fields import RunFields
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import whole
 from ttabench.run.config import RunConfig
+from ttabench.run.plan import OURS
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import STANDING, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
@@ -39,8 +42,12 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
     if config.source != ("mini" if config.model == NANO else "hub"):
         words += ["--source", config.source]
-    words += _method(config, notes)
-    words += _options(config, notes)
+    words += [*_method(config, notes), *_options(config, notes)]
+    if origin := config.inputs.get(f"metric {record.main_metric}"):
+        words += ["--metric", record.main_metric]
+        if origin != OURS:
+            file = f"--metric ./FILE.py:{record.main_metric}"
+            notes.append(f"the metric is of {origin}: name its file, {file}, where it is no installed package")
     for name, field in declared(RunFields).items():
         words += field.words(getattr(config, name)) if name not in BASE else []
     words += ["--state", config.state] if config.state else []
@@ -63,7 +70,8 @@ def _request(config: RunConfig) -> RunRequest:
     """Options that were typed, without those that follow from them."""
     return RunRequest(
         method=config.method, task=config.task, model=config.model, source=config.source,
-        base_checkpoint=config.base_checkpoint, random_weights=config.random_weights,
+        base_checkpoint=config.base_checkpoint, random_weights=config.random_weights, keep=config.keep,
+        keep_tokens=config.keep_tokens,
     )  # fmt: skip
 
 
@@ -79,7 +87,8 @@ def _method(config: RunConfig, notes: list[str]) -> list[str]:
             words += ["--checkpoint", config.checkpoint or NO_CHECKPOINT]
             plain = resolve_method(replace(request, checkpoint=config.checkpoint or NO_CHECKPOINT))
         if config.preset and plain.preset != config.preset and not config.checkpoint:
-            plain = resolve_method(replace(request, checkpoint=_none(trainable), preset=config.preset))
+            none = NO_CHECKPOINT if trainable else ""
+            plain = resolve_method(replace(request, checkpoint=none, preset=config.preset))
             words += ["--preset", config.preset]
         settings = plain.settings
     except UserError:
@@ -90,14 +99,8 @@ def _method(config: RunConfig, notes: list[str]) -> list[str]:
     return words + _assigned("--set", changed(config.settings, settings))
 
 
-def _none(trainable: bool) -> str:
-    return NO_CHECKPOINT if trainable else ""
-
-
 def _options(config: RunConfig, notes: list[str]) -> list[str]:
     """Options of the task that are not what its card says, and whether it is asked in a chat template."""
-    from ttabench.readers.cards import load_card
-
     words: list[str] = []
     given: Mapping[str, Any] = config.task_options
     try:
@@ -121,12 +124,8 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
 
 def _alike(one: Json, other: Json) -> bool:
     """As options of a task are typed: `16k` in a card is 16,384 in a record."""
-    from ttabench.core.sizes import tokens_in
-
-    if as_typed(one) == as_typed(other):
-        return True
     sizes = [[tokens_in(part) for part in as_typed(value).split(",")] for value in (one, other)]
-    return sizes[0] == sizes[1] and None not in sizes[0]
+    return as_typed(one) == as_typed(other) or (sizes[0] == sizes[1] and None not in sizes[0])
 
 
 def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:

@@ -1,9 +1,9 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
 Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
-aside (`setting_aside`), and pairs within a block get the difference over the queries both answered (`pairing`,
-`differences`), over several blocks the mean of these. Which pairs are shown is chosen (`choosing`), and p values are
-adjusted for all tests of their family that could be.
+aside (`entries`), and pairs within a block get the difference over the queries both answered (`differences`), over
+several blocks the mean of these. Which pairs are shown is chosen (`choosing`), and p values are adjusted for all tests
+of their family that could be.
 """
 
 from __future__ import annotations
@@ -12,23 +12,42 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report.answers import Answers, answers_of, joined
-from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of
-from ttabench.report.choosing import Family, family_of, shown, tested
-from ttabench.report.differences import Difference, Unpaired, between, difference, unpaired
-from ttabench.report.entries import Entry
-from ttabench.report.entry_of import entry_of
-from ttabench.report.families import adjusted_by_family, counted, means
-from ttabench.report.labels import Natural, labels_of, natural
-from ttabench.report.loading import loaded, refuse_all_damaged
-from ttabench.report.pairing import Run, Values
-from ttabench.report.pooling import over_runs, pooled
-from ttabench.report.setting_aside import Aside, limit_of, within_limit
-from ttabench.report.standings import Standing, standing_of
+from ttabench.report.blocks import CEILING, FLOOR, Group, Natural, Place, blocks_of, labels_of, natural, shared
+from ttabench.report.choosing import Family, Standing, family_of, shown, standing_of, tested
+from ttabench.report.differences import (
+    Difference,
+    Unpaired,
+    adjusted_by_family,
+    between,
+    counted,
+    difference,
+    means,
+    unpaired,
+)
+from ttabench.report.entries import (
+    Aside,
+    Entry,
+    ceiling_of,
+    entry_of,
+    floor_of,
+    limit_of,
+    over_runs,
+    pooled,
+    share_of_gap,
+    within_limit,
+)
+from ttabench.report.finding import loaded, refuse_all_damaged
+from ttabench.report.pairing import Answers, Run, Values, answers_of, joined
+from ttabench.stats.testing import LEVEL
 
 __all__ = ["Block", "Comparison", "Difference", "Entry", "Unpaired", "compare", "over_runs", "pooled"]
+LOST = -10.0
+"""A loss of so many times the way has no figure that says more than that the method fails."""
+BEYOND = 2.0
+"""Where a line goes so many times as far, `icl` is no ceiling, whatever it read: its base may not read so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +123,9 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """Compare the runs in these folders.
+    """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
-    Args:
-        folders: run folders, see `finding.find_runs`.
-        metric: which metric; each task's own main metric by default.
-        all_pairs: every pair of a block has its difference, and not only those of `choosing.shown`.
+    With `all_pairs`, every pair of a block has its difference, and not only those of `choosing.shown`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
@@ -121,11 +137,8 @@ def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = Fals
 def compared(
     runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
 ) -> Comparison:
-    """The same of records that are loaded already; a run that lies in two folders counts once.
-
-    Args:
-        damaged: a line for every run that is not among them because it is damaged.
-    """
+    """The same of records that are loaded already (`damaged`: a line for every other); a run in two folders counts
+    once."""
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
     runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
@@ -134,6 +147,7 @@ def compared(
         record = runs[0][1]
         known = sorted({row.metric for row in record.rows})
         raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known)
+    without = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
     answers, wrong = answers_of(kept, metric)
     kept = [run for run in kept if run[1].id in answers]
     refuse_all_damaged(len(kept), wrong)
@@ -146,22 +160,28 @@ def compared(
     ]
     standing = standing_of([block.entries for block in blocks])
     blocks = list(_adjusted([_with_pairs(block, standing, all_pairs=all_pairs) for block in blocks]))
-    left_out = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
-    return Comparison(blocks=tuple(blocks), standing=standing, overall=_several(blocks, standing),
-                      without_metric=left_out, damaged=(*damaged, *wrong))  # fmt: skip
+    # means over blocks, where several count for the standing
+    places = standing.blocks if standing else range(len(blocks))
+    counting = [blocks[place].tested for place in places] if len(places) > 1 else []
+    overall = means(counting, [block.tested for block in blocks], standing.order if standing else ())
+    return Comparison(blocks=tuple(blocks), standing=standing, overall=tuple(overall), damaged=(*damaged, *wrong),
+                      without_metric=without)  # fmt: skip
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    within = within_limit([group for group, _ in labelled])
+    groups = tuple(within_limit([group for group, _ in labelled]))
     limited = [
         Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group),
               runs=tuple(record.id for _, record in group.runs))
-        for group, label in labelled if group not in within
+        for group, label in labelled if group not in groups
     ]  # fmt: skip
-    kept = [(group, label) for group, label in labelled if group in within]
-    by_group = [joined([answers[record.id] for _, record in group.runs]) for group, _ in kept]
-    entries = [entry_of(place, label, group, own) for (group, label), own in zip(kept, by_group, strict=True)]
-    return Block(place=place, groups=tuple(group for group, _ in kept), entries=tuple(entries),
+    labels = [label for group, label in labelled if group in groups]
+    by_group = [joined([answers[record.id] for _, record in group.runs]) for group in groups]
+    entries = [
+        entry_of(place, label, group, own, shared(group, groups))
+        for group, label, own in zip(groups, labels, by_group, strict=True)
+    ]
+    return Block(place=place, groups=groups, entries=tuple(entries),
                  values=tuple(own.values for own in by_group), limited=tuple(limited))  # fmt: skip
 
 
@@ -175,13 +195,12 @@ def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> 
     entries, sides = block.entries, list(zip(block.entries, block.values, strict=True))
     seen = shown(entries, standing, every=all_pairs)
     more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
-    differences = [
-        [replace(apart, family=family_of(entries, pair)) for pair in pairs
-         if (apart := difference(sides[pair[0]], sides[pair[1]])) is not None]
+    differences, further = (
+        tuple(replace(apart, family=family_of(entries, pair)) for pair in pairs
+              if (apart := difference(sides[pair[0]], sides[pair[1]])) is not None)
         for pairs in (seen, more)
-    ]  # fmt: skip
-    return replace(block, differences=tuple(differences[0]), further=tuple(differences[1]),
-                   unpaired=tuple(unpaired(block.groups, sides)))  # fmt: skip
+    )  # fmt: skip
+    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(block.groups, sides)))
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -193,8 +212,35 @@ def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
         yield replace(block, differences=seen, further=more)
 
 
-def _several(blocks: Sequence[Block], standing: Standing | None) -> tuple[Difference, ...]:
-    """Means over blocks, where several count for the standing."""
-    places = standing.blocks if standing else range(len(blocks))
-    counting = [blocks[place].tested for place in places] if len(places) > 1 else []
-    return tuple(means(counting, [block.tested for block in blocks], standing.order if standing else ()))
+def share(block: Block, entry: Entry) -> float | None:
+    """The share of the way from floor (0) to ceiling (1) that a line goes.
+
+    None of these two, and where the ceiling is not above the floor beyond chance, by the one difference of the two.
+    """
+    floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
+    if floor is None or ceiling is None or entry is floor or entry is ceiling:
+        return None
+    room = block.between(ceiling.label, floor.label)
+    if room is None or room.p is None or room.p >= LEVEL:
+        return None
+    others = [part for each in block.entries if (part := share_of_gap(each, floor, ceiling)) is not None]
+    return share_of_gap(entry, floor, ceiling) if max(others, default=0.0) <= BEYOND else None
+
+
+def shown_share(part: float | None) -> str:
+    """A share for people: `75 %`; empty for None, and "far below" for one that lost more than ten times the way."""
+    return "" if part is None else "far below" if part < LOST else f"{100 * part:.0f} %"
+
+
+def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
+    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps.
+
+    All blocks count in which floor, ceiling and the line were asked alike, those in which it lost, too.
+    """
+    gains, gaps = [], []
+    for block in blocks:
+        floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)
+        if floor and ceiling and entry and share_of_gap(entry, floor, ceiling) is not None:
+            gains.append(entry.worth - floor.worth)
+            gaps.append(ceiling.worth - floor.worth)
+    return (fmean(gains) / fmean(gaps) if gaps and fmean(gaps) > 0 else None), len(gaps)

@@ -6,31 +6,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from ttabench.core.amounts import count, number, size
-from ttabench.report.blocks import told
-from ttabench.report.compare import Block, Comparison, Difference
-from ttabench.report.difference_tables import differences_table, legend, not_paired
-from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, running
-from ttabench.report.figures import plain, shown
-from ttabench.report.labels import natural
-from ttabench.report.pareto import front, timed
-from ttabench.report.shares import share, shown_share
-from ttabench.report.submissions import file_called
+from ttabench.report.blocks import natural, told
+from ttabench.report.compare import Block, Comparison, Difference, share, shown_share
+from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running, timed
+from ttabench.report.figures import plain, probability, shown, with_interval
+from ttabench.report.phrases import ACROSS, lone
+from ttabench.report.theirs import file_called
+from ttabench.run.budget import told_kept
+from ttabench.stats.estimate import SIGN
 from ttabench.terminal.table import Bold, Cell, Table
 
 GLOSSARY = {
     "front": "Front: of lines under their own state, no other is at least as good in value, state and ask ms, and "
     "better in one.",
+    "#kept": "Kept: bytes of the state, or of what a question reads where that is more, of those of full context's "
+    "keys and values.",
     "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
     "#trained": "Trained: parameters of the method that were trained before it read anything.",
+    "#Holm": "Holm: p adjusted for all tests of its family, shown or not (against none; against icl; icl against none; "
+    "states of one method; all others); bold below 0.05.",
+    "#detectable": "Detectable: a true difference of this size is found 4 times in 5 (80 % power).",
+    "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
 """Meanings of headings."""
 OURS = "here"
 """Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
+MOST_NAMED = 6
+"""Pairs of a block that are named where they have no difference; more are counted."""
 
 
 def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
@@ -46,11 +53,7 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
     if summary:
         return kept[:1]
     caption = "\n".join(part for part in (kept[-1].caption, legend(comparison)) if part)
-    return [*kept[:-1], _captioned(kept[-1], caption)]
-
-
-def _captioned(table: Table, caption: str) -> Table:
-    return replace(table, caption=caption)
+    return [*kept[:-1], replace(kept[-1], caption=caption)]
 
 
 def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
@@ -59,9 +62,9 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     Where both are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the
     others. None of a single line, whose blocks are as short, unless the table stands alone.
     """
-    labels = labels_of(blocks)
+    labels = every_label(blocks)
     cells = {
-        (entry.label, place): (Bold if _is_best(entry, block) else str)(plain(entry.metric, entry.value))
+        (entry.label, place): _bold(entry in best_of(block.entries), plain(entry.metric, entry.value))
         for place, block in enumerate(blocks) for entry in block.entries
     }  # fmt: skip
     title, names = headings(blocks)
@@ -79,8 +82,12 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1], narrower=least)
 
 
-def labels_of(blocks: Sequence[Block]) -> list[str]:
-    """All of them, each once; those of one method together."""
+def _bold(strong: bool, text: str) -> str:
+    return Bold(text) if strong else text
+
+
+def every_label(blocks: Sequence[Block]) -> list[str]:
+    """The labels of all lines, each once; those of one method together."""
     entries = [entry for block in blocks for entry in block.entries]
     methods = list(dict.fromkeys(entry.method for entry in entries))
     ordered = sorted(entries, key=lambda entry: (methods.index(entry.method), natural(entry.label)))
@@ -90,9 +97,9 @@ def labels_of(blocks: Sequence[Block]) -> list[str]:
 def _leaders(blocks: Sequence[Block], title: str, names: Sequence[str]) -> Table:
     rows = []
     for name, block in zip(names, blocks, strict=True):
-        ends = [end(block.entries) for end in (floor_of, ceiling_of)]
         best = max(running(block.entries), key=lambda entry: entry.worth, default=None)
-        values = [plain(entry.metric, entry.value) if entry else "" for entry in (*ends, best)]
+        lines = (floor_of(block.entries), ceiling_of(block.entries), best)
+        values = [plain(entry.metric, entry.value) if entry else "" for entry in lines]
         rows.append((name, *values, best.label if best else "", str(len(block.entries))))
     columns = ("", "#none", "#icl", "#best", "of", "#lines")
     return Table(title=title, columns=columns, rows=tuple(rows), spare=("#lines",))
@@ -118,10 +125,6 @@ def origin(entry: Entry) -> str:
     return file_called(entry.theirs) if entry.theirs else OURS
 
 
-def _is_best(entry: Entry, block: Block) -> bool:
-    return any(entry is best for best in best_of(block.entries))
-
-
 def title_of(block: Block) -> str:
     """Where the block stands, and what all its entries have in common."""
     first = block.entries[0]
@@ -137,40 +140,38 @@ def _alike(block: Block, name: str) -> bool:
     return len({getattr(entry, name) for entry in block.entries}) == 1
 
 
-def entries_table(block: Block) -> Table:
-    """Quality beside cost; what all entries share stands in the title."""
-    best, members = best_of(block.entries), front(block.entries)
-    columns: dict[str, list[str]] = {"method": [entry.marked for entry in block.entries]}
-    if any(entry.theirs for entry in block.entries):
-        columns["from"] = [origin(entry) for entry in block.entries]
-    columns[f"#{block.place.metric} ± stderr"] = [
-        (Bold if any(entry is line for line in best) else str)(shown(entry.metric, entry.value, entry.stderr))
-        for entry in block.entries
-    ]
-    if not _alike(block, "n"):
-        columns["#n"] = [f"{entry.n:,}" for entry in block.entries]
-    if not _alike(block, "seeds"):
-        columns["seeds"] = [",".join(map(str, entry.seeds)) for entry in block.entries]
-    shares = [share(block, entry) for entry in block.entries]
-    if any(line is not None for line in shares):
-        columns["#of gap"] = [shown_share(line) for line in shares]
-    if any(entry.trained for entry in block.entries):
-        columns["#trained"] = [count(entry.trained) for entry in block.entries]
-    columns["#state"] = [size(entry.costs["state_bytes"]) for entry in block.entries]
-    columns["#ask ms"] = [_time(entry, "ask_ms", 1) for entry in block.entries]
-    columns["#adapt s"] = [_time(entry, "adapt_seconds", 2) for entry in block.entries]
-    if len(block.entries) > 1:
-        columns["front"] = ["yes" if any(entry is member for member in members) else "" for entry in block.entries]
-    rows = tuple(zip(*columns.values(), strict=True))
+def entries_table(block: Block, *, every: bool = False) -> Table:
+    """Quality beside cost; what all entries share stands in the title, unless every column is wanted."""
+    entries = block.entries
+    best, members, shares = best_of(entries), front(entries), [share(block, entry) for entry in entries]
+
+    def time(entry: Entry, cost: str, digits: int) -> str:  # with a mark where other programs ran meanwhile
+        return ("~" if entry.busy else "") + number(entry.costs[cost], digits)
+
+    columns: dict[str, tuple[bool, list[str]]] = {  # whether it is shown, and its cells
+        "method": (True, [entry.marked for entry in entries]),
+        "from": (any(entry.theirs for entry in entries), [origin(entry) for entry in entries]),
+        f"#{block.place.metric} ± stderr": (True, [
+            _bold(entry in best, shown(entry.metric, entry.value, entry.stderr)) for entry in entries
+        ]),
+        "#n": (not _alike(block, "n"), [f"{entry.n:,}" for entry in entries]),
+        "seeds": (not _alike(block, "seeds"), [",".join(map(str, entry.seeds)) for entry in entries]),
+        "#of gap": (any(part is not None for part in shares), list(map(shown_share, shares))),
+        "#trained": (any(entry.trained for entry in entries), [count(entry.trained) for entry in entries]),
+        "#state": (True, [size(entry.costs["state_bytes"]) for entry in entries]),
+        "#kept": (any(entry.costs["kept_share"] is not None for entry in entries),
+                  [told_kept(entry.costs["kept_share"], entry.budget) for entry in entries]),
+        "#ask ms": (True, [time(entry, "ask_ms", 1) for entry in entries]),
+        "#adapt s": (True, [time(entry, "adapt_seconds", 2) for entry in entries]),
+        "#peak memory": (False, [size(entry.costs["peak_memory_bytes"]) for entry in entries]),
+        "front": (len(entries) > 1, ["yes" if entry in members else "" for entry in entries]),
+    }  # fmt: skip
+    kept = {name: cells for name, (there, cells) in columns.items() if there or (every and name != "from")}
     return Table(
-        title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block), names=("method",),
-        spare=("#trained", "#adapt s", "front", "#ask ms"), glossary=GLOSSARY,
+        title=title_of(block), columns=tuple(kept), rows=tuple(zip(*kept.values(), strict=True)),
+        caption=_remarks(block), names=("method",), spare=("#trained", "#adapt s", "front", "#ask ms"),
+        glossary=GLOSSARY,
     )  # fmt: skip
-
-
-def _time(entry: Entry, cost: str, digits: int) -> str:
-    """With a mark where other programs computed meanwhile."""
-    return ("~" if entry.busy else "") + number(entry.costs[cost], digits)
 
 
 def _remarks(block: Block) -> str:
@@ -180,9 +181,8 @@ def _remarks(block: Block) -> str:
     if len(machines) > 1:
         sentences.append(f"ask ms and adapt s are of {len(machines)} different machines.")
     if busy := [entry.load for entry in block.entries if entry.busy and entry.load is not None]:
-        low, high = (f"{load:.1f}" for load in (min(busy), max(busy)))
-        others = low if low == high else f"{low} to {high}"
-        sentences.append(f"~ other programs took {others} processors while it ran: its ms and s are too large.")
+        others = " to ".join(dict.fromkeys(f"{load:.1f}" for load in (min(busy), max(busy))))
+        sentences.append(f"~ load of other programs while it ran: {others} (load average). Its ms and s are too large.")
     if len(block.entries) > 1 and not timed(block.entries):
         sentences.append("Front: of value and state alone here, without ask ms.")
     return "\n".join(filter(None, sentences))
@@ -200,61 +200,116 @@ def steps_table(block: Block) -> Table:
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 
+def differences_table(block: Block) -> Table:
+    """One line a pair; what all pairs share stands in the title."""
+    pairs, word = block.differences, block.groups[0].record.unit
+    columns: dict[str, list[str]] = {
+        "pair": [f"{one.left} − {one.right}" for one in pairs],
+        "#difference [95 %]": [
+            _bold(one.beyond_chance, with_interval(one.metric, one.value, one.ci_low, one.ci_high)) for one in pairs
+        ],
+        "#p": [probability(one.p) for one in pairs],
+        "#Holm": [probability(one.p_holm) for one in pairs],
+        "#detectable": [plain(one.metric, one.detectable) for one in pairs],
+        "#better / worse": ["-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs],
+    }
+    over = ""
+    if len({(one.n, one.units) for one in pairs}) == 1:
+        first = pairs[0]
+        of = [f"{first.units:,} {word}{'s' * (first.units > 1)}"] * (first.units != first.n and word != "query")
+        of += [f"{first.across:,} {ACROSS[word]}"] if first.across else []
+        queries = f"{first.n:,} common {'query' if first.n == 1 else 'queries'}"
+        over = f" over {queries}{' of ' * bool(of)}{' and '.join(of)}"
+    else:
+        columns["#n"] = [f"{one.n:,}" for one in pairs]
+        columns["#queries" if word == "query" else f"#{word}s"] = [f"{one.units:,}" for one in pairs]
+    title = "; ".join([f"{block.place.brief}: differences{over}", *sorted({one.test for one in pairs if one.test})])
+    alone = f"One {word} only: queries stand for themselves, and errors are too small. Run more seeds."
+    return Table(
+        title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)),
+        caption=alone if lone(block) else "", spare=("#detectable", "#better / worse", "#p"), glossary=GLOSSARY,
+    )  # fmt: skip
+
+
+def not_paired(block: Block) -> str:
+    """The pairs without a difference, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for unpaired in block.unpaired:
+        reasons.setdefault(unpaired.reason, []).append(f"{unpaired.left} − {unpaired.right}")
+    pairs = len(block.entries) * (len(block.entries) - 1) // 2
+    sentences = []
+    for reason, names in reasons.items():
+        some = f"{len(names)} of {pairs} pairs" if len(names) > MOST_NAMED else "; ".join(names)
+        sentences.append(f"Not tested ({reason}): {'every pair' if len(names) == pairs > 1 else some}.")
+    return "\n".join(sentences)
+
+
+def legend(comparison: Comparison) -> str:
+    """How the tables are read, beside what their headings mean: only what stands in them."""
+    sentences = []
+    if any("McNemar" in difference.test for difference in comparison.differences):
+        sentences.append("McNemar: p is exact, intervals are Bonett and Price's; near 0.05 they may disagree.")
+    if any(difference.test == SIGN for difference in comparison.differences):
+        sentences.append("Sign test: all that varies differs alike, so there is no interval.")
+    if any(entry.state_of == "other" for entry in comparison.entries):
+        sentences.append(
+            "Own state − another's is memory of the context; another's − none is what any such context gives."
+        )
+    return "\n".join(sentences)
+
+
 def comparison_data(comparison: Comparison) -> list[Table]:
     """The tables `runs`, `steps`, `differences`, `overall`, `set_aside` and `unpaired`, with exact figures."""
     runs: list[Mapping[str, Cell]] = []
     for block in comparison.blocks:
         best, members = best_of(block.entries), front(block.entries)
         for entry in block.entries:
-            marks = {
-                "share_of_gap": share(block, entry), "best": int(any(entry is best_entry for best_entry in best)),
-                "pareto": int(any(entry is member for member in members)),
-            }  # fmt: skip
-            runs.append({**_data(entry), **marks})
-    tables = {"runs": runs, "steps": _steps_data(comparison.entries)}
-    tables["differences"] = [_difference(difference) for difference in comparison.differences]
-    tables["overall"] = [{**_difference(difference), "blocks": difference.blocks} for difference in comparison.overall]
-    tables["set_aside"] = [
-        {
-            "block": set_aside.block,
-            "label": set_aside.label,
-            "kind": set_aside.kind,
-            "reason": set_aside.reason,
-            "runs": " ".join(set_aside.runs),
-        }
-        for set_aside in comparison.aside
-    ]
-    tables["unpaired"] = [
-        {"block": unpaired.block, "left": unpaired.left, "right": unpaired.right, "reason": unpaired.reason}
-        for unpaired in comparison.unpaired
-    ]
+            marks = {"best": int(entry in best), "pareto": int(entry in members)}
+            runs.append({**_data(entry), "share_of_gap": share(block, entry), **marks})
+    tables: dict[str, Sequence[Mapping[str, Cell]]] = {
+        "runs": runs,
+        "steps": [
+            {**_picked(entry, "block label task metric"), "step": step, "value": value, "stderr": stderr, "n": n}
+            for entry in comparison.entries for step, (value, stderr, n) in entry.steps.items()
+        ],
+        "differences": [_picked(one, DIFFERENCE) for one in comparison.differences],
+        "overall": [_picked(one, f"{DIFFERENCE} blocks") for one in comparison.overall],
+        "set_aside": [{**asdict(line), "runs": " ".join(line.runs)} for line in comparison.aside],
+        "unpaired": [asdict(pair) for pair in comparison.unpaired],
+    }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
 
 
-def _difference(apart: Difference) -> dict[str, Cell]:
-    return {
-        "block": apart.block, "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
-        "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "p_holm": apart.p_holm,
-        "family": apart.family, "tests": apart.tests, "test": apart.test, "stderr": apart.stderr,
-        "detectable": apart.detectable, "better": apart.better, "worse": apart.worse, "n": apart.n,
-        "units": apart.units,
-    }  # fmt: skip
+DIFFERENCE = (
+    "block left right task metric value ci_low ci_high p p_holm family tests test stderr detectable better worse n "
+    "units"
+)
+
+
+def _picked(one: Entry | Difference, names: str) -> dict[str, Cell]:
+    return {name: getattr(one, name) for name in names.split()}
 
 
 def _data(entry: Entry) -> dict[str, Cell]:
     return {
-        "block": entry.block, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
-        "task": entry.task, "source": entry.source, "model": entry.model, "seeds": ",".join(map(str, entry.seeds)),
-        "n": entry.n, "metric": entry.metric, "value": entry.value, "stderr": entry.stderr, **entry.costs,
-        "trained_parameters": entry.trained,
+        **_picked(entry, "block label method state_of task source model"), "seeds": ",".join(map(str, entry.seeds)),
+        **_picked(entry, "n metric value stderr"), **entry.costs, "trained_parameters": entry.trained,
         "runs": " ".join(entry.runs), "from": file_called(entry.theirs) if entry.theirs else "",
     }  # fmt: skip
 
 
-def _steps_data(entries: Sequence[Entry]) -> list[Mapping[str, Cell]]:
-    return [
-        {"block": entry.block, "label": entry.label, "task": entry.task, "metric": entry.metric, "step": step,
-         "value": value, "stderr": stderr, "n": n}
-        for entry in entries
-        for step, (value, stderr, n) in entry.steps.items()
-    ]  # fmt: skip
+def as_parquet(tables: Sequence[Table]) -> bytes:
+    """Tables as one Parquet file: a row a row of any of them, told apart by the column `table`; what a table lacks is
+    null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"table": table.title, **row} for table in tables for row in table.data]
+    columns = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        cells = [row.get(key) for row in rows]
+        mixed = {type(cell) for cell in cells if cell is not None} > {str}
+        columns[key] = pa.array([None if cell is None else str(cell) for cell in cells] if mixed else cells)
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), file, compression="zstd")
+    return bytes(file.getvalue())

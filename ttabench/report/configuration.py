@@ -16,7 +16,7 @@ from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card
-from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.records.schema import RunRecord
 from ttabench.run.config import RunConfig
 
@@ -53,16 +53,14 @@ def _plain(method: str) -> dict[str, Json]:
 
 @lru_cache(maxsize=256)
 def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
-    """None of a method that is not here."""
-    with suppress(UserError):
+    with suppress(UserError):  # a method that is not here
         return known_settings(method, origin)
     return {}
 
 
 @lru_cache(maxsize=256)
 def _known_options(task: str, source: str) -> Mapping[str, Json]:
-    """None of a card that is not here."""
-    with suppress(UserError):
+    with suppress(UserError):  # a card that is not here
         return task_defaults(load_card(task), source)
     return {}
 
@@ -81,18 +79,14 @@ def changes(config: Mapping[str, Json]) -> dict[str, Json]:
 
 def apart(records: Sequence[RunRecord]) -> list[str]:
     """For each run, what it was told otherwise than others of its method and task, as `key=value`."""
-    words_of_runs = [_told(record) for record in records]
-    groups: dict[tuple[str, ...], list[dict[str, Json]]] = {}
-    keys = [(str(record.config.get("method")), str(record.config.get("task"))) for record in records]
-    for key, mine in zip(keys, words_of_runs, strict=True):
-        groups.setdefault(key, []).append(mine)
+    told = [((record.config.get("method"), record.config.get("task")), _told(record)) for record in records]
     return [
         " ".join(
             name if name == UNTRAINED else f"{name}={as_typed(value)}"
             for name, value in mine.items()
-            if any(other.get(name, mine) != value for other in groups[key])
+            if any(other.get(name, mine) != value for other_kind, other in told if other_kind == kind)
         )
-        for key, mine in zip(keys, words_of_runs, strict=True)
+        for kind, mine in told
     ]
 
 

@@ -8,16 +8,16 @@ by_setting(block)       lines of a method that differ in one number alone: its b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeGuard
 
 from ttabench.core.types import Json
-from ttabench.report.blocks import STATE_OF, short_source, told
+from ttabench.report.blocks import OF_BLOCKS, STATE_OF, Group, short_source, told
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.labels import OF_BLOCKS
 from ttabench.report.phrases import PLURALS
+from ttabench.run.budget import asked_of, settings_kept
 
 
 class Point(NamedTuple):
@@ -62,11 +62,6 @@ class Curves:
     lines: tuple[Line, ...]
 
     @property
-    def title(self) -> str:
-        """`f1 by documents`."""
-        return f"{self.metric} by {self.axis}"
-
-    @property
     def places(self) -> list[float]:
         """Where there are points, ascending."""
         return sorted({point.at for line in self.lines for point in line.points})
@@ -77,18 +72,11 @@ class Curves:
         return sorted({point.n for line in self.lines for point in line.points})
 
 
-def by_step(block: Block) -> Curves | None:
-    """Quality by what had been read before the query, seeds pooled; None where nothing was asked at two steps."""
-    lines = [
-        Line(label=entry.label, method=entry.method, points=tuple(
-            Point(step, entry, value, stderr, n) for step, (value, stderr, n) in sorted(entry.steps.items())
-        ))
-        for entry in block.entries if len(entry.steps) > 1
-    ]  # fmt: skip
-    if not lines:
-        return None
-    step = lines[0].points[0].entry.step
-    return _curves([block], lines, step.axis, tokens=step.tokens)
+def by_step(block: Block) -> list[Curves]:
+    """Quality by what had been read before the query, seeds pooled; none where nothing was asked at two steps."""
+    entries = [entry for entry in block.entries if len(entry.steps) > 1]
+    lines = [_line(entry.label, [Point(at, entry, *figure) for at, figure in entry.steps.items()]) for entry in entries]
+    return [_curves([block], lines, entries[0].step.axis, tokens=entries[0].step.tokens)] if entries else []
 
 
 def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
@@ -102,23 +90,15 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
                 about = f"{place.task} ({short_source(place.source)}), base {place.model}{rest}"
                 family = (place.source, place.metric, about, f"{place.task}{rest}", key)
                 families.setdefault(family, []).append((value, block))
-    all_curves = [_over(about, brief, key, own) for (_, _, about, brief, key), own in families.items()]
-    return [curves for curves in all_curves if curves is not None]
-
-
-def _over(about: str, brief: str, key: str, own: Sequence[tuple[float, Block]]) -> Curves | None:
-    points: dict[str, list[Point]] = {}
-    for value, block in own:
-        for entry in block.entries:
-            points.setdefault(entry.label, []).append(Point(value, entry, entry.value, entry.stderr, entry.n))
-    lines = [
-        _line(label, points_of_label)
-        for label, points_of_label in points.items()
-        if len({point.at for point in points_of_label}) > 1
-    ]
-    if not lines:
-        return None
-    return replace(_curves([block for _, block in own], lines, key), about=about, brief=brief)
+    curves = []
+    for (_, _, about, brief, key), own in families.items():
+        points: dict[str, list[Point]] = {}
+        for value, entry in ((value, entry) for value, block in own for entry in block.entries):
+            points.setdefault(entry.label, []).append(_point(value, entry))
+        lines = [_line(label, of_label) for label, of_label in points.items() if len({at.at for at in of_label}) > 1]
+        if lines:
+            curves.append(replace(_curves([block for _, block in own], lines, key), about=about, brief=brief))
+    return curves
 
 
 def by_setting(block: Block) -> list[Curves]:
@@ -129,14 +109,12 @@ def by_setting(block: Block) -> list[Curves]:
     curves = []
     for key, lines in _varied(block).items():
         if len(lines) > 1 or any(len(line.points) > 2 for line in lines):
-            ends = sorted({point.at for line in lines for point in line.points})
+            places = [point.at for line in lines for point in line.points]
             methods = {line.method for line in lines}
+            ends = [end for end in (floor_of(block.entries), ceiling_of(block.entries)) if end]
             levels = [
-                Line(label=entry.label, method=entry.method, level=True, points=tuple(
-                    Point(at, entry, entry.value, entry.stderr, entry.n) for at in (ends[0], ends[-1])
-                ))
-                for entry in (floor_of(block.entries), ceiling_of(block.entries))
-                if entry is not None and entry.method not in methods
+                replace(_line(end.label, [_point(at, end) for at in (min(places), max(places))]), level=True)
+                for end in ends if end.method not in methods
             ]  # fmt: skip
             curves.append(_curves([block], [*levels, *lines], key))
     return curves
@@ -147,7 +125,7 @@ def _varied(block: Block) -> dict[str, list[Line]]:
     lines: dict[str, list[Line]] = {}
     own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
     for method in dict.fromkeys(entry.method for _, entry in own):
-        alike = [(group.varying, entry) for group, entry in own if entry.method == method]
+        alike = [(_varying(group), entry) for group, entry in own if entry.method == method]
         keys = [
             key for key in dict.fromkeys(key for varying, _ in alike for key in varying)
             if key not in (*OF_BLOCKS, STATE_OF) and len({repr(varying.get(key)) for varying, _ in alike}) > 1
@@ -157,12 +135,24 @@ def _varied(block: Block) -> dict[str, list[Line]]:
             for varying, entry in alike:
                 if _is_number(value := varying.get(key)):
                     rest = repr([entry.theirs, *(varying.get(name) for name in keys if name != key)])
-                    families.setdefault(rest, []).append(Point(value, entry, entry.value, entry.stderr, entry.n))
-            for points in families.values():
-                if len(points) > 1:
-                    label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
-                    lines.setdefault(key, []).append(_line(label, points))
+                    families.setdefault(rest, []).append(_point(value, entry))
+            for points in (points for points in families.values() if len(points) > 1):
+                label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
+                lines.setdefault(key, []).append(_line(label, points))
     return lines
+
+
+def _varying(group: Group) -> dict[str, Json]:
+    """What lines of a group differ in; settings that a budget stands for are that budget, the same of every method."""
+    word, settings = settings_kept(group.record.config)
+    if not word:
+        return dict(group.varying)
+    rest = {key: value for key, value in group.varying.items() if key not in settings}
+    return {word.partition("=")[0]: asked_of(group.record.config), **rest}
+
+
+def _point(at: float, entry: Entry) -> Point:
+    return Point(at, entry, entry.value, entry.stderr, entry.n)
 
 
 def _line(label: str, points: Sequence[Point]) -> Line:
@@ -172,12 +162,12 @@ def _line(label: str, points: Sequence[Point]) -> Line:
 def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens: bool = False) -> Curves:
     place = blocks[0].place
     return Curves(about=place.name, brief=place.brief, model=place.model, axis=axis, metric=place.metric,
-                  tokens=tokens, units=tuple(units_of(blocks)), lines=tuple(lines))  # fmt: skip
+                  tokens=tokens, units=units_of(blocks), lines=tuple(lines))  # fmt: skip
 
 
-def units_of(blocks: Sequence[Block]) -> Iterator[str]:
+def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Units that standard errors of these blocks are over, each once."""
-    yield from dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in blocks)
+    return tuple(dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in blocks))
 
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
@@ -187,7 +177,7 @@ def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
 
 def numbered(counts: Sequence[int]) -> str:
     """`48 to 192`, of numbers in ascending order."""
-    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
 
 
 def enumerated(names: Sequence[str]) -> str:

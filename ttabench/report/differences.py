@@ -1,68 +1,60 @@
-"""The difference of two lines, in a block or over several, and why two lines of a block cannot be paired."""
+"""The difference of two lines, in a block or over several, its p adjusted within its family, and why some have none.
+
+That a method is better than none is one question, that it loses something against icl another one: each is a family of
+tests (`choosing`), and the many pairs of methods with each other make neither of them harder to answer.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
 from typing import Any
 
 from ttabench.report.blocks import Group
-from ttabench.report.choosing import Family
+from ttabench.report.choosing import Family, can_be_averaged, family_of
 from ttabench.report.entries import Entry, higher_is_better
-from ttabench.report.figures import scale
-from ttabench.report.pairing import Values, kind_of
-from ttabench.report.standings import can_be_averaged
+from ttabench.report.pairing import Values
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN
-from ttabench.stats.stratified import Part, stratified
-from ttabench.stats.testing import LEVEL, detectable, needed, unanimous
+from ttabench.stats.estimate import SIGN, Apart, Part, stratified
+from ttabench.stats.metrics import known
+from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
 
 Side = tuple[Entry, Values]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """`left` minus `right` on the queries both answered, with a 95 % interval (None where a single one shows none)."""
+class Difference(Apart):
+    """`left` minus `right` on the queries both answered, with what `stats.estimate` says of it."""
 
     left: str
     right: str
     task: str
     block: str
     metric: str
-    value: float
-    ci_low: float | None
-    ci_high: float | None
-    p: float | None
+    n: int
+    """Queries."""
     p_holm: float | None = None
-    """The same, adjusted for all tests of its family, shown or not."""
+    """p, adjusted for all tests of its family, shown or not."""
     family: Family = "others"
     """See `choosing`."""
     tests: int = 1
     """How many tests its family has."""
-    n: int
-    """Queries."""
-    units: int
-    """Units that vary among them: documents, draws of a sub-task, books; see `stats.estimate`."""
-    test: str = ""
-    """The test that p is of, see `stats.estimate.TESTS`; empty where there is none."""
-    stderr: float | None = None
-    freedom: float | None = None
-    """Degrees of freedom of the test; None where it has none."""
-    detectable: float | None = None
-    """The smallest true difference that such a test finds four times in five."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None
-    across: int = 0
-    """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
-    shares: tuple[float, float] = (1.0, 0.0)
-    """How much of the variance units show by themselves, and what else varies."""
     blocks: int = 1
     """Over how many blocks it is the mean."""
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest true difference that such a test finds four times in five; None where no two figures can differ
+        so much."""
+        smallest = None if self.stderr is None else detectable(self.stderr, self.freedom)
+        return smallest if smallest is not None and smallest <= known(self.metric).kind.figure.span else None
 
     @property
     def beyond_chance(self) -> bool:
@@ -118,70 +110,45 @@ def difference(left: Side, right: Side) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
     (ours, of_left), (theirs, of_right) = left, right
     shared = [query for query in of_left if query in of_right]
-    if not shared:
-        return None
     sides = [[values[query] for query in shared] for values in (of_left, of_right)]
-    apart = paired_difference(kind_of(ours.metric), sides)
+    apart = paired_difference(known(ours.metric).kind, sides) if shared else None
     if apart is None:
         return None
-    better, worse = flipped(sides[0], sides[1], ours.metric)
-    return Difference(
-        left=ours.label, right=theirs.label, task=ours.task, block=ours.block, metric=ours.metric, value=apart.value,
-        ci_low=apart.ci_low, ci_high=apart.ci_high, p=apart.p, n=len(shared), units=apart.units, test=apart.test,
-        detectable=_detectable(ours.metric, apart.stderr, apart.freedom), stderr=apart.stderr, freedom=apart.freedom,
-        across=apart.across, shares=apart.shares, better=better, worse=worse,
-    )  # fmt: skip
+    better, worse = _flipped(sides[0], sides[1], ours.metric)
+    return Difference(**vars(apart), left=ours.label, right=theirs.label, task=ours.task, block=ours.block,
+                      metric=ours.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
 
 
 def between(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
     """The difference of two labels, turned as they are named; None where it is not there."""
-    for one in differences:
-        if {one.left, one.right} == {left, right}:
-            return one if one.left == left else one.turned()
-    return None
+    one = next((one for one in differences if {one.left, one.right} == {left, right}), None)
+    return one if one is None or one.left == left else one.turned()
 
 
 def overall(differences: Sequence[Difference]) -> Difference | None:
-    """The mean of the differences of two lines over blocks; see `stats.stratified`.
+    """The mean of the differences of two lines over blocks; see `estimate.stratified`.
 
     A block whose difference shows no error counts with none where all that varies agrees, and not at all where there is
     a single unit.
     """
-    known = [one for one in differences if one.stderr is not None or one.units > 1]
-    if not known or not can_be_averaged([one.metric for one in known]):
+    erring = [one for one in differences if one.stderr is not None or one.units > 1]
+    if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
-    first = known[0]
+    first = erring[0]
     parts = [Part(one.task, one.value, one.stderr or 0.0, one.freedom, one.units, one.across, one.shares)
-             for one in known]  # fmt: skip
-    mean = stratified(parts, 1.0 if scale(first.metric) == 100 else math.inf)
-    flips = [(one.better, one.worse) for one in known if one.better is not None and one.worse is not None]
-    return replace(
-        first, task="", block="", value=mean.value, ci_low=mean.ci_low, ci_high=mean.ci_high, p=mean.p, p_holm=None,
-        n=sum(one.n for one in known), units=mean.units, test=mean.test, stderr=mean.stderr, freedom=mean.freedom,
-        detectable=_detectable(first.metric, mean.stderr, mean.freedom), across=mean.across, shares=mean.shares,
-        blocks=len(known),
-        better=sum(up for up, _ in flips) if flips else None, worse=sum(down for _, down in flips) if flips else None,
-    )  # fmt: skip
+             for one in erring]  # fmt: skip
+    mean = stratified(parts, known(first.metric).kind.figure.span)
+    flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
+    better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
+    return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),
+                   blocks=len(erring), better=better, worse=worse)  # fmt: skip
 
 
-def _detectable(metric: str, stderr: float | None, freedom: float | None) -> float | None:
-    """None where it is more than two figures of a share can differ."""
-    if stderr is None:
-        return None
-    smallest = detectable(stderr, freedom)
-    return None if scale(metric) == 100 and smallest > 1 else smallest
-
-
-def flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:
+def _flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:
     """(queries on which left is better, on which it is worse); None of figures that no query has by itself."""
-    if isinstance(left[0], Observed):
-        gains = [a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)]
-    elif isinstance(left[0], Unit):
-        gains = [a.nll - b.nll for a, b in zip(left, right, strict=True)]
-    else:
-        return None, None
-    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return (up, down) if higher_is_better(metric) else (down, up)
+    pairs = [(worth(one, metric), worth(other, metric)) for one, other in zip(left, right, strict=True)]
+    gains = [one - other for one, other in pairs if one is not None and other is not None]
+    return (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
 
 
 def worth(value: object, metric: str) -> float | None:
@@ -195,16 +162,16 @@ def unpaired(groups: Sequence[Group], sides: Sequence[Side]) -> Iterator[Unpaire
     """Every pair of a block without a query that both answered."""
     for (ours, left), (theirs, right) in combinations(zip(groups, sides, strict=True), 2):
         if left[1].keys().isdisjoint(right[1].keys()):
-            reason = why(ours, theirs, left[1], right[1])
+            reason = _why(ours, theirs, left[1], right[1])
             yield Unpaired(block=left[0].block, left=left[0].label, right=right[0].label, reason=reason)
 
 
-def why(ours: Group, theirs: Group, left: Values, right: Values) -> str:
+def _why(ours: Group, theirs: Group, left: Values, right: Values) -> str:
     """Why two groups of a block share no query."""
     if not left or not right:
         return "the answers are not kept"
     if not set(ours.seeds) & set(theirs.seeds):
-        return f"other seeds ({_listed(ours.seeds)} and {_listed(theirs.seeds)})"
+        return f"other seeds ({' and '.join(','.join(map(str, group.seeds)) for group in (ours, theirs))})"
     if any(isinstance(value, Unit) for value in left.values()):
         return "no stretch of text was scored by both with one base and tokenizer"
     if {query[:3] for query in left} & {query[:3] for query in right}:
@@ -212,5 +179,56 @@ def why(ours: Group, theirs: Group, left: Values, right: Values) -> str:
     return "other queries"
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
+def counted(entries: Sequence[Entry], unpaired: Sequence[Unpaired]) -> Counter[Family]:
+    """How many tests each family of a block could have: all pairs that have a common query."""
+    apart = {frozenset((each.left, each.right)) for each in unpaired}
+    pairs = combinations(range(len(entries)), 2)
+    return Counter(
+        family_of(entries, pair)
+        for pair in pairs if frozenset(entries[place].label for place in pair) not in apart
+    )  # fmt: skip
+
+
+def adjusted_by_family(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:
+    """The same differences, in order, with Holm's p within each family of so many tests as it could have."""
+    adjusted = list(differences)
+    for family in {difference.family for difference in differences}:
+        places = [place for place, difference in enumerate(differences) if difference.family == family]
+        tests = max(counts.get(family, 0), len(places))
+        for place, p in zip(places, holm([differences[place].p for place in places], tests), strict=True):
+            adjusted[place] = replace(differences[place], p_holm=p, tests=tests)
+    return adjusted
+
+
+def means(
+    counting: Sequence[Sequence[Difference]], blocks: Sequence[Sequence[Difference]], order: Sequence[str]
+) -> list[Difference]:
+    """Means over blocks with Holm's p: families of their own.
+
+    Args:
+        counting: what was tested in each of the blocks that count for the standing.
+        blocks: the same of all blocks, for states.
+        order: labels of the standing, the leader first.
+    """
+    lines = len(order)
+    counts: dict[Family, int] = {"none": lines, "icl": lines, "room": 1, "others": lines * (lines - 1) // 2}
+    kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)
+    differences = [*_alike(counting, kinds, order), *_alike(blocks, ("state",), ())]
+    return adjusted_by_family([mean for alike in differences if (mean := overall(alike)) is not None], counts)
+
+
+def _alike(
+    blocks: Sequence[Sequence[Difference]], families: Sequence[Family], order: Sequence[str]
+) -> Iterator[list[Difference]]:
+    """The differences of each pair in several blocks, turned alike."""
+    by_pair: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
+    for difference in (difference for block in blocks for difference in block):
+        labels = frozenset((difference.left, difference.right))
+        ends = {"room": 2, "none": 1, "icl": 1}.get(difference.family, 0)
+        if difference.family not in families or (order and len(labels & set(order)) < 2 - ends):
+            continue
+        if difference.family == "others" and order[0] not in labels:
+            continue
+        own = by_pair.setdefault((difference.family, labels), [])
+        own.append(difference if not own or own[0].left == difference.left else difference.turned())
+    yield from (alike for alike in by_pair.values() if len(alike) > 1)

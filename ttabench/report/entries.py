@@ -1,21 +1,35 @@
-"""One line of a comparison, and what a block knows of its lines: floor, ceiling, candidates, the best.
+"""One line of a comparison, made of its runs, and what a block knows of its lines: ends, candidates, the front.
 
-Lines that are set aside (`setting_aside`) are neither ceiling nor candidate.
+Lines that are set aside say nothing of their method beside the others. They are named, and never lead:
+
+limit    `--limit` let it ask fewer questions than the others were asked: it stands in no table
+cut      its window left out a part of the context: of `icl` that is no ceiling
+whole    it evicts, and had no need to: what it measures is full context under another name
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ttabench.report.blocks import CEILING, FLOOR
-from ttabench.report.setting_aside import MARKS, Kind
-from ttabench.stats.metrics import METRICS
+from ttabench.core.accelerators import name_of
+from ttabench.core.types import Json
+from ttabench.records.schema import Row, RunRecord
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place, configured
+from ttabench.report.pairing import Answers
+from ttabench.run.budget import asked_of
+from ttabench.run.caveats import kept_whole
+from ttabench.stats import aggregation
+from ttabench.stats.metrics import known
 
-COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
+COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
 BUSY = 0.5
-"""Processors taken by others from which on milliseconds are not those of a calm machine."""
+"""Load of others from which on milliseconds are not those of a calm machine."""
+Kind = Literal["", "limit", "cut", "whole"]
+MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
+"""Words that tables put behind the label."""
 
 
 class Step(NamedTuple):
@@ -50,12 +64,14 @@ class Entry:
     stderr: float | None
     n: int
     costs: Mapping[str, float | None]
-    """Means over the runs: adapt_seconds, ask_ms, state_bytes, peak_memory_bytes."""
+    """Means over the runs, by `COSTS`."""
+    budget: int | float | None = None
+    """What was asked to be kept: tokens, or a share of the context; None where nobody said."""
     runs: tuple[str, ...]
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
     state_of: str = "own"
-    """Whose state answered, see `state_control`."""
+    """Whose state answered, see `run.runner`."""
     theirs: str = ""
     """Name of the submission that it is from; empty where it is ours."""
     configured: str = ""
@@ -67,7 +83,9 @@ class Entry:
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
     load: float | None = None
-    """Processors that other programs took while it ran, by its machine's load average; None where it is not known."""
+    """Load average of its machine while it ran, less its own threads; None where it is not known."""
+    shared: int = 0
+    """How many settings that tell it from others of its method lines of other methods share, see `blocks.shared`."""
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
@@ -89,9 +107,130 @@ class Entry:
         return self.value if higher_is_better(self.metric) else -self.value
 
 
+@dataclass(frozen=True, kw_only=True)
+class Aside:
+    """A line of a block that is set aside."""
+
+    block: str
+    """Name of the block in a sentence."""
+    label: str
+    kind: Kind
+    reason: str
+    """Words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
+    runs: tuple[str, ...]
+    """Ids."""
+
+
+def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: int = 0) -> Entry:
+    """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
+    records = [record for _, record in group.runs]
+    first = records[0]
+    rows = [row for record in records if (row := record.value(group.metric)) is not None]
+    value, stderr, n = over_runs(rows, list(answers.values.values()), draws=first.unit == "draw")
+    aside, reason = _fault_of(records)
+    loads = [load for record in records if (load := _others(record)) is not None]
+    step = LENGTHS if first.task.get("lengths") else DISTANCES if first.task.get("distances") else PIECES
+    return Entry(
+        label=label, method=rows[0].method, task=rows[0].task, source=rows[0].source, model=rows[0].model,
+        block=place.name, seeds=tuple(sorted({row.seed for row in rows})), metric=group.metric,
+        value=value, stderr=stderr, n=n, costs={cost: _mean(records, cost) for cost in COSTS},
+        budget=asked_of(first.config), runs=tuple(record.id for record in records),
+        steps=_by_step(group, answers, step), state_of=first.state_of, theirs=group.theirs,
+        configured=configured(group), step=step, trained=int(first.method.get("parameters") or 0),
+        machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
+        load=max(loads, default=None), shared=shared, aside=aside, reason=reason,
+    )  # fmt: skip
+
+
+def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
+    """(value, standard error, n) of one metric over runs that differ in their seed.
+
+    The error is over all that varies among what their queries add (`values`); without any it is that of the rows, see
+    `aggregation.pooled`. `draws`: each run is one draw of what varies.
+    """
+    estimate = aggregation.estimated(known(rows[0].metric).kind, values) if values else None
+    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
+
+
+def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
+    """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
+    figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
+    ratio = known(rows[0].metric).ratio
+    value, stderr = aggregation.pooled(figures, ratio, draws=draws, fresh=rows[0].source == "mini")
+    return value, stderr, sum(row.n for row in rows)
+
+
+def _mean(records: Sequence[RunRecord], cost: str) -> float | None:
+    values = [float(value) for record in records if (value := record.cost.get(cost)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
+    """Machine that a run computed on: `cpu, AMD EPYC, 1 thread`."""
+    threads = hardware.get("threads")
+    count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
+    return ", ".join(str(part) for part in (device, name_of(hardware), hardware.get("cpu"), count) if part)
+
+
+def _others(record: RunRecord) -> float | None:
+    """The load average less the run's own threads; None where it is not known."""
+    loads = [record.cost.get(f"load_average_{end}") for end in ("start", "end")]
+    known, threads = [float(load) for load in loads if load is not None], record.hardware.get("threads")
+    return max(0.0, max(known) - float(threads)) if known and isinstance(threads, int) else None
+
+
+def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[float, float | None, int]]:
+    rows: dict[int, list[Row]] = {}
+    for row in (row for _, record in group.runs for row in record.rows):
+        if row.metric == group.metric and row.step is not None and row.subtask is None:
+            rows.setdefault(row.step, []).append(row)
+    own = [(answers.steps[query[:3]], value) for query, value in answers.values.items()] if rows else []
+    by_step = {}
+    for at in sorted(rows):
+        values = [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)]
+        by_step[at] = over_runs(rows[at], values, draws=group.record.unit == "draw")
+    return by_step
+
+
+def within_limit(block: Sequence[Group]) -> list[Group]:
+    """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
+
+    Where no two share one, the group of the largest is left alone.
+    """
+    limits = [_limit(group) for group in block]
+    most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
+    return [group for group, limit in zip(block, limits, strict=True) if limit == most]
+
+
+def _limit(group: Group) -> float:
+    """Queries that `--limit` left; infinite where it left all."""
+    limit = group.record.config.get("limit")
+    return math.inf if limit is None or all(record.n < limit for _, record in group.runs) else float(limit)
+
+
+def limit_of(group: Group) -> str:
+    """The option as it was typed; "no --limit"."""
+    limit = group.record.config.get("limit")
+    return "no --limit" if limit is None else f"--limit {limit}"
+
+
+def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
+    """The kind that sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
+    lost, read = (
+        sum(float(record.cost.get(key) or 0) for record in records) for key in ("truncated_tokens", "tokens_read")
+    )
+    if lost:
+        share = 1 - lost / read if read else 0.0
+        percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
+        return "cut", f"read {percent} of the context" if read > lost else "read a part of the context only"
+    if sum(kept_whole(record.notes) for record in records) > len(records) / 2:
+        return "whole", "evicted nothing"
+    return "", ""
+
+
 def higher_is_better(metric: str) -> bool:
     """Whether more is better; of a metric that is not known it is taken to be."""
-    return METRICS[metric].higher_is_better if metric in METRICS else True
+    return known(metric).higher_is_better
 
 
 def floor_of(entries: Sequence[Entry]) -> Entry | None:
@@ -105,34 +244,60 @@ def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _only(entries: Sequence[Entry], method: str) -> Entry | None:
-    """The one of ours; of others' where none is ours."""
+    """Of several lines the one that was run as more of the others were than any; None where two are alike in it."""
+    lines = ends_of(entries, method)
+    return lines[0] if len(lines) == 1 or (lines and lines[0].shared > lines[1].shared) else None
+
+
+def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
+    """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; the likeliest first."""
     matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
     own = [entry for entry in matching if not entry.theirs] or matching
-    return own[0] if len(own) == 1 else None
-
-
-def candidates(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries that a benchmark is to tell apart: all but the floor, the ceiling, and those set aside."""
-    ends = (floor_of(entries), ceiling_of(entries))
-    return [entry for entry in entries if not entry.aside and all(entry is not end for end in ends)]
+    return sorted(own, key=lambda entry: -entry.shared)
 
 
 def running(entries: Sequence[Entry]) -> list[Entry]:
-    """Candidates that answered under their own state; lines of `none` or `icl` only where there are no others."""
-    own = [entry for entry in candidates(entries) if entry.state_of == "own"]
+    """Lines that a benchmark is to tell apart: under their own state, not set aside, neither floor nor ceiling; lines
+    of `none` or `icl` that are no end only where there are no others."""
+    ends = (floor_of(entries), ceiling_of(entries))
+    own = [entry for entry in entries
+           if not entry.aside and entry.state_of == "own" and all(entry is not end for end in ends)]  # fmt: skip
     return [entry for entry in own if entry.method not in (FLOOR, CEILING)] or own
 
 
 def best_of(entries: Sequence[Entry]) -> list[Entry]:
     """The best of at least two that are running; all that are equally good."""
-    running_entries = running(entries)
-    most = max((entry.worth for entry in running_entries), default=None)
-    return [entry for entry in running_entries if entry.worth == most] if len(running_entries) > 1 else []
+    own = running(entries)
+    return [entry for entry in own if entry.worth == max(other.worth for other in own)] if len(own) > 1 else []
 
 
 def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
     """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
-    if len({entry.n, floor.n, ceiling.n}) > 1 or len({entry.seeds, floor.seeds, ceiling.seeds}) > 1:
+    if len({(line.n, line.seeds) for line in (entry, floor, ceiling)}) > 1:
         return None
     gap = ceiling.worth - floor.worth
     return (entry.worth - floor.worth) / gap if gap > 0 else None
+
+
+def front(entries: Sequence[Entry]) -> list[Entry]:
+    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query.
+
+    Lines under their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of
+    a latency count, for clocks vary.
+    """
+    points = []
+    for entry in (entry for entry in entries if entry.state_of == "own"):
+        size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms")
+        if size is not None and (ms is not None or not timed(entries)):
+            points.append(
+                (entry, (entry.worth, -size, -float(f"{ms:.2g}") if ms is not None and timed(entries) else 0))
+            )
+    return [
+        entry for entry, own in points
+        if not any(other != own and all(a >= b for a, b in zip(other, own, strict=True)) for _, other in points)
+    ]  # fmt: skip
+
+
+def timed(entries: Sequence[Entry]) -> bool:
+    """Whether their milliseconds can be compared: of one machine, on which nothing else computed."""
+    return len({entry.machine for entry in entries}) == 1 and not any(entry.busy for entry in entries)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from ttabench.core.amounts import number, plus_minus
-from ttabench.stats.metrics import METRICS
+from ttabench.stats.metrics import known
 
 
 def scale(metric: str) -> float:
     """What a stored metric is multiplied by to be read: 100 for fractions."""
-    return METRICS[metric].scale if metric in METRICS else 1.0
+    return known(metric).scale
 
 
 def digits(metric: str) -> int:
     """After the point."""
-    return METRICS[metric].digits if metric in METRICS else 1
+    return known(metric).digits
 
 
 def shown(metric: str, value: float, stderr: float | None) -> str:
@@ -28,11 +28,13 @@ def plain(metric: str, value: float | None) -> str:
     return number(None if value is None else value * scale(metric), digits(metric))
 
 
-def together(metric: str, *values: float) -> list[str]:
-    """A difference and the ends of its interval: with more digits where all of them would be shown as zero."""
-    largest = max(abs(value) for value in values) * scale(metric)
+def with_interval(metric: str, value: float, low: float | None, high: float | None, unit: str = "") -> str:
+    """A difference with its interval: `21.9 [-0.6, 41.8]`; with more digits where all would be shown as zero."""
+    values = [value, *([] if low is None or high is None else [low, high])]
+    largest = max(map(abs, values)) * scale(metric)
     needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10 ** -digits(metric) else 0
-    return [number(value * scale(metric), max(digits(metric), needed)) for value in values]
+    amount, *ends = (number(each * scale(metric), max(digits(metric), needed)) for each in values)
+    return f"{amount}{unit} [{', '.join(ends)}]" if ends else f"{amount}{unit}"
 
 
 def probability(p: float | None) -> str:

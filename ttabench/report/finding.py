@@ -1,19 +1,21 @@
-"""Which runs somebody means: by folder, by pattern, by the beginning of an id, or all there are.
+"""Which runs somebody means: by folder, by pattern, by the beginning of an id, or all there are; and their records.
 
 A packed run (`records.packed`) is named like one in a folder: SUITE/ID.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from shlex import quote
 
-from ttabench.core.checked_file import json_of
+from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.records.schema import RECORD_FILE, is_stored
+from ttabench.records.schema import RECORD_FILE, REMEDY, RunRecord, is_stored, load_record
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
+from ttabench.report.configuration import whole
 
 PROFILE_FILE = "profile.json"
 """What `profiling` stores; it lies above this room."""
@@ -21,6 +23,53 @@ PROFILE_FILE = "profile.json"
 
 class NoRuns(UserError):
     """A run was named, and the folder it would lie in holds none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """Runs with their records, and a line for every one that was left out: the file, its fault and the remedy."""
+
+    runs: tuple[tuple[Path, RunRecord], ...]
+    damaged: tuple[str, ...] = ()
+
+
+def load_run(folder: Path) -> RunRecord:
+    """The record of a run, its configuration one that this version can tell.
+
+    Raises:
+        UserError: it is missing or damaged; the line names the file.
+    """
+    record = load_record(folder)
+    try:
+        whole(record.config)
+    except UserError as error:
+        raise UserError(f"The record {folder / RECORD_FILE} is corrupted: config: {error}", REMEDY) from None
+    return record
+
+
+def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
+    """The runs in these folders, in their order.
+
+    Raises:
+        UserError: all are damaged, and no others stand beside them (`alone`).
+    """
+    runs: list[tuple[Path, RunRecord]] = []
+    damaged: list[str] = []
+    for folder in folders:
+        try:
+            runs.append((folder, load_run(folder)))
+        except UserError as error:
+            damaged.append(str(error))
+    if alone:
+        refuse_all_damaged(len(runs), damaged)
+    return Loaded(runs=tuple(runs), damaged=tuple(damaged))
+
+
+def refuse_all_damaged(runs: int, damaged: list[str]) -> None:
+    """Refuse where nothing is left because all is damaged, saying what is wrong with the first."""
+    if damaged and not runs:
+        more = f" {len(damaged) - 1} more are damaged, too." if len(damaged) > 1 else ""
+        raise UserError(damaged[0] + more)
 
 
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
@@ -33,26 +82,18 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """
     if not names:
         return runs_in(out)
-    runs: dict[Path, None] = {}
+    found: dict[Path, None] = {}
     for name in names:
-        for folder in _runs_named(name, out):
-            runs.setdefault(folder)
-    return list(runs)
+        at = at_path(name)
+        found.update(dict.fromkeys([by_id(name, out)] if at is None else at))
+    return list(found)
 
 
 def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
-    """Say so where what is meant is what `ttabench profile` stored.
-
-    Args:
-        folders: where runs were expected: profiles, or folders of them.
-        name: beginning of an id.
-
-    Raises:
-        UserError: it is.
-    """
+    """Refuse what `ttabench profile` stored: folders, or those in them whose id begins with a name."""
     for folder in folders:
         for file in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
-            if file.is_file() and (file.parent.name.startswith(name) if name else True):
+            if file.is_file() and file.parent.name.startswith(name):
                 fault = f"{file.parent} holds a profile, not a run of `ttabench eval`."
                 rows = file.parent / "profile.csv"
                 raise UserError(fault, f"Its rows are in {rows}; the same command shows them again.")
@@ -61,8 +102,8 @@ def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
 def _created(file: Path) -> str:
     """When a record says it was made: file times do not survive a clone. Damaged records come first."""
     try:
-        return str(json_of(file)["created"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(object_of(file).get("created", ""))
+    except UserError:
         return ""
 
 
@@ -76,8 +117,7 @@ def packed_in(folder: Path) -> dict[Path, str]:
 
 def runs_in(folder: Path) -> list[Path]:
     """The runs directly below a folder, in folders and packed, the oldest record first; see `packed_in`."""
-    packed = packed_in(folder)
-    made = packed | {file.parent: _created(file) for file in folder.glob(f"*/{RECORD_FILE}")}
+    made = packed_in(folder) | {file.parent: _created(file) for file in folder.glob(f"*/{RECORD_FILE}")}
     return sorted(made, key=lambda run: (made[run], run))
 
 
@@ -102,16 +142,12 @@ def _matching(pattern: str) -> list[Path]:
     base = Path(path.anchor) if path.anchor else Path()
     below = path.relative_to(path.anchor) if path.anchor else path
     matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
-    suites = [file.parent for file in base.glob(str(below.parent / RUNS_FILE))]
+    above = below if below.name == "**" else below.parent  # `**` stands for any number of folders, none too
+    suites = [file.parent for file in base.glob(str(above / RUNS_FILE))]
     packed = {
         run for suite in suites for run in packed_in(suite) if run.name == RUNS_FILE or fnmatch(run.name, path.name)
     }
     return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
-
-
-def _runs_named(name: str, out: Path) -> list[Path]:
-    runs = at_path(name)
-    return [by_id(name, out)] if runs is None else runs
 
 
 def at_path(name: str) -> list[Path] | None:
@@ -127,10 +163,10 @@ def at_path(name: str) -> list[Path] | None:
         return list(packed)
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
-    if path.is_dir():
-        return [path] if _is_run(path) else runs_below(path)
     if _is_run(path):
         return [path]
+    if path.is_dir():
+        return runs_below(path)
     if len(path.parts) > 1 and path.parent / RUNS_FILE in packed_in(path.parent):
         return [path.parent / RUNS_FILE]
     if any(mark in name for mark in "*?["):

@@ -2,8 +2,8 @@
 
     ttabench ask "Who wrote it?" --attention looked.png
 
-Columns are as narrow as their number asks. Where not all of their names can be read beside each other, the pieces with
-the largest shares have theirs. Of more than fits a picture those pieces are drawn at which some question looks most.
+Where not all names can be read beside each other, the pieces with the largest shares have theirs. Of more than fits a
+picture those pieces are drawn at which some question looks most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from ttabench.core.printable import printable
 from ttabench.report.pictures import check_path, write
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_QUESTIONS, MOST_PIECES = 200, 400
@@ -36,8 +35,6 @@ LETTERS = 56
 """Of a name, at most."""
 NUMBERED = 16
 """Up to so many pieces cells hold their per cent."""
-BAR = 1.2
-"""Inches of the bar beside the map, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +66,9 @@ def drawn(heat_map: HeatMap) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    kept = chosen(heat_map.shares_QK[:MOST_QUESTIONS])
-    shares_QK = heat_map.shares_QK[:MOST_QUESTIONS, kept]
+    asked_QK = heat_map.shares_QK[:MOST_QUESTIONS]
+    kept = sorted(np.argsort(-asked_QK.max(0), kind="stable")[:MOST_PIECES].tolist())
+    shares_QK = asked_QK[:, kept]
     rows, columns = shares_QK.shape
     wide, high = columns * min(WIDEST, ACROSS / columns), rows * min(HIGHEST, DOWN / rows)
     figure = Figure(figsize=(wide, high))
@@ -78,31 +76,24 @@ def drawn(heat_map: HeatMap) -> Figure:
     axes = figure.add_axes((0, 0, 1, 1))
     most = float(shares_QK.max()) or 1.0
     image = axes.imshow(shares_QK, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
-    named = readable(shares_QK.max(0), wide / columns)
-    axes.set_xticks(named, [short(heat_map.pieces[kept[place]]) for place in named], rotation=90, parse_math=False,
+    named, asked = readable(shares_QK.max(0), wide / columns), readable(-np.arange(rows, dtype=np.float32), high / rows)
+    axes.set_xticks(named, [short(heat_map.pieces[kept[at]]) for at in named], rotation=90, parse_math=False,
                     fontsize="x-small")  # fmt: skip
-    asked = readable(-np.arange(rows, dtype=np.float32), high / rows)
-    axes.set_yticks(asked, [short(heat_map.questions[place]) for place in asked], parse_math=False, fontsize="x-small")
-    if columns <= NUMBERED:
-        _write_numbers(axes, shares_QK, most)
+    axes.set_yticks(asked, [short(heat_map.questions[at]) for at in asked], parse_math=False, fontsize="x-small")
+    for (row, column), share in np.ndenumerate(shares_QK) if columns <= NUMBERED else ():
+        colour = "white" if share > most / 2 else "black"
+        axes.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize="xx-small", color=colour)
     lines = [heat_map.title]
     if columns < len(heat_map.pieces):
         lines.append(f"{columns:,} of {len(heat_map.pieces):,} pieces: those with the largest shares")
     if rows < len(heat_map.questions):
         lines.append(f"the first {rows:,} of {len(heat_map.questions):,} questions")
     axes.set_title("\n".join(lines), loc="left", fontsize="small", parse_math=False)
-    tall = max(high, BAR)
+    tall = max(high, 1.2)
     bar = figure.add_axes((1 + 0.1 / wide, 1 - tall / high, 0.12 / wide, tall / high))
     figure.colorbar(image, cax=bar, format=lambda value, _: f"{value:.0%}" if most > 0.1 else f"{value:.1%}")
     bar.tick_params(labelsize="x-small")
     return figure
-
-
-def chosen(shares_QK: NDArray[np.float32]) -> list[int]:
-    """Places of the pieces that are drawn, in their order."""
-    if shares_QK.shape[1] <= MOST_PIECES:
-        return list(range(shares_QK.shape[1]))
-    return sorted(np.argsort(-shares_QK.max(0), kind="stable")[:MOST_PIECES].tolist())
 
 
 def readable(weights: NDArray[np.float32], inches: float) -> list[int]:
@@ -118,10 +109,3 @@ def short(text: str) -> str:
     """One line, cut where it is long."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= LETTERS else f"{line[: LETTERS - 1]}…"
-
-
-def _write_numbers(axes: Axes, shares_QK: NDArray[np.float32], most: float) -> None:
-    for row, shares in enumerate(shares_QK):
-        for column, share in enumerate(shares):
-            colour = "white" if share > most / 2 else "black"
-            axes.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize="xx-small", color=colour)

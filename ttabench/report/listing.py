@@ -62,117 +62,112 @@ def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
     render.show([tables[what]()], "json" if json else "table")
 
 
+def _table(title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], caption: str = "") -> Table:
+    """Rows of data as they are read: under each heading the cells of one key."""
+    rows = tuple(tuple(str(row[key]) for key in heads) for row in data)
+    return Table(title=title, columns=tuple(heads.values()), rows=rows, data=tuple(data), caption=caption)
+
+
+def _without(table: Table, *columns: str) -> Table:
+    for column in columns:
+        table = table.without(column)
+    return table
+
+
 def _overview(out: Path) -> Table:
     """Kinds of lists, and how many items each has."""
     from ttabench.readers.cards import names
-    from ttabench.report.adapters import shipped
     from ttabench.report.finding import ids_in
+    from ttabench.run.resolve import shipped
 
-    counts = (
-        ("methods", len(registry.methods()) + len(registry.families()), "how to adapt; `list methods NAME`: settings"),
-        ("tasks", len(names()), "what is read and asked"),
-        ("models", len(architectures.names()), "base models known by name"),
-        ("adapters", len(shipped()), "trained parameters of methods that ship"),
-        ("runs", len(ids_in(out)), f"what is stored in {out}"),
-    )
-    rows = tuple((f"list {kind}", str(count), meaning) for kind, count, meaning in counts)
-    data: tuple[Mapping[str, Cell], ...] = tuple(
-        {"list": kind, "count": count, "meaning": meaning} for kind, count, meaning in counts
-    )
+    methods = len(registry.methods()) + len(registry.families())
+    counts = {
+        "methods": (methods, "how to adapt; `list methods NAME`: settings"),
+        "tasks": (len(names()), "what is read and asked"),
+        "models": (len(architectures.names()), "base models known by name"),
+        "adapters": (len(shipped()), "trained parameters of methods that ship"),
+        "runs": (len(ids_in(out)), f"what is stored in {out}"),
+    }
+    data: list[dict[str, Cell]] = [
+        {"list": kind, "count": count, "meaning": meaning} for kind, (count, meaning) in counts.items()
+    ]
+    rows = tuple((f"list {row['list']}", str(row["count"]), str(row["meaning"])) for row in data)
     columns = ("ttabench", "#there are", "of what")
-    return Table(title="lists", columns=columns, rows=rows, data=data, names=("ttabench",))
+    return Table(title="lists", columns=columns, rows=rows, data=tuple(data), names=("ttabench",))
 
 
 def methods_table() -> Table:
     """Every registered method."""
-    rows: list[tuple[str, ...]] = []
-    data: list[Mapping[str, Cell]] = []
     others, faults = registry.installed()
     for fault in faults:
         render.remark(f"Note: {fault}")
     families = [family.stands_for for family in registry.families().values()]
-    for spec in [*registry.methods().values(), *others.values(), *families]:
-        looks, trained = ("question" if spec.looks_at_question else ""), ("trained" if spec.trainable else "")
-        presets = ", ".join(spec.presets)
-        rows.append((spec.name, spec.summary, spec.growth, looks, trained, presets, spec.paper))
-        data.append({
-            "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": presets,
+    specs = [*registry.methods().values(), *others.values(), *families]
+    data: list[dict[str, Cell]] = [
+        {
+            "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": ", ".join(spec.presets),
             "looks_at_question": spec.looks_at_question, "trainable": spec.trainable, "paper": spec.paper,
-        })  # fmt: skip
+        }
+        for spec in specs
+    ]  # fmt: skip
+    rows = tuple(
+        (spec.name, spec.summary, spec.growth, "question" * spec.looks_at_question, "trained" * spec.trainable,
+         ", ".join(spec.presets), spec.paper)
+        for spec in specs
+    )  # fmt: skip
     columns = ("method", "what it keeps", "state grows", "looks at", "", "presets", "arXiv")
     caption = "Settings of one: ttabench list methods NAME"
-    return Table(title="methods", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+    return Table(title="methods", columns=columns, rows=rows, data=tuple(data), caption=caption)
 
 
 def _methods() -> Table:
     """The same for people: a line a method."""
-    table = methods_table()
-    for column in ("state grows", "looks at", "", "presets"):
-        table = table.without(column)
-    return replace(table, names=("method", "arXiv"))
+    return replace(_without(methods_table(), "state grows", "looks at", "", "presets"), names=("method", "arXiv"))
 
 
 def _adapters() -> Table:
     """The adapters that ship, for people: a line an adapter."""
     from ttabench.report.adapters import EPISODES, adapters_table
 
-    table = adapters_table()
-    for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
-        table = table.without(column)
+    table = _without(adapters_table(), EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
     return replace(table, caption=f"{table.caption} All of it: --json.")
 
 
 def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
-    """The settings of one method: type, default, meaning.
-
-    Args:
-        method: its name.
-        spec: the method, where it is there already.
-    """
+    """The settings of one method (`spec`, where it is there already): type, default, meaning."""
     spec = spec or registry.find(method)
     meanings = field_docs(spec.Settings)
-    described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in describe_settings(spec)]
-    data = [
-        {"setting": key, "type": kind, "default": str(default), "meaning": meaning}
-        for key, kind, default, meaning in described
+    data: list[dict[str, Cell]] = [
+        {"setting": key, "type": kind, "default": str(default), "meaning": meanings.get(key, "")}
+        for key, kind, default in describe_settings(spec)
     ]
-    rows = tuple((key, kind, str(default), meaning) for key, kind, default, meaning in described)
+    heads = {name: name for name in ("setting", "type", "default", "meaning")}
     caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
-    columns = ("setting", "type", "default", "meaning")
-    return Table(title=f"settings of {method}", columns=columns, rows=rows, data=tuple(data), caption=caption)
+    return _table(f"settings of {method}", heads, data, caption)
 
 
 def _settings(method: str, wanted: Wanted) -> Table:
     """The same for people: default and preset side by side, the type before the meaning."""
     spec = registry.find(method)
     table, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
-    values = [str(getattr(spec.presets[preset], row[0])) for row in table.rows] if preset else []
-    rows: list[tuple[str, ...]] = [
-        (key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in table.rows
-    ]
-    columns: tuple[str, ...] = ("setting", "default", "meaning")
+    begins = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
+    begins += "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
+    if wanted.preset:
+        begins = f"`eval --preset {preset}` begins with that preset."
+    data = [dict(row) for row in table.data]
+    heads = {"setting": "setting", "default": "default", "meaning": "meaning"}
     if preset:
-        rows = [(*row[:2], value, row[2]) for row, value in zip(rows, values, strict=True)]
-        columns = ("setting", "default", f"in {preset}", "meaning")
-        data = tuple({**row, "preset": value} for row, value in zip(table.data, values, strict=True))
-        table = replace(table, data=data)
-    caption = f"{table.caption}\n{_taken(spec, wanted, preset)}"
-    spare = columns[1:-2]  # the defaults, where a preset stands beside them
-    return replace(table, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption, spare=spare)
+        data = [{**row, "preset": str(getattr(spec.presets[preset], str(row["setting"])))} for row in data]
+        heads = {"setting": "setting", "default": "default", "preset": f"in {preset}", "meaning": "meaning"}
+    told = [{**row, "meaning": f"({_kind(str(row['type']))}) {row['meaning']}".rstrip()} for row in data]
+    shown = _table(table.title, heads, told, f"{table.caption}\n{begins}")
+    # of the defaults a narrow screen is spared, where a preset stands beside them
+    return replace(shown, data=tuple(data), names=shown.columns[:1], spare=shown.columns[1:-2])
 
 
 def _kind(kind: str) -> str:
     """A type as it is typed: `auto or yes or no`, `list of str`."""
     return kind.replace("'", "").replace("tuple[", "list of ").replace(", ...]", "")
-
-
-def _taken(spec: MethodSpec, wanted: Wanted, preset: str) -> str:
-    """Which settings `eval` begins with."""
-    sentence = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
-    if wanted.preset:
-        sentence = f"`eval --preset {preset}` begins with that preset"
-    more = "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
-    return sentence + (more if not wanted.preset else ".")
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -198,54 +193,44 @@ def tasks_table() -> Table:
     """Every shipped task card."""
     from ttabench.readers.cards import load_card, names
 
-    rows: list[tuple[str, ...]] = []
-    data: list[Mapping[str, Cell]] = []
-    for name in names():
-        card = load_card(name)
+    data: list[dict[str, Cell]] = []
+    for card in map(load_card, names()):
         on_hub = card.source.hub is not None or bool(card.parts)
-        sources = "mini, hub" if card.twin and on_hub else "mini" if card.twin else "hub"
-        splits, metrics = ", ".join(card.splits), ", ".join(card.metrics)
-        rows.append((name, card.title, card.reader, card.main_metric, sources, splits, card.arxiv))
         data.append({
-            "task": name, "title": card.title, "reader": card.reader, "metrics": metrics, "chance": card.chance,
-            "main_metric": card.main_metric, "sources": sources, "splits": splits, "arxiv": card.arxiv,
-            "licence": card.licence,
+            "task": card.name, "title": card.title, "reader": card.reader, "metrics": ", ".join(card.metrics),
+            "chance": card.chance, "main_metric": card.main_metric,
+            "sources": "mini, hub" if card.twin and on_hub else "mini" if card.twin else "hub",
+            "splits": ", ".join(card.splits), "arxiv": card.arxiv, "licence": card.licence,
         })  # fmt: skip
-    columns = ("task", "title", "reader", "main metric", "sources", "splits", "arXiv")
-    caption = "Files and folders go to --source; a card of your own to --task PATH.yaml."
-    return Table(
-        title="tasks", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
-        names=("task", "reader", "main metric", "sources", "arXiv"), spare=("splits", "reader", "sources", "arXiv"),
-    )  # fmt: skip
+    heads = {"task": "task", "title": "title", "reader": "reader", "main_metric": "main metric", "sources": "sources",
+             "splits": "splits", "arxiv": "arXiv"}  # fmt: skip
+    table = _table("tasks", heads, data, "Files and folders go to --source; a card of your own to --task PATH.yaml.")
+    return replace(table, names=("task", "reader", "main metric", "sources", "arXiv"),
+                   spare=("splits", "reader", "sources", "arXiv"))  # fmt: skip
 
 
 def models_table() -> Table:
     """Every base model known by name."""
-    rows: list[tuple[str, ...]] = []
-    data: list[Mapping[str, Cell]] = []
+    rows, data = list[tuple[str, ...]](), list[dict[str, Cell]]()
     for name in architectures.names():
-        shape = cost.shape_of(name)
-        known = architectures.ARCHITECTURES.get(name)
+        shape, known = cost.shape_of(name), architectures.ARCHITECTURES.get(name)
         hub = known.hub if known else "ships with ttabench"
         where = f"{known.package.requirement}, else {hub}" if known and known.package else hub
         parameters = shape.parameters if shape else None
         sizes = (str(shape.layers), str(shape.hidden), f"{shape.heads}/{shape.kv_heads}") if shape else ("-", "-", "-")
         rows.append((name, amounts.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
-    columns = ("model", "#params", "#layers", "#width", "#heads/kv", "where")
     standing = ", ".join(f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in STANDING.items())
-    caption = (
-        f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for profiles."
-    )
     return Table(
-        title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption, names=("model",),
-        spare=("#heads/kv", "#width", "#layers", "where"),
+        title="models", columns=("model", "#params", "#layers", "#width", "#heads/kv", "where"), rows=tuple(rows),
+        data=tuple(data), names=("model",), spare=("#heads/kv", "#width", "#layers", "where"),
+        caption=f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for "
+        "profiles.",
     )  # fmt: skip
 
 
 def _runs_table(wanted: Wanted) -> Table:
-    from ttabench.report.finding import runs_below
-    from ttabench.report.loading import loaded
+    from ttabench.report.finding import loaded, runs_below
     from ttabench.report.tables import runs_table
 
     if not wanted.out.is_dir():

@@ -1,12 +1,10 @@
-"""What two groups of runs both answered, paired: values of queries, or scored stretches where the metric is a ratio.
+"""What runs answered, by query, so that two runs can be paired: terms of the metric, or scored stretches of a ratio.
 
     (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
     (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
 
-Two runs may cut one text at the same places into other stretches (strides of 512 and of 256), and two tokenizers count
-other tokens: only what is the same stretch for the same base model and tokenizer is paired. Two streams may give one
-key to different questions: only what is asked in the same words, with the same right answers, is paired. Samples
-without texts (`records.scores`) are paired by the digests of these, which other draws of the same question share.
+Only what is asked in the same words with the same right answers is paired, and of a ratio only the same stretch under
+one base and tokenizer. Samples without texts (`records.scores`) are paired by the digests of these.
 """
 
 from __future__ import annotations
@@ -15,14 +13,15 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ttabench.records.sample_files import read_samples
+from ttabench.core.errors import UserError
+from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.records.scores import digest_of, is_digest, kept_text, name_of
-from ttabench.stats.aggregation import Kind, Unit
+from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
-from ttabench.stats.metrics import METRICS
+from ttabench.stats.metrics import known
 from ttabench.stats.texts import Written
 from ttabench.stats.varying import Draw, origin
 
@@ -39,28 +38,62 @@ Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
 """The metric of every query, or its answer; of a ratio, what was scored."""
 
 
-def kind_of(metric: str) -> Kind | None:
-    """The ratio or corpus of a metric that is no plain mean."""
-    return METRICS[metric].kind if metric in METRICS else None
+class Answers(NamedTuple):
+    """Answers of runs."""
+
+    values: Values
+    """Terms of the metric by query, see `answered`."""
+    steps: Mapping[Place, int]
+    """Where in the stream each was asked; nothing of runs that have no figures by step."""
+
+
+def answers_of(runs: Sequence[Run], metric: str) -> tuple[dict[str, Answers | None], list[str]]:
+    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged).
+
+    The metric is each run's main one for "".
+    """
+    answers: dict[str, Answers | None] = {}
+    damaged = []
+    for run in runs:
+        folder, record = run
+        stepwise = any(row.step is not None for row in record.rows)
+        try:
+            answers[record.id] = (
+                Answers(answered([run], metric or record.main_metric), steps_of([run]) if stepwise else {})
+                if has_samples(folder)
+                else None
+            )
+        except UserError as error:
+            damaged.append(str(error))
+        except (IndexError, TypeError):
+            damaged.append(f"The samples of run {record.id} in {folder} are not those of queries.")
+    return answers, damaged
+
+
+def joined(answers: Sequence[Answers | None]) -> Answers:
+    """Of several runs, queries in order; nothing where one of them kept no answers."""
+    kept = [run for run in answers if run is not None]
+    if len(kept) < len(answers):
+        return Answers({}, {})
+    values: dict[Any, Any] = {query: value for run in kept for query, value in run.values.items()}
+    steps = {place: step for run in kept for place, step in run.steps.items()}
+    return Answers({query: values[query] for query in sorted(values)}, steps)
 
 
 def answered(runs: Sequence[Run], metric: str) -> Values:
-    """What every query of these runs adds to a metric; nothing of a run whose samples lack a column it takes.
-
-    Queries are in order.
+    """What every query of these runs adds to a metric, in order; nothing of a run whose samples lack a column it takes.
 
     Raises:
         UserError: samples that are missing or damaged.
     """
-    known = METRICS.get(metric)
-    if known is not None and known.ratio is not None:
+    if known(metric).ratio is not None:
         return _units(runs)
-    corpus = known is not None and known.corpus is not None
+    corpus = known(metric).corpus is not None
     wanted = ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask", "mode")
     values: dict[Query, Observed | Written] = {}
-    for folder, record in runs:
-        draw = _draw(record)
-        for episode, key, value, prompt, answers, source_key, subtask, mode in _samples((folder, record), wanted):
+    for run in runs:
+        draw = _draw(run[1])
+        for episode, key, value, prompt, answers, source_key, subtask, mode in _samples(run, wanted):
             if value is not None and not (corpus and is_digest(answers[0])):
                 question = _asked(prompt, tuple(answers))
                 text, across, same = origin(draw, episode, key, source_key, question)
@@ -81,18 +114,15 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
     """Scored stretches; texts of different seeds are different texts."""
     units: dict[Query, Unit] = {}
     wanted = ("logprobs", "tokens", "words", "position", "source_key", "prompt", "answers")
-    for folder, record in runs:
-        base = " of ".join(base_of(record))
-        draw = _draw(record)
-        for episode, key, logprobs, tokens, words, position, source_key, *asked in _samples((folder, record), wanted):
-            if not len(logprobs):
-                continue
-            scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            prompt, answers = asked
-            question = _asked(prompt, tuple(answers)) if len(answers) else ""
-            text, *others = origin(draw, episode, key, source_key, question)
-            own = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), *others)
-            units[draw.seed, episode, key, scored] = own
+    for run in runs:
+        base, draw = " of ".join(base_of(run[1])), _draw(run[1])
+        for episode, key, logprobs, tokens, words, position, source_key, prompt, answers in _samples(run, wanted):
+            if len(logprobs):
+                scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
+                question = _asked(prompt, tuple(answers)) if len(answers) else ""
+                text, *others = origin(draw, episode, key, source_key, question)
+                own = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), *others)
+                units[draw.seed, episode, key, scored] = own
     return {query: units[query] for query in sorted(units)}
 
 
@@ -103,29 +133,28 @@ def base_of(record: RunRecord) -> tuple[str, str]:
 
 
 def steps_of(runs: Sequence[Run]) -> dict[Place, int]:
-    """How much each query's reader had read: its step, by seed, episode and key."""
+    """How much each query's reader had read: its step."""
     return {
-        (_seed(record), episode, key): int(step)
-        for folder, record in runs
-        for episode, key, step in _samples((folder, record), ("step",))
+        (seed_of(run[1]), episode, key): int(step) for run in runs for episode, key, step in _samples(run, ("step",))
     }
 
 
 def texts_of(runs: Sequence[Run]) -> dict[Place, tuple[str, tuple[str, ...], str]]:
-    """(prompt, right answers, prediction) by seed, episode and key, of samples that hold them; "" of a digest."""
+    """(prompt, right answers, prediction) of samples that hold them; "" of a digest."""
     return {
-        (_seed(record), episode, key): (kept_text(prompt), tuple(map(kept_text, answers)), kept_text(prediction))
-        for folder, record in runs
-        for episode, key, prompt, answers, prediction in _samples((folder, record), ("prompt", "answers", "prediction"))
+        (seed_of(run[1]), episode, key): (kept_text(prompt), tuple(map(kept_text, answers)), kept_text(prediction))
+        for run in runs
+        for episode, key, prompt, answers, prediction in _samples(run, ("prompt", "answers", "prediction"))
     }
 
 
-def _seed(record: RunRecord) -> int:
+def seed_of(record: RunRecord) -> int:
+    """The seed of a run."""
     return int(record.config.get("seed", 0))
 
 
 def _draw(record: RunRecord) -> Draw:
-    return Draw(record.unit, _seed(record), fresh=record.source == "mini")
+    return Draw(record.unit, seed_of(record), fresh=record.source == "mini")
 
 
 def _samples(run: Run, wanted: Sequence[str]) -> Iterable[tuple[Any, ...]]:

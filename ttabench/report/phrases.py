@@ -1,4 +1,4 @@
-"""Numbers as sentences have them: a difference with its interval and p, what was not settled, bytes, counts.
+"""Numbers as sentences have them, and the blocks that a sentence speaks of.
 
     21.9 points [-0.6, 41.8] below icl (87.5), p 0.09: not settled with 32 questions; about 65 would
 
@@ -9,70 +9,145 @@ units would settle it is computed from the paired standard error, for a differen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from ttabench.core.amounts import size
 from ttabench.report import figures
-from ttabench.report.differences import Difference
+from ttabench.report.blocks import CEILING
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.differences import Difference, between
 from ttabench.report.entries import Entry, higher_is_better
+from ttabench.stats.aggregation import Unit
 from ttabench.stats.varying import Varying
 
-FRACTIONS = {2: "half", 3: "a third of", 4: "a quarter of", 5: "a fifth of", 10: "a tenth of"}
 MANY = 3
 """So many names are listed; more are counted."""
 PLURALS: dict[Varying, str] = {
-    "query": "questions", "document": "documents", "draw": "draws", "book": "books", "conversation": "conversations",
-    "dialogue": "dialogues", "user": "users",
+    "query": "questions", "document": "documents", "group": "groups", "draw": "draws", "book": "books",
+    "conversation": "conversations", "dialogue": "dialogues", "user": "users",
 }  # fmt: skip
-ACROSS: dict[Varying, str] = {
-    "query": "draws", "document": "draws", "draw": "questions", "book": "draws", "conversation": "draws",
-    "dialogue": "draws", "user": "draws",
-}  # fmt: skip
+ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
 """The second unit that varies, where published rows are asked under several seeds."""
 
 
-class Varied(NamedTuple):
-    """Units that a difference is over."""
+@dataclass(frozen=True)
+class Field:
+    """Blocks of a comparison: one, or several with means over them."""
 
-    unit: Varying
-    """The unit that varies."""
-    seeds: int
-    lone: bool
-    """Whether it is there once."""
+    found: Comparison
+    blocks: Sequence[Block]
+
+    def pair(self, left: str, right: str) -> Difference | None:
+        """The difference of two labels in the one block, or its mean over several; None where it was not tested."""
+        blocks = [block for block, _ in self.outcomes(left, right)] if len(self.blocks) > 1 else self.blocks
+        return blocks[0].between(left, right) if len(blocks) == 1 else between(self.found.overall, left, right)
+
+    def both(self, one: str, other: str) -> list[tuple[Entry, Entry]]:
+        """Two lines, block by block, where both are and neither is set aside."""
+        pairs = ((block.named(one), block.named(other)) for block in self.blocks)
+        return [(a, b) for a, b in pairs if a is not None and b is not None and not (a.aside or b.aside)]
+
+    def outcomes(self, left: str, right: str) -> list[tuple[Block, int | None]]:
+        """Block by block the outcome of the test of two lines, where neither is set aside; None where not tested."""
+        both = [block for block in self.blocks
+                if all((line := block.named(label)) and not line.aside for label in (left, right))]  # fmt: skip
+        return [(block, tested.outcome if (tested := block.between(left, right)) else None) for block in both]
+
+    def shown(self, label: str) -> str:
+        """The figure of a line, or its mean over the blocks that have it, for people."""
+        return figures.plain(self.metric, fmean(entry.value for block in self.blocks if (entry := block.named(label))))
+
+    def gap(self, left: str, right: str) -> float:
+        """The figure of left less that of right, in the mean over the blocks that have both."""
+        return fmean(one.value - other.value for one, other in self.both(left, right))
+
+    def apart(self, left: str, right: str, called: str = "") -> str:
+        """What left is of right (`called`): `21.9 points [-0.6, 41.8] below icl (87.5), p 0.09: not settled ...`."""
+        pairs, tested = self.both(left, right), self.pair(left, right)
+        named = f"{called or right} ({figures.plain(self.metric, fmean(other.value for _, other in pairs))})"
+        points = " points" * (figures.scale(self.metric) == 100)
+        if tested is None:
+            gap = self.gap(left, right)
+            amount = f"{figures.plain(self.metric, abs(gap))}{points} {_side(self.metric, gap)} {named}"
+            return f"{amount}, untested ({self._why(left, right)})"
+        where = ""
+        if tested.blocks < len(self.blocks) > 1:
+            where = f" (tested on {tested.blocks} of {len(self.blocks)} {self.noun})"
+        elif {tested.n} != {sum(pair[side].n for pair in pairs) for side in (0, 1)}:
+            where = f" (on the {tested.n:,} questions that both were asked)"
+        if tested.value == 0 and not (tested.better or tested.worse):
+            return f"equal to {named} on all {tested.n:,} questions{where}"
+        sign, low, high = (1 if tested.value > 0 else -1), tested.ci_low, tested.ci_high
+        if low is not None and high is not None:
+            low, high = sorted((sign * low, sign * high))
+        amount = figures.with_interval(self.metric, abs(tested.value), low, high, points)
+        settled = self._settled(tested, len(pairs[0][0].seeds))
+        return f"{amount} {_side(self.metric, tested.value)} {named}{settled}{where}"
+
+    def _settled(self, tested: Difference, seeds: int) -> str:
+        if tested.p_holm is None:
+            return ": no test can be made"
+        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {_probability(tested.p_holm)}"
+        if tested.beyond_chance:
+            return p_value
+        unit = self.blocks[0].groups[0].record.unit
+        if any(map(lone, self.blocks)):
+            return f"{p_value}: not settled with the questions of one {unit}"
+        units = [(tested.units, PLURALS["query" if tested.units == tested.n else unit]), (tested.across, ACROSS[unit])]
+        names = " and ".join(_counted(count, word, seeds) for count, word in units if count)
+        now, word = units[tested.more_across]
+        if tested.needed is None:
+            return f"{p_value}: not settled with {names}, and no number of {word} in reach would"
+        more = about(max(tested.needed, now + 1))
+        enough = _counted(more, word, math.ceil(seeds * more / now), named=bool(tested.across))
+        return f"{p_value}: not settled with {names}; about {enough} would"
+
+    def _why(self, left: str, right: str) -> str:
+        """Why two lines have no difference."""
+        missing = (unpaired for block in self.blocks for unpaired in block.unpaired)
+        reasons = (unpaired.reason for unpaired in missing if {unpaired.left, unpaired.right} == {left, right})
+        return next(reasons, "a figure is no number")
+
+    def end(self, which: Callable[[Sequence[Entry]], Entry | None]) -> str:
+        """The label of floor or ceiling (`floor_of`, `ceiling_of`); empty where no block has one."""
+        return next((entry.label for block in self.blocks if (entry := which(block.entries))), "")
+
+    def counted(self, blocks_by_outcome: Mapping[str, Sequence[Block]]) -> str:
+        """How many blocks had each outcome, with the names of few: `better on 2 of 3 tasks (a, b); worse on 1 (c)`."""
+        found = {outcome: [block.place.brief for block in own] for outcome, own in blocks_by_outcome.items() if own}
+        total = sum(map(len, found.values()))
+        if len(found) == 1 and total > 1:
+            (outcome,) = found
+            return f"{outcome} on {'any of the' if 'not' in outcome.split() else 'all'} {total} {self.noun}"
+        clauses: list[str] = []
+        for outcome, own in found.items():
+            of_all = "" if clauses else f" of {total} {self.noun}"
+            names = f" ({', '.join(own)})" if len(own) <= MANY else ""
+            clauses.append(f"{outcome} on {own[0] if total == 1 else f'{len(own)}{of_all}{names}'}")
+        return "; ".join(clauses)
+
+    @property
+    def metric(self) -> str:
+        """Of the first block: those that are averaged are all fractions, or have one metric."""
+        return self.blocks[0].place.metric
+
+    @property
+    def noun(self) -> str:
+        """Tasks, where every block is another one."""
+        return "tasks" if len({block.place.task for block in self.blocks}) == len(self.blocks) else "blocks"
 
 
-def apart(difference: Difference, right: str, over: Varied) -> str:
-    """What left is of right: `21.9 points [-0.6, 41.8] below icl (87.5), p 0.09: not settled with ...`.
-
-    Args:
-        difference: left less right.
-        right: how right is called, with its figure.
-        over: what varies.
-    """
-    if difference.value == 0 and not (difference.better or difference.worse):
-        return f"equal to {right} on all {difference.n:,} questions"
-    return f"{_magnitude(difference)} {_side(difference.metric, difference.value)} {right}{_settled(difference, over)}"
-
-
-def _magnitude(difference: Difference) -> str:
-    """How far apart, without a sign, with the interval turned alike."""
-    sign = 1 if difference.value > 0 else -1
-    ends = (
-        []
-        if difference.ci_low is None or difference.ci_high is None
-        else sorted((sign * difference.ci_low, sign * difference.ci_high))
-    )
-    amount, *ends_shown = figures.together(difference.metric, abs(difference.value), *ends)
-    points = " points" if figures.scale(difference.metric) == 100 else ""
-    return f"{amount}{points} [{', '.join(ends_shown)}]" if ends_shown else f"{amount}{points}"
-
-
-def untested(metric: str, value: float, right: str) -> str:
-    """The same where no query is shared, or answers are not kept."""
-    points = " points" if figures.scale(metric) == 100 else ""
-    return f"{figures.plain(metric, abs(value))}{points} {_side(metric, value)} {right}, untested"
+def lone(block: Block) -> bool:
+    """Whether what varies is there once (in every sub-task), and has several queries: then errors are too small."""
+    clusters: dict[str, Counter[str]] = {}
+    for value in (value for values in block.values for value in values.values()):
+        name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
+        clusters.setdefault(stratum, Counter())[name] += 1
+    several = any(count > len(block.values) for own in clusters.values() for count in own.values())
+    return several and all(len(own) == 1 for own in clusters.values())
 
 
 def _side(metric: str, value: float) -> str:
@@ -83,35 +158,13 @@ def _side(metric: str, value: float) -> str:
     return "better than" if value < 0 else "worse than"
 
 
-def _settled(difference: Difference, over: Varied) -> str:
-    if difference.p_holm is None:
-        return ": no test can be made"
-    p_value = f", {'p' if difference.tests == 1 else 'Holm p'} {probability(difference.p_holm)}"
-    if difference.beyond_chance:
-        return p_value
-    if over.lone:
-        return f"{p_value}: not settled with the questions of one {over.unit}"
-    units = [
-        (difference.units, PLURALS["query" if difference.units == difference.n else over.unit]),
-        (difference.across, ACROSS[over.unit]),
-    ]
-    names = " and ".join(_counted(count, word, over.seeds) for count, word in units if count)
-    now, word = units[difference.more_across]
-    if difference.needed is None:
-        return f"{p_value}: not settled with {names}, and no number of {word} in reach would"
-    more = about(max(difference.needed, now + 1))
-    enough = _counted(more, word, math.ceil(over.seeds * more / now))
-    if not difference.across:
-        enough = enough.replace(f" {word}", "")
-    return f"{p_value}: not settled with {names}; about {enough} would"
-
-
-def _counted(count: int, word: str, seeds: int) -> str:
+def _counted(count: int, word: str, seeds: int, *, named: bool = True) -> str:
     """`18 draws (3 seeds)`: a seed is one draw of every sub-task."""
-    return f"{count:,} {word}" + (f" ({seeds:,} seed{'s' * (seeds > 1)})" if word == "draws" and seeds < count else "")
+    of_seeds = f" ({seeds:,} seed{'s' * (seeds > 1)})" if word == "draws" and seeds < count else ""
+    return f"{count:,}{f' {word}' * named}{of_seeds}"
 
 
-def probability(p: float) -> str:
+def _probability(p: float) -> str:
     """Two digits: 0.09, 0.0023, <0.001."""
     return "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
 
@@ -128,23 +181,17 @@ def listed(names: Sequence[str], noun: str = "others") -> str:
     """`a, b and c`; more than `MANY` are counted."""
     if len(names) > MANY:
         return f"{len(names)} {noun}"
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def percent(share: float) -> str:
-    """`75 %`, without a minus before zero."""
-    return f"{round(100 * share) + 0:d} %"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def kept_bytes(pairs: Sequence[tuple[Entry, Entry]], other: str) -> str:
-    """Bytes of state of the first against the second: `a quarter of the bytes of icl`; empty where equal or not known.
-
-    Args:
-        pairs: the two, block by block: the geometric mean counts.
-        other: how the second is called.
-    """
-    kept = [(one.costs.get("state_bytes"), other.costs.get("state_bytes")) for one, other in pairs]
+    """Bytes of state of the first against the second: `1/4 of the bytes of icl`, in the geometric mean over blocks;
+    empty where equal or not known. Where a budget was asked for, bytes are those that it counts: `kept_share`."""
+    shares = [(_share(one), _share(two)) for one, two in pairs]
+    if any(one.budget is not None for one, _ in pairs) and all(all(own) for own in shares):
+        kept = shares
+    else:
+        kept = [(one.costs.get("state_bytes"), two.costs.get("state_bytes")) for one, two in pairs]
     known = [(a, b) for a, b in kept if a is not None and b is not None]
     if all(a == b for a, b in known):
         return ""
@@ -152,14 +199,14 @@ def kept_bytes(pairs: Sequence[tuple[Entry, Entry]], other: str) -> str:
         ours, theirs = (fmean(side) for side in zip(*known, strict=True))
         return f"{size(ours)} of state, {other} {size(theirs)}"
     ratio = math.exp(fmean(math.log(a / b) for a, b in known))
-    return f"about as many bytes as {other}" if 0.95 < ratio < 1.05 else f"{_times(ratio)} bytes of {other}"
-
-
-def _times(ratio: float) -> str:
-    inverse = 1 / ratio
+    if 0.95 < ratio < 1.05:
+        return f"about as many bytes as {other}"
     if 2 / 3 < ratio < 1.5:
-        return f"{100 * ratio:.0f} % of the"
-    if ratio > 1:
-        return f"{ratio:.{0 if ratio >= 10 else 1}f} times the"
-    words = FRACTIONS.get(round(inverse))
-    return f"about {words} the" if words else f"1/{inverse:.0f} of the"
+        times = f"{100 * ratio:.0f} % of the"
+    else:
+        times = f"{ratio:.{0 if ratio >= 10 else 1}f} times the" if ratio > 1 else f"1/{1 / ratio:.0f} of the"
+    return f"{times} bytes of {other}"
+
+
+def _share(entry: Entry) -> float | None:
+    return 1.0 if entry.method == CEILING else entry.costs.get("kept_share")

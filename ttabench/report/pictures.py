@@ -17,7 +17,7 @@ from ttabench.core.files import replacing, unwritable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -27,7 +27,7 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         UserError: another suffix, or no folder that can be written.
     """
     if path.suffix.lower() not in suffixes:
-        raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {' or '.join(suffixes)}.")
+        raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
     if path.is_symlink():
@@ -36,7 +36,7 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def write(figure: Figure, path: Path, *, around: bool = False) -> None:
+def write(figure: Figure, path: Path, *, around: bool = False, dpi: int = 150) -> None:
     """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too.
 
     Raises:
@@ -45,7 +45,7 @@ def write(figure: Figure, path: Path, *, around: bool = False) -> None:
     kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
     try:
         with replacing(path) as scratch:
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+            figure.savefig(scratch, format=kind, dpi=dpi, metadata=metadata, bbox_inches=tight)
     except OSError as error:
         raise unwritable(path.parent, error) from None

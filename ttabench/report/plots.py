@@ -1,29 +1,30 @@
 """Pictures of a comparison: quality against the bytes kept between queries, and along what was read or was set.
 
-    ttabench compare --plot quality.svg          a colour a method, its settings joined by a line, with standard errors
+    ttabench compare --plot quality.svg --size 1600x1000     a colour a method, settings joined, with errors
 
-A panel a block: the metric by bytes of state, over all steps; one more where runs ask at several steps (demonstrations,
-documents, lengths, distances), and one a setting that lines of a method vary. First come curves over blocks that differ
-in a number alone. A method that keeps nothing stands at 0, in a strip of its own beside the logarithmic axis. One
-legend with an entry a method serves all panels and stands below them, with what bars and hollow marks are.
+A panel a block: the metric by bytes of state, over all steps; one more where runs ask at several steps, and one a
+setting that lines of a method vary. First come curves over blocks that differ in a number alone. One legend with an
+entry a method serves all panels; each mark has its name beside it where there is room.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.report.blocks import called, short_source
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.curves import Curves, by_setting, by_step, enumerated, numbered, over_blocks, units_of
+from ttabench.report.curves import Curves, Point, by_setting, by_step, enumerated, numbered, over_blocks, units_of
 from ttabench.report.entries import Entry
 from ttabench.report.figures import scale
 from ttabench.report.pictures import check_path, write
-from ttabench.report.plot_style import bytes_axis, plain_numbers, shares_axis, styles
+from ttabench.report.plot_style import bytes_ticks, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,20 +32,39 @@ if TYPE_CHECKING:
 
 ACROSS = 3
 """Most panels beside each other."""
-WIDTH, HEIGHT = 4.6, 3.4
-"""Of a panel, in inches."""
-WIDE = 8
-"""How many times the first place of an axis its last one is from which on it is logarithmic."""
+SIZE = 1600, 1000
+"""Of a picture, in pixels; it is higher where more than nine panels need it."""
+PIXELS = 100
+"""An inch."""
+LOWEST = 300
+"""Of a panel, in pixels, unless the size is given."""
+LETTERS = 20, 17, 14, 12
+"""Points of letters, by the panels beside each other; the last for more than six panels."""
+EDGE = 3
+"""Per cent beyond 0 and 100 that a mark needs."""
+PLACES = tuple(product((9, 18, 30), ((1, 0), (-1, 0), (0, 1), (0, -1))))
+"""Where a name stands from its mark: so many points away in a direction; the first place that is free is taken."""
 Panel: TypeAlias = Block | Curves
 """A block, drawn by bytes of state, or curves."""
+Look: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Colour and marker by method, see `plot_style.styles`."""
 
 
-def plot(comparison: Comparison, path: Path) -> Path:
-    """Draw the comparison and write it.
+DARKER = 0.6
+"""Part of its mark's colour that a name has: letters in light yellow or blue cannot be read on white."""
 
-    Args:
-        comparison: its blocks get a panel or two each.
-        path: ends in .png or .svg.
+
+class Mark(NamedTuple):
+    """A mark of a panel, and what it is called."""
+
+    x: float
+    y: float
+    name: str
+    colour: str
+
+
+def plot(comparison: Comparison, path: Path, size: tuple[int, int] | None = None) -> Path:
+    """Draw the comparison to a .png, .svg or .pdf, by default of `SIZE` pixels, or higher for many panels.
 
     Raises:
         UserError: another suffix, nothing to draw, a folder that cannot be written.
@@ -53,7 +73,7 @@ def plot(comparison: Comparison, path: Path) -> Path:
     panels = panels_of(comparison)
     if not panels:
         raise UserError("There is nothing to plot: no run has steps or bytes of state.", "Run `ttabench eval` first.")
-    write(drawn(panels, comparison), path)
+    write(drawn(panels, comparison, size), path, dpi=PIXELS)
     return path
 
 
@@ -61,41 +81,67 @@ def panels_of(comparison: Comparison) -> list[Panel]:
     """All panels of a comparison: curves over blocks, then those of each block."""
     panels: list[Panel] = [*over_blocks(comparison.blocks)]
     for block in comparison.blocks:
-        steps = by_step(block)
-        panels += [block] if _kept(block) else []
-        panels += [*([steps] if steps else []), *by_setting(block)]
+        panels += [*([block] if _kept(block) else []), *by_step(block), *by_setting(block)]
     return panels
 
 
-def drawn(panels: Sequence[Panel], comparison: Comparison) -> Figure:
+def drawn(panels: Sequence[Panel], comparison: Comparison, size: tuple[int, int] | None = None) -> Figure:
     """The figure of these panels."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    across = min(ACROSS, len(panels))
+    across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
     down = math.ceil(len(panels) / across)
-    look = styles(entry.method for entry in comparison.entries)
-    rows = math.ceil(len(look) / (2 * across))
-    figure = Figure(figsize=(WIDTH * across, HEIGHT * down + 0.25 * (rows + 3)), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(heading(comparison.blocks), fontsize="medium")
-    grid = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes, panel in zip(grid, panels, strict=False):
-        if isinstance(panel, Curves):
-            _draw_curves(axes, panel, look)
-            title, metric = _title_of(panel, comparison.blocks), panel.metric
-        else:
-            _draw_bytes(axes, panel, look)
-            title, metric = panel_title(panel, comparison.blocks), panel.place.metric
-        axes.set_title(title, fontsize="medium")
-        axes.set_ylabel(f"{metric}, per cent" if scale(metric) == 100 else metric)
-        if scale(metric) == 100:
-            shares_axis(axes)
-        axes.grid(alpha=0.3)
-    for axes in grid[len(panels) :]:
-        axes.set_axis_off()
-    _legend(figure, look, 2 * across, explanation(comparison))
+    wide, high = size or (SIZE[0], max(SIZE[1], LOWEST * down))
+    letters = LETTERS[across - (len(panels) <= 6)] * min(1.0, wide / SIZE[0])
+    with rc_context({"font.size": letters}):
+        figure = Figure(figsize=(wide / PIXELS, high / PIXELS), dpi=PIXELS, layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(_lines(heading(comparison.blocks), wide, letters), fontsize="large")
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        look = styles(entry.method for entry in comparison.entries)
+        handles = [Line2D([], [], linestyle="", markersize=9, label=name, **own) for name, own in look.items()]
+        columns = max(1, int(wide / letters / (2 + 0.9 * max(map(len, look)))))
+        title = _lines(explanation(comparison), wide, letters)
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(look)), title=title,
+                               fontsize="small", title_fontsize="small", frameon=False)  # fmt: skip
+        legend.get_title().set_multialignment("center")
+        marks = [_draw(axes, panel, comparison.blocks, look, wide / across)
+                 for axes, panel in zip(grid, panels, strict=False)]  # fmt: skip
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # names go where there is room now
+        for axes, own in zip(grid, marks, strict=False):
+            _write_names(axes, own)
     return figure
+
+
+def _draw(axes: Axes, panel: Panel, blocks: Sequence[Block], look: Look, wide: float) -> list[Mark]:
+    """Draw a panel and return its marks, with the names that they are to have."""
+    if isinstance(panel, Curves):
+        several = len({(block.place.source, block.place.model) for block in blocks}) > 1
+        name, counts, metric = (panel.about if several else panel.brief), panel.counts, panel.metric
+        marks = _draw_curves(axes, panel, look)
+    else:
+        name, metric = called(panel.place, [block.place for block in blocks]), panel.place.metric
+        counts, marks = sorted({entry.n for entry in panel.entries}), _draw_bytes(axes, panel, look)
+    title = _lines(f"{name}, n = {numbered(counts)}", wide, float(axes.title.get_fontsize()))
+    axes.set_title(title, fontsize="medium")
+    axes.set_ylabel(f"{metric}, per cent" if scale(metric) == 100 else metric)
+    if scale(metric) == 100:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -EDGE), min(high, 100 + EDGE))
+    axes.ticklabel_format(axis="y", style="plain", useOffset=False)
+    axes.grid(alpha=0.3)
+    return marks
+
+
+def _lines(text: str, wide: float, letters: float) -> str:
+    """A text in lines that are no wider than so many pixels."""
+    return fill(text, max(20, int(wide / letters / 0.85)))
 
 
 def heading(blocks: Sequence[Block]) -> str:
@@ -106,15 +152,9 @@ def heading(blocks: Sequence[Block]) -> str:
     return ", ".join(parts)
 
 
-def panel_title(block: Block, blocks: Sequence[Block]) -> str:
-    """Its block, as far as the heading does not say it, and how many queries it is of."""
-    count = numbered(sorted({entry.n for entry in block.entries}))
-    return f"{called(block.place, [other.place for other in blocks])}, n = {count}"
-
-
 def explanation(comparison: Comparison) -> str:
     """Explanation of bars, lines and hollow marks."""
-    sentences = [f"Bars: one standard error over {enumerated(list(units_of(comparison.blocks)))}."]
+    sentences = [f"Bars: one standard error over {enumerated(units_of(comparison.blocks))}."]
     methods = [(entry.block, entry.method) for entry in comparison.entries]
     if len(set(methods)) < len(methods):
         sentences.append("Lines join settings of one method.")
@@ -123,17 +163,6 @@ def explanation(comparison: Comparison) -> str:
     if any(_is_hollow(entry) for entry in comparison.entries):
         sentences.append("Hollow: another text's state or none, or set aside.")
     return " ".join(sentences)
-
-
-def _legend(figure: Figure, look: Mapping[str, Mapping[str, Any]], columns: int, title: str) -> None:
-    """One for all panels, below them."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linestyle="", label=method, **style) for method, style in look.items()]
-    longest = max(map(len, look))
-    fitting = max(1, min(columns, len(look), columns * 30 // max(1, longest)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=fitting, fontsize="small", title=title,
-                  title_fontsize="small")  # fmt: skip
 
 
 def _kept(block: Block) -> list[Entry]:
@@ -145,52 +174,86 @@ def _is_hollow(entry: Entry) -> bool:
     return entry.state_of != "own" or bool(entry.aside)
 
 
-def _marked(entry: Entry, look: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The look of its method; hollow where it is not the method as it is."""
-    return {**look[entry.method], **({"markerfacecolor": "white"} if _is_hollow(entry) else {})}
+def _at(point: Point) -> tuple[float, float]:
+    return point.at, point.value * scale(point.entry.metric)
 
 
-def _draw_bytes(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]]) -> None:
-    entries, times = _kept(block), scale(block.place.metric)
-    at = bytes_axis(axes, [entry.costs["state_bytes"] or 0.0 for entry in entries])
+def _draw_mark(axes: Axes, point: Point, look: Look) -> None:
+    """A mark with its bar, hollow where it is not the method as it is."""
+    own = {**look[point.entry.method], **({"markerfacecolor": "white"} if _is_hollow(point.entry) else {})}
+    error = (point.stderr or 0.0) * scale(point.entry.metric)
+    x, y = _at(point)
+    axes.errorbar([x], [y], yerr=[error], linestyle="", markersize=8, elinewidth=1.5, capsize=4, **own)
+
+
+def _draw_bytes(axes: Axes, block: Block, look: Look) -> list[Mark]:
+    points = [Point(entry.costs["state_bytes"] or 0.0, entry, entry.value, entry.stderr, entry.n)
+              for entry in _kept(block)]  # fmt: skip
+    ticks, least = bytes_ticks([point.at for point in points])
     joined: dict[str, list[tuple[float, float]]] = {}
-    for x, entry in zip(at, entries, strict=True):
-        axes.errorbar(x, entry.value * times, yerr=(entry.stderr or 0.0) * times, linestyle="", capsize=3,
-                      **_marked(entry, look))  # fmt: skip
-        if not _is_hollow(entry):
-            joined.setdefault(entry.method, []).append((x, entry.value * times))
-    for method, points in joined.items():
-        if len(points) > 1:
-            xs, ys = zip(*sorted(points), strict=True)
-            axes.plot(xs, ys, color=look[method]["color"], linewidth=1)
-    plain_numbers(axes, len({entry.value for entry in entries}) == 1)
+    for point in points:
+        _draw_mark(axes, point, look)
+        if not _is_hollow(point.entry):
+            joined.setdefault(point.entry.method, []).append(_at(point))
+    for method, own in joined.items():
+        if len(own) > 1:
+            axes.plot(*zip(*sorted(own), strict=True), color=look[method]["color"], linewidth=1.5)
+    axes.set_xscale("symlog", base=2, linthresh=least / 2)
+    axes.set_xticks(list(ticks), list(ticks.values()), rotation=30, ha="right", fontsize="small")
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(-least / 8 if 0 in ticks else min(ticks) / 1.2, max(ticks) * 1.2)
     axes.set_xlabel("bytes kept between queries")
+    return _named([(point.entry.label, point.entry.method, point) for point in points], look)
 
 
-def _draw_curves(axes: Axes, curves: Curves, look: Mapping[str, Mapping[str, Any]]) -> None:
-    methods, times = [line.method for line in curves.lines], scale(curves.metric)
+def _draw_curves(axes: Axes, curves: Curves, look: Look) -> list[Mark]:
     for line in curves.lines:
-        xs, ys = [point.at for point in line.points], [point.value * times for point in line.points]
-        if line.level:
-            axes.plot(xs, ys, color=look[line.method]["color"], linestyle=":", linewidth=1.5)
-            continue
-        errors = [(point.stderr or 0.0) * times for point in line.points]
-        own = not any(_is_hollow(point.entry) for point in line.points)
-        axes.errorbar(xs, ys, yerr=errors, capsize=3, linestyle="-" if own else "--",
-                      **_marked(line.points[0].entry, look))  # fmt: skip
-        if methods.count(line.method) > 1 and own:
-            setting = line.label.removeprefix(line.method).lstrip(", ")
-            axes.annotate(setting, (xs[-1], ys[-1]), fontsize="xx-small", textcoords="offset points", xytext=(4, 2))
+        for point in line.points if not line.level else ():
+            _draw_mark(axes, point, look)
+        style = ":" if line.level else "--" if any(_is_hollow(point.entry) for point in line.points) else "-"
+        axes.plot(*zip(*map(_at, line.points), strict=True), color=look[line.method]["color"], linestyle=style,
+                  linewidth=2, zorder=2.5 if line.level else 1.9)  # fmt: skip
     places = curves.places
-    if curves.tokens or (places[0] > 0 and places[-1] >= WIDE * places[0]):
+    if curves.tokens or (places[0] > 0 and places[-1] >= 8 * places[0]):
         axes.set_xscale("log", base=2)
     axes.set_xticks(places, [short(int(place)) if curves.tokens else f"{place:g}" for place in places])
     axes.set_xticks([], minor=True)
-    plain_numbers(axes, lone=False)
+    axes.margins(x=0.22)
     axes.set_xlabel(curves.axis)
+    return _named([(line.label, line.method, line.points[-1]) for line in curves.lines], look)
 
 
-def _title_of(curves: Curves, blocks: Sequence[Block]) -> str:
-    """Title of curves, as far as the heading does not say it, and how many queries stand behind a point."""
-    several = len({(block.place.source, block.place.model) for block in blocks}) > 1
-    return f"{curves.about if several else curves.brief}, n = {numbered(curves.counts)}"
+def _named(last: Sequence[tuple[str, str, Point]], look: Look) -> list[Mark]:
+    """Marks by the setting that tells them from others of their method; one that is alone, or plain, by its method."""
+    methods = [method for _, method, _ in last]
+    return [
+        Mark(*_at(point), (methods.count(method) > 1 and label.removeprefix(method).lstrip(", ")) or method,
+             look[method]["color"])
+        for label, method, point in last
+    ]  # fmt: skip
+
+
+def _write_names(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Write the names of marks beside them, where none lies on another or on a mark; what finds no room has none."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Bbox
+
+    pixel, whole = axes.figure.dpi / 72, axes.get_window_extent()
+    points = axes.transData.transform([(mark.x, mark.y) for mark in marks])
+    taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in points]
+    for mark, (x, y) in zip(marks, points, strict=True):
+        colour = [DARKER * part for part in to_rgb(mark.colour)]
+        text = axes.annotate(mark.name, (mark.x, mark.y), (0, 0), textcoords="offset points", fontsize="x-small",
+                             color=colour, parse_math=False, zorder=5,
+                             path_effects=[withStroke(linewidth=3, foreground="white")])  # fmt: skip
+        wide, high = text.get_window_extent().size
+        for far, (right, up) in PLACES:
+            left, low = (right * far * pixel + (right - 1) * wide / 2, up * far * pixel + (up - 1) * high / 2)
+            box = Bbox.from_bounds(x + left, y + low, wide, high)
+            if all(whole.contains(*corner) for corner in (box.min, box.max)) and not box.count_overlaps(taken):
+                text.set_position((left / pixel, low / pixel))
+                taken.append(box)
+                break
+        else:
+            text.remove()

@@ -3,8 +3,7 @@
     selected(["mac", "icl"], Path("results/scratch"), Wanted(tasks=("streamingqa",)))
 
 A name is a path, a pattern, (the beginning of) an id, or a method; methods choose among the runs of the paths that were
-given, or among all. What was named and holds no run is skipped where there are runs beside it. Runs of others stand
-behind ours, see `theirs`.
+given, or among all. What was named and holds no run is skipped where there are runs beside it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from shlex import quote
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.records.submission import is_submission
-from ttabench.records.suite_archive import RUNS_FILE
-from ttabench.report.finding import NoRuns, at_path, by_id, refuse_profiles, runs_in
-from ttabench.report.loading import loaded, refuse_all_damaged
+from ttabench.records.suite_archive import RUNS_FILE, is_submission
+from ttabench.report.finding import NoRuns, at_path, by_id, loaded, refuse_all_damaged, refuse_profiles, runs_in
 from ttabench.report.pairing import Run
 from ttabench.report.theirs import taken
 
@@ -47,7 +44,6 @@ class Selected:
     runs: tuple[Run, ...]
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    """See `Loaded`, and `Theirs`."""
     alike: tuple[str, ...] = ()
     """See `Theirs`."""
 
@@ -60,11 +56,7 @@ def names_in(texts: Sequence[str]) -> tuple[str, ...]:
 def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Selected:
     """The runs that are meant, in the order of the names, then those of others; see above.
 
-    Args:
-        names: as they were typed.
-        out: where ids and methods are looked for.
-        wanted: which of them.
-        submissions: files with runs of others, of which the methods that were named and `wanted` choose, too.
+    Ids and methods are looked for in `out`; methods that were named and `wanted` choose among those of others, too.
 
     Raises:
         UserError: a name that is nothing of this, nothing but names without runs, nothing but damaged records.
@@ -86,17 +78,17 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
         _refuse(skipped)
     alone = not submissions
     pool = loaded(found or (runs_in(out) if methods or not names else ()), alone=alone)
-    placed = {folder for folder, record in pool.runs if not methods or _is_of(record, methods)}
+    placed = {folder for folder, record in pool.runs if not methods or _method_of(record) & {*methods}}
     named = [folder for name in ids if (folder := _by_id(name, out, list(found))) not in placed]
     more = loaded(named, alone=alone)
     theirs = taken(submissions, [*pool.runs, *more.runs])
-    chosen = [run for run in (*pool.runs, *theirs.runs) if not methods or _is_of(run[1], methods)]
+    _check(methods, [*pool.runs, *theirs.runs], "method", _method_of)
+    ours = [run for run in pool.runs if run[0] in placed]
+    of_others = [run for run in theirs.runs if not methods or _method_of(run[1]) & {*methods}]
     damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
-    _check(methods, [*pool.runs, *theirs.runs], "method", lambda record: str(record.config.get("method")))
-    refuse_all_damaged(len(chosen) + len(more.runs), list(damaged))
-    ours = [run for run in chosen if run[0] in placed]
-    runs = _wanted([*ours, *more.runs, *chosen[len(ours) :]], wanted)
-    return Selected(runs=tuple(runs), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
+    runs = [*ours, *more.runs, *of_others]
+    refuse_all_damaged(len(runs), list(damaged))
+    return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
 
 
 def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
@@ -138,32 +130,31 @@ def _refuse(skipped: Sequence[str]) -> None:
     raise UserError(f"There are no runs in {skipped[0]}.", "Run `ttabench eval` first, or name another folder.")
 
 
-def _is_of(record: RunRecord, methods: Sequence[str]) -> bool:
+def _method_of(record: RunRecord) -> set[str]:
+    """Its method and the family of it."""
     method = str(record.config.get("method"))
-    return method in methods or method.partition(":")[0] in methods
+    return {method, method.partition(":")[0]}
 
 
 def _wanted(runs: Sequence[Run], wanted: Wanted) -> list[Run]:
-    _check(wanted.tasks, runs, "task", lambda record: str(record.config.get("task")))
-    _check(wanted.methods, runs, "method", lambda record: str(record.config.get("method")))
-    _check(wanted.models, runs, "model", lambda record: record.base)
-    kept = [
-        run for run in runs
-        if (not wanted.tasks or str(run[1].config.get("task")) in wanted.tasks)
-        and (not wanted.methods or _is_of(run[1], wanted.methods))
-        and (not wanted.models or run[1].base in wanted.models)
-    ]  # fmt: skip
+    kinds: list[tuple[tuple[str, ...], str, Callable[[RunRecord], set[str]]]] = [
+        (wanted.tasks, "task", lambda record: {str(record.config.get("task"))}),
+        (wanted.methods, "method", _method_of),
+        (wanted.models, "model", lambda record: {record.base}),
+    ]
+    kept = list(runs)
+    for names, kind, of in kinds:
+        _check(names, runs, kind, of)
+        kept = [run for run in kept if not names or of(run[1]) & {*names}]
     if runs and not kept:
-        asked = ", ".join(name for names in (wanted.tasks, wanted.methods, wanted.models) for name in names)
+        asked = ", ".join(name for names, _, _ in kinds for name in names)
         raise UserError(f"None of {len(runs)} runs is of all of these: {asked}.", "Ask for fewer, or list runs.")
     return kept
 
 
-def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[RunRecord], str]) -> None:
+def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[RunRecord], set[str]]) -> None:
     """Refuse a name that no run has."""
-    known = {of(record) for _, record in runs}
-    if kind == "method":
-        known |= {name.partition(":")[0] for name in known}
+    known = {name for _, record in runs for name in of(record)}
     for name in names:
         if runs and name not in known:
             have = "is of" if kind != "task" else "is on"

@@ -1,4 +1,4 @@
-"""Tables of runs: which figures stand where. How they are printed is the affair of `terminal/render.py`."""
+"""Tables of runs: the end of `eval`, its dry run, and `list runs`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.amounts import count, number, size
-from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.sample_files import has_samples
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report import configuration
+from ttabench.report.blocks import STATES
+from ttabench.report.entries import over_runs
 from ttabench.report.figures import shown
-from ttabench.report.labels import STATES
 from ttabench.report.pairing import answered
-from ttabench.report.pooling import over_runs
+from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Cell, Table
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
-COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
+COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
+"""Of the end of `eval`; the last only of methods with a budget."""
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
@@ -32,29 +33,28 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] =
         runs: with their folders.
         elsewhere: other devices that some of them were made on.
     """
-    first = runs[0][0]
-    several = len(runs) > 1
+    first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
+    columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
     for record, _ in runs:
         for position, row in enumerate(main_rows(record)):
             data.append({**row.model_dump(), **record.cost})
             if row.metric == record.main_metric and not told_already(row, record):
-                costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
-                rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
+                costs = _costs(record) if position == 0 else ("",) * len(columns)
+                figures = (shown(row.metric, row.value, row.stderr), str(row.n))
+                rows.append((str(row.seed), named(row), *figures, *costs[: len(columns)]))
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
-    whole = {metric: _over(runs, metric) for metric in (first.main_metric, *others)}
     if several:
-        rows.append(("all", first.main_metric, *whole[first.main_metric], "", "", "", ""))
-    where = ", ".join(str(path) for _, path in runs)
-    beside = ", ".join(f"{metric} {whole[metric][0]}" for metric in others)
-    remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else ""), f"Stored in {where}"]
+        rows.append(("all", first.main_metric, *_over(runs, first.main_metric), *("",) * len(columns)))
+    beside = ", ".join(f"{metric} {_over(runs, metric)[0]}" for metric in others)
+    paths = [str(path) for _, path in runs]
+    remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else "")]
     if elsewhere:
-        remarks.insert(1, f"Seconds, milliseconds and memory are those of {' and '.join(dict.fromkeys(elsewhere))}.")
-    if several:
-        remarks.append(f"Compare: ttabench compare {' '.join(str(path) for _, path in runs)}")
+        remarks.append(f"Seconds, milliseconds and memory are those of {' and '.join(dict.fromkeys(elsewhere))}.")
+    remarks += [f"Stored in {', '.join(paths)}", *[f"Compare: ttabench compare {' '.join(paths)}"] * several]
     return Table(
         title=f"{answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
-        columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS), rows=tuple(rows), data=tuple(data),
+        columns=("#seed", "metric", "#value ± stderr", "#n", *columns), rows=tuple(rows), data=tuple(data),
         caption="\n".join(remarks), names=("metric",), spare=("#peak memory", "#ask ms"),
     )  # fmt: skip
 
@@ -98,12 +98,9 @@ def main_rows(record: RunRecord) -> list[Row]:
 
 def _costs(record: RunRecord) -> tuple[str, ...]:
     cost = record.cost
-    return (
-        number(cost.get("adapt_seconds"), 2),
-        number(cost.get("ask_ms"), 1),
-        size(cost.get("state_bytes")),
-        size(cost.get("peak_memory_bytes")),
-    )
+    sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
+    kept = told_kept(cost.get("kept_share"), asked_of(record.config))
+    return number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept
 
 
 def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
@@ -111,18 +108,15 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
     for (record, path), settings in zip(runs, configuration.apart([record for record, _ in runs]), strict=True):
-        config = record.config
-        row = record.value(record.main_metric)
+        config, row = record.config, record.value(record.main_metric)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        named = (answering(record), str(config.get("task", "")))
-        seed = config.get("seed", "")
+        task, seed = str(config.get("task", "")), config.get("seed", "")
         made = record.created[:16].replace("T", " ")
-        rows.append((
-            record.id, named[0], settings, named[1], record.source, record.base, str(seed), str(record.n), value, made
-        ))  # fmt: skip
+        rows.append((record.id, answering(record), settings, task, record.source, record.base, str(seed),
+                     str(record.n), value, made))  # fmt: skip
         data.append({
             "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
-            "task": named[1], "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+            "task": task, "source": record.source, "model": record.base, "seed": seed, "n": record.n,
             "metric": row.metric if row else None, "value": row.value if row else None,
             "created": record.created, "path": str(path),
         })  # fmt: skip
@@ -140,31 +134,21 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 def config_table(plans: Sequence[Plan]) -> Table:
     """The resolved configuration of a dry run; what differs between seeds stands with all its values."""
-    flat = [_flat(plan.config.to_json()) for plan in plans]
+    configs = [plan.config.to_json() for plan in plans]
+    flat = [
+        {f"{key}.{inner}" if inner else key: item for key, value in config.items()
+         for inner, item in (value.items() if isinstance(value, dict) else [("", value)])}
+        for config in configs
+    ]  # fmt: skip
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
-    for key in flat[0]:
-        values = dict.fromkeys(str(own_values.get(key)) for own_values in flat)
-        rows.append((key, ", ".join(values)))
+    rows += [(key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flat))) for key in flat[0]]
     return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
-
-
-def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
-    flat: dict[str, Json] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat.update({f"{key}.{inner}": item for inner, item in value.items()})
-        else:
-            flat[key] = value
-    return flat
 
 
 def cost_table(cost: Cost) -> Table:
     """The analytic cost of a dry run."""
     row = (count(cost.parameters), count(cost.adapt_flops), count(cost.ask_flops), size(cost.state_bytes))
-    data = {
-        "parameters": cost.parameters, "adapt_flops": cost.adapt_flops,
-        "ask_flops": cost.ask_flops, "state_bytes": cost.state_bytes,
-    }  # fmt: skip
+    data = {name: getattr(cost, name) for name in ("parameters", "adapt_flops", "ask_flops", "state_bytes")}
     columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
     caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
     return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)

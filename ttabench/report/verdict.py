@@ -2,27 +2,62 @@
 
     mac (65.6) is 65.6 points [43.5, 80.0] above none (0.0), p <0.001; 21.9 points [-0.6, 41.8] below icl (87.5) ...
     It recovers 75 % of the way from none to icl, and keeps 1/40 of the bytes of icl.
+    templora: own state 78.1, another text's 74.7, an empty one 100.0. Its state does not help here: own is 21.9 ...
 
-Whom they are about is chosen by values (`standings`); what is said of differences rests on the tests (`families`).
+Whom they are about is chosen by values (`choosing`); what is said of differences rests on the tests (`differences`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
 
-from ttabench.report.compare import Comparison
-from ttabench.report.entries import ceiling_of, floor_of
-from ttabench.report.field import Field
-from ttabench.report.phrases import MANY, kept_bytes, listed, percent
-from ttabench.report.remainder import aside_sentences, cautions, left_out, theirs_sentences
-from ttabench.report.shares import BEYOND, recovered
-from ttabench.report.standings import Standing
-from ttabench.report.state_sentences import state_sentences
+from ttabench.report.blocks import called
+from ttabench.report.cautions import aside_sentences, cautions, left_out, theirs_sentences
+from ttabench.report.choosing import Standing, can_be_averaged
+from ttabench.report.compare import BEYOND, Block, Comparison, recovered
+from ttabench.report.entries import Entry, ceiling_of, floor_of
+from ttabench.report.phrases import MANY, Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
 
-COUNTED = ((1, "better"), (-1, "worse"), (0, "not settled"), (None, "not tested"))
+COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
 """Outcomes of a test, as they are counted over blocks."""
+BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
+"""The same before a name."""
+STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
+
+
+class Outcome(Enum):
+    """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
+
+    Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
+    only may have gained from practice with such texts.
+    """
+
+    HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
+    HELPS = ("Its state helps; whether it holds this text, another text's state would say",
+             "helps (another text's was not run)", "◐")  # fmt: skip
+    EMPTY = ("Its state helps in part; that it holds this text is not shown",
+             "helps in part (that it holds the text is not shown)", "◐")  # fmt: skip
+    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)", "◐"
+    OPEN = "Its state is not shown to help here", "is not shown to help", "○"
+    HURTS = "Its state does not help here", "does not help", "○"
+    UNTESTED = "No test of its state can be made", "was not tested", ""
+
+    def __init__(self, alone: str, counted: str, mark: str) -> None:
+        self.alone = alone
+        self.counted = counted
+        self.mark = mark
+
+
+class Swapped(NamedTuple):
+    """The labels of one configuration under its states; empty where one was not run."""
+
+    own: str
+    other: str
+    none: str
 
 
 def verdict(comparison: Comparison) -> str:
@@ -32,32 +67,22 @@ def verdict(comparison: Comparison) -> str:
 
 def sentences(comparison: Comparison) -> list[str]:
     """The first lines: each a sentence or more, with their full stops."""
+    everything = Field(comparison, comparison.blocks)
     if len(comparison.blocks) > 1 and all(len(block.entries) == 1 for block in comparison.blocks):
-        return [_apart(comparison), *theirs_sentences(comparison), *aside_sentences(comparison)]
-    states = list(state_sentences(comparison))
-    standing = comparison.standing
+        own = [f"{block.entries[0].label} on {block.place.brief}" for block in comparison.blocks]
+        names = f" ({listed(own)})" if len(own) <= MANY else ""
+        first = [f"Nothing to compare: each of {len(own)} {everything.noun} has one line{names}."]
+        return [*first, *theirs_sentences(comparison), *aside_sentences(comparison)]
+    states, standing = list(_state_sentences(comparison)), comparison.standing
     if standing is None:
-        first = states or [_of_ends(Field(comparison, comparison.blocks))]
+        first = states or [_of_ends(everything)]
     else:
         field = Field(comparison, [comparison.blocks[place] for place in standing.blocks])
         first = [*_lead(field, standing), *_against_ends(field, standing)]
         # of one method under several states that is the question
         first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
-    return [
-        *first,
-        *cautions(comparison),
-        *theirs_sentences(comparison),
-        *aside_sentences(comparison),
-        *left_out(comparison),
-    ]
-
-
-def _apart(comparison: Comparison) -> str:
-    """Of blocks with one line each."""
-    field = Field(comparison, comparison.blocks)
-    own = [f"{block.entries[0].label} on {block.place.brief}" for block in comparison.blocks]
-    names = f" ({listed(own)})" if len(own) <= MANY else ""
-    return f"Nothing to compare: each of {len(own)} {field.noun} has one line{names}."
+    rest = (cautions, theirs_sentences, aside_sentences, left_out)
+    return [*first, *(sentence for part in rest for sentence in part(comparison))]
 
 
 def _lead(field: Field, standing: Standing) -> list[str]:
@@ -65,25 +90,26 @@ def _lead(field: Field, standing: Standing) -> list[str]:
     leader, second = standing.leader, standing.second
     if not second:
         return []
+    first = f"{leader} has the best mean rank, {second} the second best"
     if standing.averaged:
-        unit = " on average" if len(field.blocks) > 1 else f" {field.metric}"
-        best = field.shown(leader)
+        best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
+        equal = math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
         leads = (
-            f"has the best {'mean' if len(field.blocks) > 1 else field.metric}, {best}"
-            if math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
-            else f"leads with {best}{unit}"
+            f"leads with {best}{' on average' if several else f' {field.metric}'}"
+            if tested and tested.outcome is not None and not equal and _above_another(field, leader)
+            else f"has the best {'mean' if several else field.metric}, {best}"
         )
         first = f"{leader} {leads}, {field.apart(leader, second)}"
-    else:
-        first = f"{leader} has the best mean rank, {second} the second best"
     at = kept_bytes(field.both(leader, second), second)
-    sentences = [
-        f"{_where(field, standing)}{first}",
-        f"{leader} keeps {at}" if at else "",
-        _one_by_one(field, leader, second),
-        _against(field, leader, [label for label in standing.order if label not in (leader, second)]),
-    ]
-    return [f"{'. '.join(filter(None, sentences))}."]
+    by_outcome: dict[int | None, list[str]] = {outcome: [] for outcome in BESIDE}
+    for label in standing.order:
+        if label not in (leader, second):
+            by_outcome[apart.outcome if (apart := field.pair(leader, label)) else None].append(label)
+    clauses = [f"{BESIDE[outcome]} {listed(labels)}" for outcome, labels in by_outcome.items() if labels]
+    against = f"It is {'; '.join(clauses)}" if any(by_outcome[outcome] for outcome in (1, -1, 0)) else ""
+    kept = f"{leader} keeps {at}" if at else ""
+    return [". ".join(filter(None, [_where(field, standing) + first, kept, _one_by_one(field, leader, second),
+                                    against])) + "."]  # fmt: skip
 
 
 def _where(field: Field, standing: Standing) -> str:
@@ -99,44 +125,13 @@ def _where(field: Field, standing: Standing) -> str:
     return f"On the {len(field.blocks)} {field.noun} that {lines} share, "
 
 
-def _one_by_one(field: Field, leader: str, other: str) -> str:
+def _one_by_one(field: Field, leader: str, other: str, head: str = "Against") -> str:
     """In how many of several blocks it is better, worse, not settled, and not tested; empty where nowhere tested."""
     outcomes = field.outcomes(leader, other)
     if len(field.blocks) == 1 or all(how is None for _, how in outcomes):
         return ""
-    by_word = {word: [block for block, how in outcomes if how == value] for value, word in COUNTED}
-    return f"Against {other}: {field.counted(by_word)}"
-
-
-def _sorted(field: Field, pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Pairs by what their test says of left, see `COUNTED`."""
-    by_word: dict[str, list[tuple[str, str]]] = {word: [] for _, word in COUNTED}
-    for pair in pairs:
-        apart = field.pair(*pair)
-        by_word[dict(COUNTED)[apart.outcome if apart else None]].append(pair)
-    return by_word
-
-
-def _against(field: Field, leader: str, others: Sequence[str]) -> str:
-    """The leader against all but the second."""
-    by_word = _sorted(field, [(leader, label) for label in others])
-    words = {"better": "better than", "worse": "worse than", "not settled": "not settled against",
-             "not tested": "not tested against"}  # fmt: skip
-    clauses = [f"{words[word]} {listed([right for _, right in pairs])}" for word, pairs in by_word.items() if pairs]
-    return f"It is {'; '.join(clauses)}" if len(by_word["not tested"]) < len(others) else ""
-
-
-def _others(field: Field, standing: Standing, floor: str) -> str:
-    """Outcomes of the other lines against the floor."""
-    by_word = _sorted(field, [(label, floor) for label in standing.order[1:] if floor and field.both(label, floor)])
-    if not any(by_word[word] for word in by_word if word != "not tested"):
-        return ""
-    clauses = [
-        f"{word} {'than' if word in ('better', 'worse') else 'against'} {floor}: "
-        + listed([left for left, _ in pairs], "lines")
-        for word, pairs in by_word.items() if pairs
-    ]  # fmt: skip
-    return f"Of the others, {'; '.join(clauses)}"
+    by_word = {word: [block for block, how in outcomes if how == value] for value, word in COUNTED.items()}
+    return f"{head} {other}: {field.counted(by_word)}"
 
 
 def _against_ends(field: Field, standing: Standing) -> list[str]:
@@ -147,31 +142,20 @@ def _against_ends(field: Field, standing: Standing) -> list[str]:
     if not ends:
         alone = not standing.second and len(field.blocks[0].entries) == 1
         return [f"{leader}: nothing to compare it with."] if alone else []
-    counts = list(filter(None, (_one_by_one(field, leader, end) for end in ends)))
+    counts: list[str] = []
+    for end in ends:
+        head = "Against" if standing.averaged or counts else f"{leader} against"
+        counts += filter(None, [_one_by_one(field, leader, end, head)])
     if not standing.averaged:
-        first, *more = counts or [""]
-        return [". ".join([first.replace("Against", f"{leader} against", 1), *more]) + "."] if first else []
+        return [". ".join(counts) + "."] if counts else []
     where = "" if standing.second else _where(field, standing)
     clauses = "; ".join(field.apart(leader, end) for end in ends)
     head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {clauses}"
-    others = _others(field, standing, floor)
-    # where others were spoken of last, "it" could be one of them
-    return [
-        f"{'. '.join(filter(None, [head, *counts, others]))}.",
-        *_recovery(field, leader, (floor, ceiling), leader if others else "It"),
-    ]
+    return [f"{'. '.join([head, *counts])}.", *_recovery(field, leader, floor, ceiling)]
 
 
-def _recovery(field: Field, leader: str, ends: tuple[str, str], subject: str) -> list[str]:
-    """The share of the way from floor to ceiling, over all blocks that have both, lost ones too.
-
-    Args:
-        field: the blocks.
-        leader: its label.
-        ends: floor and ceiling; empty where there is none.
-        subject: how the leader is called.
-    """
-    floor, ceiling = ends
+def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> list[str]:
+    """The share of the way from floor to ceiling, over all blocks that have both, lost ones too."""
     if not floor or not ceiling or not field.both(ceiling, floor):
         return []
     part, blocks = recovered(field.blocks, leader)
@@ -184,10 +168,10 @@ def _recovery(field: Field, leader: str, ends: tuple[str, str], subject: str) ->
     if part is not None and part > BEYOND:
         return [f"{ceiling} is no ceiling here: {leader} goes more than twice as far from {floor}."]
     if part is None or gain is None or not gain.beyond_chance:  # no share where they were not asked alike
-        return [f"{subject} keeps {at}."] if at else []
+        return [f"It keeps {at}."] if at else []
     where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} {field.noun}"
     kept = f", and keeps {at}" if at else ""
-    return [f"{subject} recovers {percent(part)} of the way from {floor} to {ceiling}{where}{kept}."]
+    return [f"It recovers {round(100 * part) + 0:d} % of the way from {floor} to {ceiling}{where}{kept}."]
 
 
 def _of_ends(field: Field) -> str:
@@ -199,3 +183,79 @@ def _of_ends(field: Field) -> str:
     head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
     gap = " There is a gap for a method to recover." if apart and apart.beyond_chance and apart.gain > 0 else ""
     return f"{head} {field.apart(ceiling, floor)}.{gap}"
+
+
+def _state_sentences(comparison: Comparison) -> Iterator[str]:
+    """One for each configuration that was run under its own state and another one; of few perplexities one a block.
+
+    Of more blocks whose values cannot be averaged, outcomes are counted.
+    """
+    places: dict[Swapped, list[Block]] = {}
+    for block in comparison.blocks:
+        for swapped in _swapped(block.entries):
+            places.setdefault(swapped, []).append(block)
+    for swapped, blocks in places.items():
+        if can_be_averaged([block.place.metric for block in blocks]):
+            yield _state_sentence(Field(comparison, blocks), swapped)
+        elif len(blocks) <= MANY:
+            yield from (_state_sentence(Field(comparison, [block]), swapped) for block in blocks)
+        else:
+            outcomes = [(_outcome(Field(comparison, [block]), swapped), block) for block in blocks]
+            by_word = {one.counted: [block for how, block in outcomes if how is one] for one in Outcome}
+            yield f"{swapped.own}: its state {Field(comparison, blocks).counted(by_word)}."
+
+
+def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
+    """By the label of every line of a block that was run under its own state and another one."""
+    field = Field(comparison, [block])
+    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
+
+
+def _above_another(field: Field, label: str) -> bool:
+    """Whether a line is better under its own state than under another text's, beyond chance, or was not run so."""
+    others = {swapped.other for block in field.blocks for swapped in _swapped(block.entries) if swapped.own == label}
+    return all(_beside(field, label, other) == 1 for other in others if other)
+
+
+def _swapped(entries: Sequence[Entry]) -> Iterator[Swapped]:
+    labels: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        labels.setdefault(entry.configured, {})[entry.state_of] = entry.label
+    for own in labels.values():
+        if "own" in own and len(own) > 1:
+            yield Swapped(own["own"], own.get("other", ""), own.get("none", ""))
+
+
+def _state_sentence(field: Field, labels: Swapped) -> str:
+    """Its figures under each state, then the outcomes of the tests."""
+    blocks, place = field.found.blocks, field.blocks[0].place
+    where = f" on average over {len(field.blocks)} {field.noun}" if len(field.blocks) > 1 else ""
+    if len(field.blocks) == 1 < len(blocks):
+        where = f" on {called(place, [block.place for block in blocks])}"
+    named = [(STATES[state], label) for state, label in labels._asdict().items() if label]
+    figures = ", ".join(f"{word} {field.shown(label)}" for word, label in named)
+    outcome = _outcome(field, labels)
+    tests = [f"own is {field.apart(labels.own, label, STATES[state])}"
+             for state, label in (("none", labels.none), ("other", labels.other)) if label]  # fmt: skip
+    told = "" if outcome is Outcome.UNTESTED else f": {'; '.join(tests)}"
+    return f"{labels.own}{where}: {figures}. {outcome.alone}{told}."
+
+
+def _outcome(field: Field, labels: Swapped) -> Outcome:
+    """Outcome of the tests of the own state against the two others."""
+    empty, another = _beside(field, labels.own, labels.none), _beside(field, labels.own, labels.other)
+    if empty is None and another is None:
+        return Outcome.UNTESTED
+    if empty == -1 or (another == -1 and empty != 1):
+        return Outcome.HURTS
+    if another == 1:
+        return Outcome.HOLDS if empty == 1 or not labels.none else Outcome.ANOTHER
+    if empty == 1:
+        return Outcome.EMPTY if labels.other else Outcome.HELPS
+    return Outcome.OPEN
+
+
+def _beside(field: Field, own: str, label: str) -> int | None:
+    """The outcome of the test of the own state and another; None where not tested."""
+    apart = field.pair(own, label) if label else None
+    return apart.outcome if apart else None

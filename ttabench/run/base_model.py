@@ -25,12 +25,12 @@ from ttabench.run.resolve import named
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
-Base: TypeAlias = "tuple[str, str, str, bool, str, str, bool]"
+Base: TypeAlias = "tuple[str | bool, ...]"
 """Options that tell loaded base models apart."""
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
-    """The base model of a request: name, device, number format, random weights, BOS, attention, chat template."""
+    """What tells the base model of a request from others."""
     how = request.device, request.dtype, request.random_weights, request.bos, request.attention
     return (request.base_name, *how, chat_template)
 
@@ -54,13 +54,9 @@ class ModelCache:
 
             quiet_libraries()
             lm = load_lm(
-                request.model,
-                random_weights=request.random_weights,
-                device=request.device,
-                dtype=request.dtype,
-                bos=request.bos,
-                attention=request.attention,
-            )
+                request.model, random_weights=request.random_weights, device=request.device, dtype=request.dtype,
+                bos=request.bos, attention=request.attention,
+            )  # fmt: skip
             if request.base_checkpoint:
                 lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
             if chat_template:
@@ -70,12 +66,7 @@ class ModelCache:
 
 
 def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
-    """The base model with a checkpoint's deltas added to its weights, in place.
-
-    Args:
-        lm: the base model that the checkpoint was trained on.
-        folder: of the checkpoint.
-        name: of the checkpoint, for records.
+    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`.
 
     Raises:
         UserError: no checkpoint there, one of another base, or of a method that has to read something first; one that

@@ -1,7 +1,7 @@
 """Caveats of a run, stored as its notes: each one sentence without a full stop.
 
 before a run    what the task's reader, the method's checkpoint and the base model leave to say
-after a run     what came of it: nothing was evicted, too few queries, answers that are empty or cut
+after a run     what came of it: nothing was evicted or chosen, too few queries, answers that are empty or cut
 
 All of them follow from what a run stores, so a run that was killed and continued has the notes of one that was not.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import NANO
 from ttabench.core.types import Json, Observe, Score
-from ttabench.lm.text.chat import has_template
 from ttabench.records.samples import EpisodeCost, Sample
+from ttabench.run.budget import asked, budget_caveats
 from ttabench.run.config import STATES_OF
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ def caveats_before(plan: Plan, lm: LM) -> list[str]:
     caveats = caveats_of_plan(plan)
     if lm.random_weights:
         caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
-    elif _told_too_late(plan, lm):
-        caveats.append(f"{lm.name} has a chat template that was found too late to be used; --chat-template uses it")
     return [*caveats, *fertility_caveats(lm, _texts(plan.task))]
 
 
@@ -64,10 +62,13 @@ def caveats_after(
     plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], samples: Sequence[Sample]
 ) -> list[str]:
     """Caveats that are known once all queries are answered."""
+    own = plan.config.state_of == "own"
     return [
         *_truncations(truncated(costs)),
         *label_caveats(method, costs),
-        *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
+        *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if own else []),
+        *budget_caveats(asked(plan.config.keep, plan.config.keep_tokens), costs),
+        *(choice_caveats(method, [one.context_tokens for one in samples]) if own else []),
         *_shorter(plan, samples),
         *count_caveats(samples),
         *answer_caveats(samples),
@@ -79,12 +80,6 @@ def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
     lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
     smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
     return [*smaller, *eviction_caveats(method, state.meta.get("tokens_read", []))]
-
-
-def _told_too_late(plan: Plan, lm: LM) -> bool:
-    """Whether only the loaded model has told of a chat template, too late for the prompt that its task's card names."""
-    has = bool(getattr(lm.tokenizer, "chat_template", None))
-    return has and plan.task.card.prompt.chat is not None and not has_template(plan.request.model)
 
 
 def _texts(task: Task) -> Iterator[str]:
@@ -146,6 +141,13 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
     where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
     reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
     return [f"{reason}, so this measures full context (icl), not {method.name}"]
+
+
+def choice_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
+    """Whether a budget left a method nothing to choose, by the tokens that had been read before each question."""
+    counts = [count for count in read if count]
+    reasons = [reason for count in counts if (reason := method.nothing_free(count))]
+    return [f"{method.name}: for {len(reasons):,} of {len(counts):,} questions {reasons[0]}"] if reasons else []
 
 
 def kept_whole(notes: Iterable[str]) -> float:

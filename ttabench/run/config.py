@@ -30,7 +30,7 @@ STATES_OF = {
     "other": "the state of another context answered; what reading cost stands in the run of the own state",
     "none": "an empty state answered; what reading cost stands in the run of the own state",
 }
-"""Whose state answers (see `state_control`), and what a record says of it."""
+"""Whose state answers (see `runner`), and what a record says of it."""
 SEEDS = 2**32
 """Seeds that numpy takes: below this number."""
 UNHASHED = (
@@ -54,14 +54,10 @@ def check_loading(device: str, dtype: str, bos: str = "auto") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(StoredConfig):
-    """Everything that decides what a run computes.
-
-    Attributes:
-        defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
-            record.
-    """
+    """Everything that decides what a run computes."""
 
     defaults: Mapping[str, Mapping[str, Json]] = field(default_factory=dict, compare=False, repr=False)
+    """Of `settings` and `task_options`, by these names; a setting without one always counts. No part of the record."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:

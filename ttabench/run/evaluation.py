@@ -7,7 +7,7 @@ outcome = execute(plan, ModelCache(), Path("runs"))       # returns what is stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,7 +17,7 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan
-from ttabench.run.room import refuse_by_tokens, refuse_on_paper
+from ttabench.run.positions import refuse_by_tokens, refuse_on_paper
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -38,14 +38,7 @@ class Watching:
 def execute(
     plan: Plan, models: ModelCache, out: Path, *, force: bool = False, watching: Watching | None = None
 ) -> Outcome:
-    """Return the run if it is stored, else run or continue it and store it.
-
-    Args:
-        plan: what to run.
-        models: base models already loaded.
-        out: folder of all runs.
-        force: run again from the start even if it is stored.
-        watching: who is told about progress.
+    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
 
     Raises:
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
@@ -64,21 +57,6 @@ def execute(
     return obtained(RunFolder, where, work, force=force, notify=watchers.notify)
 
 
-class _Notes:
-    """Notes that wait for the first progress: a run that is refused at the start prints its one line alone."""
-
-    def __init__(self, notes: Sequence[str], watching: Watching) -> None:
-        self._pending, self._watching = list(notes), watching
-
-    def give(self) -> None:
-        while self._pending:
-            self._watching.notify(f"Note: {self._pending.pop(0)}.")
-
-    def tick(self, activity: str, done: int, total: int) -> None:
-        self.give()
-        self._watching.tick(activity, done, total)
-
-
 def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
@@ -86,31 +64,34 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     from ttabench.run.recording import make_record
     from ttabench.run.runner import RunContext, run_episodes
 
-    seed_everything(plan.config.seed)
-    lm = models.get(plan.request, chat_template=plan.config.chat_template)
+    config = plan.config
+    seed_everything(config.seed)
+    lm = models.get(plan.request, chat_template=config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)
     refuse_by_tokens(plan, lm)
     context = RunContext(
-        lm=lm,
-        method=method,
-        metrics=plan.task.card.metrics,
-        batch_size=plan.config.batch_size,
-        start=start,
-        ask_only=plan.config.ask_only,
-        state_of=plan.config.state_of,
-    )
-    pending = _Notes(caveats_before(plan, lm), watching)
+        lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
+        ask_only=config.ask_only, state_of=config.state_of,
+    )  # fmt: skip
+    notes = caveats_before(plan, lm)
+    pending = list(notes)
+
+    def tick(*counted: str | int) -> None:  # notes wait for it: a run that is refused at the start prints one line
+        while pending:
+            watching.notify(f"Note: {pending.pop(0)}.")
+        if counted:
+            watching.tick(*counted)  # type: ignore[arg-type]
+
     with fitting(state, method.name):
-        run_episodes(context, plan.task, folder, pending.tick)
-    pending.give()
+        run_episodes(context, plan.task, folder, tick)
+    tick()
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
-        fault = f"No query of {plan.config.task} can be asked with the tokenizer of {lm.name}: {left}."
+        fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     leftovers = folder.drop_leftovers()
     after = caveats_after(plan, method, folder.costs, folder.samples)
     for note in [*after, *([leftovers] if leftovers else [])]:
         watching.notify(f"Note: {note}.")
-    notes = [*caveats_before(plan, lm), *after]
-    return folder.finish(make_record(plan, lm, method, folder, notes))
+    return folder.finish(make_record(plan, lm, method, folder, [*notes, *after]))

@@ -6,29 +6,33 @@ plan.config.identity()                                  # the run's id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Mode
 from ttabench.methods.settings import defaults, describe_settings
-from ttabench.methods.spec import MethodSpec
 from ttabench.readers import Task, load, origin
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
-from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.records.run_fields import RUN_FIELDS
+from ttabench.records.samples import COLUMNS
 from ttabench.run.config import RunConfig
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method
+from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import check_judges, metric
 
 T = TypeVar("T")
+OURS = "ttabench"
+"""The origin of metrics that are."""
 
 
 class Shared:
@@ -60,20 +64,18 @@ class Plan:
     task: Task
     task_record: Mapping[str, Json]
     """The task's own description for the record, its metrics included."""
+    metrics: tuple[Metric, ...]
+    """The one that was asked for, then those of the task."""
 
 
 def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> Plan:
-    """Resolve a request for one seed.
+    """Resolve a request for one seed, that of the order of the data and of everything random.
 
-    Args:
-        request: what is asked for.
-        seed: of the order of the data and of everything random.
-        shared: what other plans were made of; plans of one task then have one `task`, which should not be run.
+    `shared` is what other plans were made of; plans of one task then have one `task`, which should not be run.
     """
     if request.ask_only and request.state is None:
-        raise UserError(
-            "--ask-only reads no context, and no state is given.", "Give --state DIR, or use --method none."
-        )
+        hint = "Give --state DIR, or use --method none."
+        raise UserError("--ask-only reads no context, and no state is given.", hint)
     if request.state_of != "own" and request.state is not None:
         raise UserError("--swap-state makes its own states, so --state cannot be given.", "Leave one of them out.")
     source = request.source or ("mini" if request.model == NANO else "hub")
@@ -81,29 +83,25 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
     asked = resolve_prompting(request, known.once("card", request.task, make=lambda: load_card(request.task)))
     resolved = resolve_method(request)
-    of_task = (request.task, source, request.split, seed, request.limit, tuple(asked.options.items()))
-    task = known.once(
-        "task",
-        *of_task,
-        make=lambda: load(
-            asked.card,
-            source=source,
-            split=request.split,
-            seed=seed,
-            limit=request.limit,
-            options=asked.options,
-        ),
-    )
+    how: dict[str, Any] = {"source": source, "split": request.split, "seed": seed, "limit": request.limit}
+    of_task = (request.task, *how.values(), tuple(asked.options.items()))
+    task = known.once("task", *of_task, make=lambda: load(asked.card, **how, options=asked.options))
     record = dict(known.once("record", *of_task, make=task.describe))
     if request.state_of != "own" and not task.n_observes:
         fault = f"{task.card.name} has no context to read with these options, so there is no state to swap."
         raise UserError(fault, "Change --task-set, or leave --swap-state out.")
     if request.state_of == "other":
         record["others"] = known.once("others", *of_task, make=task.describe_others)
+    card = task.card
+    metrics = _metrics_of(request.metric, task)
+    main, judged = metrics[0].name if request.metric else card.main_metric, [chosen.name for chosen in metrics]
+    record |= {"metrics": judged, "main_metric": main, "chance": card.chance if main == card.main_metric else None}
+    if declared := {chosen.name: chosen.declared for chosen in metrics if chosen.origin}:
+        record["declared"] = declared
     config = RunConfig(
         **{name: getattr(request, name) for name in RUN_FIELDS},
         method=resolved.spec.name,
-        task=task.card.name,
+        task=card.name,
         source=source,
         seed=seed,
         preset=resolved.preset,
@@ -112,29 +110,46 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs=_inputs(request, resolved, task.card, record, known),
-        defaults=defaults_of(resolved.spec, task.card, source),
+        inputs={**_inputs(request, resolved, card, record, known), **_metric_inputs(metrics, main, card)},
+        defaults={"settings": defaults(resolved.spec), "task_options": task_defaults(card, source)},
     )
-    card = task.card
-    metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance, "unit": card.unit}
-    return Plan(request=request, config=config, resolved=resolved, task=task, task_record={**record, **metrics})
+    return Plan(request=request, config=config, resolved=resolved, task=task, task_record=record, metrics=metrics)
 
 
-def defaults_of(spec: MethodSpec, card: Card, source: str) -> dict[str, dict[str, Json]]:
-    """Of a method's settings and a task's options, see `RunConfig.defaults`."""
-    return {"settings": defaults(spec), "task_options": task_defaults(card, source)}
+def _metrics_of(wanted: str, task: Task) -> tuple[Metric, ...]:
+    """The metric that was asked for, if one was, and those of the task."""
+    own = [metric(name) for name in task.card.metrics]
+    if not wanted:
+        return tuple(own)
+    chosen = metric(wanted, files=True)
+    mode: Mode = next((ask.mode for episode in task.episodes() for ask in episode.asks()), "generate")
+    if chosen.name in COLUMNS:
+        raise UserError(f"The metric {chosen.name} has the name of a column of samples.", "Give it another name.")
+    check_judges(task.card.name, [chosen], mode)
+    return (chosen, *(other for other in own if other.name != chosen.name))
+
+
+def _metric_inputs(metrics: Sequence[Metric], main: str, card: Card) -> dict[str, str]:
+    """The code of metrics that are not ttabench's own, and of one that another than the card made the main one."""
+    return {
+        f"metric {chosen.name}": chosen.origin or OURS
+        for chosen in metrics
+        if chosen.origin or (chosen.name == main != card.main_metric)
+    }
 
 
 def _inputs(
     request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], known: Shared
 ) -> dict[str, str]:
     """Digests of what a run reads, by name."""
-    of_model = (request.model, request.random_weights)
+    from ttabench.lm.loading.hub import digest_of
+
+    model = request.model
     digests = {
         "card": content_digest(card),
         "reader": origin(card.reader),
         "rows": str(record["digest"]),
-        "model": known.once("digest", *of_model, make=lambda: _model_digest(request)),
+        "model": "" if request.random_weights else known.once("digest", model, make=lambda: digest_of(model)),
         "method": resolved.spec.origin,
         "checkpoint": resolved.checkpoint_digest,
         "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",
@@ -180,9 +195,3 @@ def _check_model(request: RunRequest, source: str) -> None:
             check_hub(request.model)
     elif request.model not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
-
-
-def _model_digest(request: RunRequest) -> str:
-    from ttabench.lm.loading.hub import digest_of
-
-    return "" if request.random_weights else digest_of(request.model)

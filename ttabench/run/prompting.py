@@ -20,8 +20,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import assignments
 from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.text.chat import has_template
-from ttabench.readers.card_prompt import Manner
-from ttabench.readers.cards import Card, load_card
+from ttabench.readers.cards import Card, Manner, load_card
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import named
 
@@ -43,8 +42,8 @@ class Prompting:
     options: Mapping[str, str]
     """Of the task: those that were typed, and those of the prompt that follow from the model."""
 
-    def prompted(self, question: str) -> str:
-        """A question in the words of the task.
+    def query(self, question: str, key: str, want: Want) -> Ask:
+        """A question in the words of the task, as the model is asked it.
 
         Raises:
             UserError: the task asks no questions about what was read.
@@ -53,12 +52,8 @@ class Prompting:
         if self.card.reader not in ASKING or "prompt" not in options:
             raise UserError(f"The task {self.card.name} has no prompt for questions of your own.", "Leave --task out.")
         examples = int(str(options.get("examples", 0)))
-        return self.card.prompt.asked(question, str(options["prompt"]), examples)
-
-    def query(self, question: str, key: str, want: Want) -> Ask:
-        """A question as the model is asked it."""
-        joiner = self.card.prompt.joiner
-        return Ask(prompt=self.prompted(question), question=question, key=key, joiner=joiner, want=want)
+        prompt = self.card.prompt.asked(question, str(options["prompt"]), examples)
+        return Ask(prompt=prompt, question=question, key=key, joiner=self.card.prompt.joiner, want=want)
 
     @property
     def length(self) -> int:
@@ -77,9 +72,8 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
     if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
         scored = "the turns of a conversation"
     if request.chat_template and scored:
-        raise UserError(
-            f"{card.name} scores {scored} and asks nothing, so it needs no chat template.", "Leave --chat-template out."
-        )
+        fault = f"{card.name} scores {scored} and asks nothing, so it needs no chat template."
+        raise UserError(fault, "Leave --chat-template out.")
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
     words = {} if usual is None or "prompt" in typed else usual.options()
@@ -111,6 +105,6 @@ def _trained(request: RunRequest, card: Card) -> Manner | None:
     try:
         header = json_of(named(checkpoint, request.model) / "adapter.json")
         manner = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
-    except (OSError, ValueError, KeyError, TypeError, ValidationError, UserError):
+    except (KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so
     return manner if manner.prompt in card.prompt.templates else None

@@ -9,18 +9,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
-from ttabench.core.meter import largest, named
+from ttabench.core.meter import largest
 from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
+from ttabench.run.budget import kept_share
 from ttabench.run.caveats import labels, lengths_of, truncated
 from ttabench.stats.aggregation import Unit, estimated
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, interval_of_mean
-from ttabench.stats.metrics import metric
+from ttabench.stats.metric import Metric
 from ttabench.stats.texts import Written
-from ttabench.stats.varying import Draw, Origin, origin
+from ttabench.stats.varying import Draw, origin, unit_of
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -43,7 +44,6 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         n=len(folder.samples),
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
-        paths=_paths(folder.costs),
         dropped=dict(plan.task.dropped),
         notes=tuple(notes),
         versions=environment.versions(),
@@ -51,12 +51,6 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         determinism=environment.determinism(),
         code=environment.code(),
     )
-
-
-def _paths(costs: Sequence[EpisodeCost]) -> dict[str, str]:
-    """Of all episodes; a phase in which no forward ran has none."""
-    adapt = {path for cost in costs for path in cost.adapt_paths}
-    return named({"adapt": adapt, "ask": {path for cost in costs for path in cost.ask_paths}})
 
 
 def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:
@@ -87,10 +81,10 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
         group = [sample for sample in samples if step is None or sample.ask.at.counts_at(step)]
         apart = subtasks if len(subtasks) > 1 and not (lengths and step) else []
         by_subtask = {name: [sample for sample in group if sample.ask.subtask == name] for name in apart}
-        for name in plan.task.card.metrics:
-            rows += _row(plan, (step, None), name, group)
+        for metric in plan.metrics:
+            rows += _row(plan, (step, None), metric, group)
             subtask_rows = [
-                row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), name, own)
+                row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), metric, own)
             ]
             rows += [*subtask_rows, _mean(subtask_rows)] if subtask_rows else []
     return rows
@@ -98,73 +92,49 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
 
 def _mean(rows: Sequence[Row]) -> Row:
     """The mean over sub-tasks, each counting alike; the sub-tasks are those that are asked, no sample of others."""
-    known = [row.stderr for row in rows if row.stderr is not None]
-    stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
+    squares = _sum([row.stderr and row.stderr**2 for row in rows])
     low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
-    read = [row.context_tokens for row in rows if row.context_tokens is not None]
-    return rows[0].model_copy(
-        update={
-            "subtask": "mean",
-            "context_tokens": fmean(read) if read else None,
-            "value": fmean(row.value for row in rows),
-            "n": sum(row.n for row in rows),
-            "stderr": stderr,
-            "ci_low": low,
-            "ci_high": high,
-            "weight": None,
-        }
-    )
+    mean = {"subtask": "mean", "value": fmean(row.value for row in rows), "n": sum(row.n for row in rows)}
+    error = {"stderr": None if squares is None else sqrt(squares) / len(rows), "ci_low": low, "ci_high": high}
+    read = _mean_known([row.context_tokens for row in rows])
+    return rows[0].model_copy(update={**mean, **error, "context_tokens": read, "weight": None})
 
 
-def _figure(name: str, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
+def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
-    chosen = metric(name)
     values: list[Unit | Written | Observed] = []
     for sample in samples:
-        ask, (cluster, across, question) = sample.ask, _origin(draw, sample)
-        if chosen.ratio is not None:
+        ask = sample.ask
+        # samples keep no stretch of a book that was scored: there every query is another
+        question = repr((ask.prompt, ask.answers)) if ask.answers else ""
+        cluster, across, question = origin(draw, sample.episode, sample.key, ask.source_key, question)
+        if metric.ratio is not None:
             values.append(sample.unit()._replace(text=cluster, across=across, question=question))
-        elif chosen.corpus is not None:
+        elif metric.corpus is not None:
             prediction, target, choice = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
             values.append(Written(cluster, prediction, target, ask.subtask, across, question, choice))
         else:
-            values.append(Observed(cluster, (sample.metrics[name], 1.0), ask.subtask, across, question))
-    return estimated(chosen.kind, values)
+            values.append(Observed(cluster, (sample.metrics[metric.name], 1.0), ask.subtask, across, question))
+    return estimated(metric.kind, values)
 
 
-def _origin(draw: Draw, sample: Sample) -> Origin:
-    """Samples keep no stretch of a book that was scored: there every query is another."""
-    question = repr((sample.ask.prompt, sample.ask.answers)) if sample.ask.answers else ""
-    return origin(draw, sample.episode, sample.key, sample.ask.source_key, question)
-
-
-def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
+def _row(plan: Plan, place: tuple[int | None, str | None], metric: Metric, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    draw = Draw(plan.task.card.unit, plan.config.seed, fresh=plan.task.source == "mini")
-    estimate = _figure(name, draw, samples)
-    if estimate is None:
+    draw = Draw(unit_of(plan.task_record), plan.config.seed, fresh=plan.task.source == "mini")
+    found, config = _figure(metric, draw, samples), plan.config
+    if found is None:
         return []
-    read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]
-    config = plan.config
-    row = Row(
-        run=config.identity(),
-        method=config.method,
-        task=config.task,
-        source=plan.task.source,
-        model=config.base,
-        seed=config.seed,
-        step=place[0],
-        subtask=place[1],
-        context_tokens=fmean(read) if read else None,
-        metric=name,
-        value=estimate.mean,
-        n=estimate.n,
-        stderr=estimate.stderr,
-        ci_low=estimate.ci_low,
-        ci_high=estimate.ci_high,
-        weight=estimate.weight if estimate.weight != estimate.n else None,
-    )
-    return [row]
+    return [Row(
+        run=config.identity(), method=config.method, task=config.task, source=plan.task.source, model=config.base,
+        seed=config.seed, step=place[0], subtask=place[1], metric=metric.name, value=found.mean, n=found.n,
+        context_tokens=_mean_known([sample.context_tokens for sample in samples]), stderr=found.stderr,
+        ci_low=found.ci_low, ci_high=found.ci_high, weight=found.weight if found.weight != found.n else None,
+    )]  # fmt: skip
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -195,6 +165,7 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "ask_cpu_seconds": _sum([sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]),
         "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
         "state_bytes": max((cost.state_bytes for cost in costs), default=0),
+        **({"kept_share": share} if (share := kept_share(costs)) is not None else {}),
         "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),
         "adapt_peak_memory_bytes": largest(cost.adapt_peak_bytes for cost in costs),
         "ask_peak_memory_bytes": largest(cost.ask_peak_bytes for cost in costs),

@@ -14,15 +14,16 @@ from typing import Annotated
 
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
-from ttabench.methods.peft_config import standing
+from ttabench.methods.checkpoint_header import standing
 from ttabench.records.run_fields import RunFields
+from ttabench.run.budget import asked
 from ttabench.run.config import check_loading, standing_name
 
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
 READING_FIELDS = (
     "method", "task", "model", "preset", "settings", "checkpoint", "random_weights", "bos", "base_checkpoint",
-    "chat_template",
+    "chat_template", "keep", "keep_tokens",
 )  # fmt: skip
 """Fields of a request that decide which method reads, on which model, in which words."""
 OWN_QUESTIONS = "qa"
@@ -65,6 +66,11 @@ class RunRequest(RunFields):
         tuple[str, ...],
         Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),
     ] = ()
+    metric: Annotated[
+        str,
+        Declared("Main metric in place of the task's own, which stay: a name, or a function in a file "
+                 "(./mine.py:closeness).", WHAT, default=False),
+    ] = ""  # fmt: skip
     chat_template: Annotated[
         bool | None,
         Declared("Give context and question as a user's turn of the tokenizer's chat template. (default: where there "
@@ -77,6 +83,7 @@ class RunRequest(RunFields):
         from ttabench.readers.formats import readable
 
         check_loading(self.device, self.dtype, self.bos)
+        asked(self.keep, self.keep_tokens)
         if readable(Path(self.task)):
             if self.source:
                 raise UserError(

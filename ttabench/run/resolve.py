@@ -11,14 +11,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header, settings_in, trained_tasks
+from ttabench.methods.checkpoint_header import HEADER, header, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
+from ttabench.run.budget import asked, budgeted
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from ttabench.lm.patch import State
     from ttabench.methods.base import BaseMethod
 
-ASSETS = Path(__file__).parents[1] / "assets"
+ADAPTERS = Path(__file__).parents[1] / "assets" / "adapters"
+"""Adapters in the package; `chosen.json` there names all of the project's."""
+HOMES = (ADAPTERS, Path(__file__).parents[2] / "results" / "adapters")
+"""Folders of BASE/NAME; the second is there in a checkout only."""
 NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
@@ -45,8 +50,8 @@ class ResolvedMethod:
     """All settings in use, as records keep them."""
     settings_object: Any
     """The same as an instance of `spec.Settings`."""
-    checkpoint: Path | None
-    checkpoint_digest: str
+    checkpoint: Path | None = None
+    checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
     """The training record of the checkpoint."""
 
@@ -67,7 +72,7 @@ class ResolvedMethod:
         """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
         if self.checkpoint is None:
             return ""
-        shipped = self.checkpoint.is_relative_to(ASSETS / "adapters")
+        shipped = any(self.checkpoint.is_relative_to(home) for home in HOMES)
         return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
 
     def notes(self) -> list[str]:
@@ -97,8 +102,7 @@ class ResolvedMethod:
         """
         from ttabench.methods.states import load_state
 
-        belongs = self.belongs(lm)
-        state = load_state(folder, belongs, str(lm.device))
+        state = load_state(folder, self.belongs(lm), str(lm.device))
         if state.rows != 1:
             raise UserError(f"The state in {folder} has {state.rows} rows, not one.", "Make it anew.")
         return state
@@ -111,11 +115,7 @@ class ResolvedPair(ResolvedMethod):
     parts: tuple[ResolvedMethod, ...] = ()
 
     def build(self, lm: LM) -> BaseMethod[Any]:
-        """The methods on a base model, with their checkpoints.
-
-        Raises:
-            UserError: see `ResolvedMethod.build`; their patches cannot be merged.
-        """
+        """The methods on a base model, with their checkpoints."""
         made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, [part.build(lm) for part in self.parts])
         return made
 
@@ -131,12 +131,17 @@ class ResolvedPair(ResolvedMethod):
 def resolve_method(request: RunRequest) -> ResolvedMethod:
     """Resolve the method of a request: spec, preset, settings, checkpoint.
 
-    Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--set`.
+    Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--keep` and
+    `--set`.
 
     Raises:
-        UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
+        UserError: an unknown method, preset or setting; a budget that the method cannot keep to; a checkpoint that is
+            missing or of another method.
     """
     spec = registry.find(request.method)
+    amount = asked(request.keep, request.keep_tokens)
+    if amount is not None:
+        request = replace(request, settings=budgeted(spec, amount, request.settings))
     return _together(request, spec) if isinstance(spec, PairSpec) else _alone(request, spec)
 
 
@@ -146,21 +151,16 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
     path = _checkpoint(request, spec)
     if path is None:
         settings = settings_of(spec, changes, preset)
-        return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=plain(asdict(settings)),
-                              settings_object=settings, checkpoint=None, checkpoint_digest="")  # fmt: skip
+        as_json = plain(asdict(settings))
+        return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings)
     stored = header(path)
     if stored.method not in (spec.name, spec.trained_as):
         raise UserError(f"{path} is a checkpoint of {stored.method}.", f"Use --method {stored.method}.")
     return ResolvedMethod(
-        spec=spec,
-        preset="",
-        changes=changes,
-        settings=plain({**stored.settings, **changes}),
-        settings_object=settings_in(stored, spec, changes, path),
-        checkpoint=path,
-        checkpoint_digest=digest(path),
+        spec=spec, preset="", changes=changes, settings=plain({**stored.settings, **changes}),
+        settings_object=settings_in(stored, spec, changes, path), checkpoint=path, checkpoint_digest=digest(path),
         training=stored.training,
-    )
+    )  # fmt: skip
 
 
 def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
@@ -170,21 +170,15 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
     words: list[list[str]] = [[] for _ in spec.parts]
     for text in request.settings:
         key, _, value = text.partition("=")
-        place, own = spec.owners[key_of(key.strip(), spec.owners)]
-        words[place].append(f"{own}={value}")
-    parts = tuple(
-        _alone(
-            replace(
-                request,
-                method=part.name,
-                settings=tuple(own),
-                preset=request.preset if request.preset in part.presets else "",
-                checkpoint=request.checkpoint if part.trainable and taker in (part.name, NO_CHECKPOINT) else "",
-            ),
-            part,
-        )
-        for part, own in zip(spec.parts, words, strict=True)
-    )
+        place, name = spec.owners[key_of(key.strip(), spec.owners)]
+        words[place].append(f"{name}={value}")
+    parts = []
+    for part, own in zip(spec.parts, words, strict=True):
+        preset_of_it = request.preset if request.preset in part.presets else ""
+        takes = part.trainable and taker in (part.name, NO_CHECKPOINT)
+        checkpoint = request.checkpoint if takes else ""
+        alone = replace(request, method=part.name, settings=tuple(own), preset=preset_of_it, checkpoint=checkpoint)
+        parts.append(_alone(alone, part))
     settings = [(label, part.settings) for label, part in zip(spec.labels, parts, strict=True)]
     return ResolvedPair(
         spec=spec,
@@ -192,9 +186,8 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         changes=changes,
         settings={f"{label}_{key}": value for label, own in settings for key, value in own.items()},
         settings_object=spec.Settings(**joined(spec.labels, [part.settings_object for part in parts])),
-        checkpoint=None,
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
-        parts=parts,
+        parts=tuple(parts),
     )
 
 
@@ -209,20 +202,45 @@ def _taker(request: RunRequest, spec: PairSpec) -> str:
     return method
 
 
-def shipped_checkpoint(method: str, task: str, model: str) -> Path:
-    """Where the package keeps its own checkpoint of a method for a task, whether or not it has one.
+def chosen() -> dict[str, str]:
+    """What each of the project's adapters was chosen on, by BASE/NAME, whether it is here or not."""
+    words = json_of(ADAPTERS / "chosen.json")
+    assert isinstance(words, dict), words
+    return {name: str(said) for name, said in words.items()}
 
-    The folder is named by both; an adapter of several tasks serves each of them that has no folder of its own.
+
+def shipped() -> dict[str, Path]:
+    """Folders of the project's adapters that are here, by BASE/NAME."""
+    folders = [path.parent for home in HOMES for path in home.glob(f"*/*/{HEADER}")]
+    return dict(sorted((f"{folder.parent.name}/{folder.name}", folder) for folder in folders))
+
+
+def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
+    """The project's own checkpoint of a method for a task.
+
+    It is named by both; an adapter of several tasks serves each of them that has none of its own.
+
+    Raises:
+        UserError: there is one, but not here.
     """
-    home, name = ASSETS / "adapters" / model, TRAINED_FOR.get(task, task)
-    own = home / f"{method}-{name}"
-    if own.is_dir() or not home.is_dir():
-        return own
-    for folder in sorted(home.iterdir()):
-        tasks = trained_tasks(header(folder).training) if folder.name.startswith(f"{method}-") else []
+    name = TRAINED_FOR.get(task, task)
+    if f"{model}/{method}-{name}" in chosen():
+        return _here(f"{model}/{method}-{name}")
+    for adapter, folder in shipped().items():
+        tasks = trained_tasks(header(folder).training) if adapter.startswith(f"{model}/{method}-") else []
         if len(tasks) > 1 and name in tasks:
             return folder
-    return own
+    return None
+
+
+def _here(adapter: str) -> Path:
+    folders = shipped()
+    if adapter not in folders:
+        raise UserError(
+            f"The adapter {adapter} is not in the installed package.",
+            f"Get results/adapters/{adapter} of the project's repository, and give its path as --checkpoint.",
+        )
+    return folders[adapter]
 
 
 def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
@@ -230,31 +248,28 @@ def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
         return None
     if request.checkpoint:
         if not spec.trainable:
-            raise UserError(
-                f"{request.method} has no trained parameters, so it takes no checkpoint.", "Leave --checkpoint out."
-            )
+            fault = f"{request.method} has no trained parameters, so it takes no checkpoint."
+            raise UserError(fault, "Leave --checkpoint out.")
         if request.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
         return named(request.checkpoint, request.base_name)
-    if spec.origin:  # what the package ships belongs to its own methods
-        return None
-    shipped = shipped_checkpoint(spec.name, request.task, request.base_name)
-    usable = shipped.is_dir() and not request.random_weights and request.preset in ("", request.model)
-    return shipped if usable else None
+    if spec.origin or request.random_weights or request.preset not in ("", request.model):
+        return None  # what the project ships belongs to its own methods, and brings its own settings
+    return shipped_checkpoint(spec.name, request.task, request.base_name)
 
 
 def named(checkpoint: str, base: str) -> Path:
-    """The folder of a checkpoint: a path, or the package's own of that name for this base model.
+    """The folder of a checkpoint: a path, or the project's own of that name for this base model.
 
     Raises:
-        UserError: none is shipped under that name; the closest one is named.
+        UserError: none is known under that name (the closest one is named), or it is not here.
     """
     if not checkpoint.startswith(SHIPPED):
         return Path(checkpoint)
-    name, folder = checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / base
-    known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    name = checkpoint.removeprefix(SHIPPED)
+    known = [each.removeprefix(f"{base}/") for each in chosen() if each.startswith(f"{base}/")]
     if not known:
         raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
     if name not in known:
         raise UnknownName(f"adapter shipped for {base}", name, known)
-    return folder / name
+    return _here(f"{base}/{name}")

@@ -5,14 +5,17 @@
 
 A method that does not look at the question gets one patch, encoded once ("encode"), for all queries in a row. The loop
 knows neither tables nor files: finished queries go to a `Sink`, progress to a callback, time and memory to a `Meter`.
+
+Whose state answers tells memory from mere format: the text's own, one made of another text, or none. What stands in the
+window is always the text's own: the tensors that a method names in `own_tensors`, and the pieces a task keeps there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,33 +27,31 @@ from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.session import Session
 from ttabench.readers import Task
-from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
-from ttabench.run.looking import MOST_PIECES, looked_at
-from ttabench.run.state_control import SwappedSession, paired
-from ttabench.stats.metrics import metric
+from ttabench.records.samples import AskCost, EpisodeCost, Looked, Sample, kept
+from ttabench.stats.metric import Metric
+
+MOST_PIECES = 256
+"""Of more that were read nothing is kept: telling where each query looks grows with queries times pieces (`mac` on one
+thread: 1.4 s of 4.4 over 165 documents, 262 s of 357 over 1,665)."""
 
 
 class Sink(Protocol):
-    """Where finished queries go, and what was finished before (see `store.RunFolder`)."""
+    """Where finished queries go, and what was finished before (see `records.store`)."""
 
     def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
         """Samples of this episode from before, with a value of each of these metrics."""
-        ...
 
     def finished(self, episode: str) -> bool:
         """Whether all of an episode that was taken up is done, its cost stored."""
-        ...
 
     def append(self, samples: Sequence[Sample]) -> None:
         """Keep these, at once."""
-        ...
 
     def end_episode(self, cost: EpisodeCost) -> None:
         """An episode is done."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ class RunContext:
 
     lm: LM
     method: BaseMethod[object]
-    metrics: tuple[str, ...]
-    """Names; those that have a value for one query are computed at once."""
+    metrics: tuple[Metric, ...]
+    """Those that have a value for one query are computed at once."""
     batch_size: int = 32
     """Queries answered together, fewer where they do not fit into memory; `batching.AUTO` for as many as fit."""
     start: State | None = None
@@ -68,30 +69,24 @@ class RunContext:
     ask_only: bool = False
     """Leave all observations out."""
     state_of: str = "own"
-    """Whose state answers, see `state_control`; only with "own" is all of the text read and its cost measured."""
+    """Whose state answers, see `config.STATES_OF`; only with "own" is all of the text read and its cost measured."""
 
-    def of_one_query(self) -> list[str]:
-        """The metrics that have a value for one query."""
-        return [name for name in self.metrics if metric(name).kind is None]
+    def of_one_query(self) -> dict[str, Metric]:
+        """The metrics that have a value for one query, by name."""
+        return {metric.name: metric for metric in self.metrics if metric.judge is not None}
 
 
 class _Counts:
     """How far a run is, over all its episodes; what there is may have been estimated too low."""
 
-    def __init__(self, tick: Tick, observes: int, asks: int) -> None:
-        self._tick, self._observes, self._asks = tick, observes, asks
-        self._read = self._asked = 0
+    def __init__(self, tick: Tick, **totals: int) -> None:
+        self._tick, self._totals, self._done = tick, totals, dict.fromkeys(totals, 0)
 
-    def read(self, more: int) -> None:
-        """So many more pieces were read."""
-        self._read += more
-        if self._observes:
-            self._tick("read", self._read, max(self._read, self._observes))
-
-    def asked(self, more: int) -> None:
-        """So many more queries are answered."""
-        self._asked += more
-        self._tick("answered", self._asked, max(self._asked, self._asks))
+    def add(self, what: str, more: int) -> None:
+        """So many more are done."""
+        self._done[what] += more
+        if what == "answered" or self._totals[what]:
+            self._tick(what, self._done[what], max(self._done[what], self._totals[what]))
 
 
 def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:
@@ -101,14 +96,14 @@ def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> Non
         UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
     size = BatchSize(context.batch_size, context.lm.device.type)
-    counts = _Counts(tick, 0 if context.ask_only else task.n_observes, task.n_asks)
+    counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
         before = sink.take_up(episode, context.of_one_query())
         if sink.finished(episode.key):
-            counts.read(0 if context.ask_only else len(episode.observes()))
-            counts.asked(len(asks))
+            counts.add("read", 0 if context.ask_only else len(episode.observes()))
+            counts.add("answered", len(asks))
         else:
             _EpisodeRun(context, (episode, other), before, sink, counts, size).run()
 
@@ -172,11 +167,11 @@ class _EpisodeRun:
             with self.meter.phase("adapt"):
                 done = self.session.flush_some()
             self.pieces += done
-            self.counts.read(done)
+            self.counts.add("read", done)
         self.session.flush()  # what another text takes is no cost of this one
 
     def _ask(self, asks: list[Ask]) -> None:
-        self.counts.asked(sum(ask.key in self.done for ask in asks))
+        self.counts.add("answered", sum(ask.key in self.done for ask in asks))
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
             if pending := [ask for ask in together if ask.key not in self.done]:
@@ -192,7 +187,7 @@ class _EpisodeRun:
         for together in alike(self.context.lm, asks):
             for samples in in_batches(together, self.size, lambda batch: self._answer(batch, group)):
                 self.sink.append(samples)
-                self.counts.asked(len(samples))
+                self.counts.add("answered", len(samples))
 
     @torch.no_grad()
     def _encode(self, asks: list[Ask], group: str) -> None:
@@ -206,6 +201,7 @@ class _EpisodeRun:
             encode_cpu_seconds=self.meter.last_cpu_seconds,
             encode_peak_bytes=largest([so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]]),
             held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
+            read_slots=max(so_far.read_slots, self.session.context_slots(patch, asks[0])),
         )
 
     @torch.no_grad()
@@ -220,17 +216,19 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"], self.meter.paths["ask"])
-        self.asked[group] = cost
+        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"])
+        slots = self.session.context_slots(patch, asks[0]) if context.method.looks_at_question else 0
+        self.asked[group] = cost = replace(cost, read_slots=max(cost.read_slots, slots))
         told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
         looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
+        metrics = context.of_one_query()
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
             Sample(
                 episode=self.episode.key,
                 ask=kept(ask),
                 answer=given,
-                metrics={name: metric(name)(given.prediction, ask, given) for name in context.of_one_query()},
+                metrics={name: value(given.prediction, ask, given) for name, value in metrics.items()},
                 context_tokens=_tokens_read(self.session.state),
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
@@ -258,13 +256,98 @@ class _EpisodeRun:
             adapt_peak_bytes=largest([self.meter.peak_bytes["adapt"], *(cost.encode_peak_bytes for cost in asked)]),
             ask_peak_bytes=largest(cost.ask_peak_bytes for cost in asked),
             adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + sum(cost.encode_cpu_seconds for cost in asked),
+            slots=self._slots(state),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
             labels=dict(state.labels),
-            adapt_paths=tuple(sorted(self.meter.paths["adapt"] | self.meter.paths["encode"])),
-            ask_paths=tuple(sorted({path for cost in asked for path in cost.paths})),
         )
+
+    def _slots(self, state: State) -> tuple[float, int] | None:
+        """See `EpisodeCost.slots`."""
+        context, read = self.context, _tokens_read(state)
+        if context.method.spec.keep is None or context.state_of != "own" or not read:
+            return None
+        kept = max(state.nbytes / context.lm.slot_bytes, self._largest("read_slots"))
+        return kept, read + len(context.lm.start_ids)
 
 
 def _tokens_read(state: State) -> int | None:
     read = state.meta.get("tokens_read")
     return int(read[0]) if read else None
+
+
+def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
+    """How each query looks at the piece that holds its answer; empty where that is not told or known."""
+    if shares is None:
+        return [Looked() for _ in asks]
+    members = [name.split(" + ") for name in shares.names]
+    scores_QK = shares.shares_QK if shares.scores_QK is None else shares.scores_QK
+    found = []
+    for question, ask in enumerate(asks):
+        if not ask.source_key:
+            found.append(Looked())
+            continue
+        place = next((place for place, keys in enumerate(members) if ask.source_key in keys), None)
+        if place is None:
+            found.append(Looked(kept_pieces=len(members)))
+            continue
+        scores = scores_QK[question]
+        found.append(Looked(
+            gold_share=float(shares.shares_QK[question, place]), gold_rank=1 + int((scores > scores[place]).sum()),
+            gold_age=len(members) - 1 - place, kept_pieces=len(members),
+        ))  # fmt: skip
+    return found
+
+
+def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:
+    """Every episode of a task, with the one whose observations take the place of its own (None: they do not).
+
+    Raises:
+        UserError: the source of the task has no other context.
+    """
+    if state_of != "other":
+        yield from ((episode, None) for episode in task.episodes(lm))
+        return
+    for episode, other in zip(task.episodes(lm), task.others(lm), strict=True):
+        assert episode.key == other.key, f"{other.key} stands in for {episode.key}"
+        yield episode, other
+
+
+def replaced(method: BaseMethod[Any], own: State, other: State) -> State:
+    """The other state, with what stands in the window of the own one."""
+    window = {name: own.tensors[name] for name in method.own_tensors if name in own.tensors}
+    kept = {name: tensor for name, tensor in other.tensors.items() if name not in method.own_tensors}
+    return replace(other, tensors={**kept, **window})
+
+
+class SwappedSession(Session):
+    """A session that answers under the state of another text, or under an empty one; its own state reads only what
+    stands in the window, see `BaseMethod.adapt_window`.
+
+    `other` is an episode whose observations are read alongside, group by group (at its end the last state stays), and
+    whose queries are never asked; None for an empty state.
+    """
+
+    def __init__(self, lm: LM, method: BaseMethod[Any], other: Episode | None) -> None:
+        super().__init__(lm, method)
+        self._other = Session(lm, method)
+        steps = groupby(other.steps if other is not None else (), lambda step: isinstance(step, Observe))
+        self._groups = iter(
+            [[step for step in group if isinstance(step, Observe)] for reading, group in steps if reading]
+        )
+
+    def read(self, pieces: Sequence[Observe]) -> None:
+        """Read on, and as far in the other text."""
+        super().read(pieces)
+        self._other.read(next(self._groups, []))
+
+    def flush(self) -> None:
+        """As `Session.flush`, of the other text too."""
+        super().flush()
+        self._other.flush()
+
+    def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        return self.method.adapt_window(state, pieces)
+
+    def answering(self) -> State:
+        """The other text's state, or an empty one, with what stands in the window of the own text."""
+        return replaced(self.method, self.state, self._other.state)

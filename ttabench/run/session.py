@@ -30,10 +30,7 @@ class Session(session.Session):
         method: name of the method.
         state: a folder that `save` or `ttabench adapt` wrote, to go on from.
         task: whose words questions are asked in, and whose shipped checkpoint the method takes.
-        checkpoint: another trained adapter: a folder, "shipped:NAME", or "none".
-        preset: named settings of the method.
-        settings: settings that differ from it.
-        device: auto, cpu, cuda, cuda:N, xpu or mps.
+        checkpoint, preset, settings, device: as options of `ttabench eval`.
 
     Raises:
         UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.
@@ -51,14 +48,9 @@ class Session(session.Session):
         settings: Mapping[str, object] | None = None,
         device: str = "auto",
     ) -> None:
+        typed = tuple(f"{key}={value}" for key, value in (settings or {}).items())
         request = RunRequest(
-            method=method,
-            task=task,
-            model=model,
-            checkpoint=checkpoint,
-            preset=preset,
-            settings=tuple(f"{key}={value}" for key, value in (settings or {}).items()),
-            device=device,
+            method=method, task=task, model=model, checkpoint=checkpoint, preset=preset, settings=typed, device=device
         )
         self._asked, self._resolved, self._questions = resolve_prompting(request), resolve_method(request), 0
         lm = ModelCache().get(request, chat_template=self._asked.chat)
@@ -73,15 +65,14 @@ class Session(session.Session):
         Raises:
             UserError: what is given is no list of texts; nothing of it is read.
         """
+        hint = 'Write session.read(["a text"]).'
         if isinstance(pieces, str) or not isinstance(pieces, Iterable):
-            raise UserError(
-                f"read takes a list of texts, but this is {_kind(pieces)}.", 'Write session.read(["a text"]).'
-            )
-        texts = list(pieces)
+            raise UserError(f"read takes a list of texts, but this is {_kind(pieces)}.", hint)
+        texts = [Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces]
         for piece in texts:
-            if not isinstance(piece, str | Observe):
-                raise UserError(f"A text to read is {_kind(piece)}.", 'Write session.read(["a text"]).')
-        super().read([Observe(text=piece) if isinstance(piece, str) else piece for piece in texts])
+            if not isinstance(piece, Observe):
+                raise UserError(f"A text to read is {_kind(piece)}.", hint)
+        super().read(texts)
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
         """The model's answer to a question, asked in the words of the task.

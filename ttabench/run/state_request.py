@@ -36,13 +36,11 @@ ANEW = "Read anew with --context FILE, or leave it out."
 
 def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
     """The request that a state was made for, for its header; `chat`: it was read in a chat template."""
-    reading_fields = {name: getattr(request, name) for name in READING_FIELDS}
-    known = (NANO, *ARCHITECTURES)
     return {
-        **reading_fields,
+        **{name: getattr(request, name) for name in READING_FIELDS},
         "method": _placed_method(request.method),
         "task": _placed(request.task) if request.task.endswith((".yaml", ".yml")) else request.task,
-        "model": request.model if request.model in known else _placed(request.model),
+        "model": request.model if request.model in (NANO, *ARCHITECTURES) else _placed(request.model),
         "settings": list(request.settings),
         "checkpoint": _placed_checkpoint(request.checkpoint),
         "base_checkpoint": _placed_checkpoint(request.base_checkpoint),
@@ -53,11 +51,7 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
 def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], but: Collection[str] = ()) -> RunRequest:
     """A request that goes on from a state, under the method, settings and base model that the state was made with.
 
-    Args:
-        request: as typed; with a method that was typed it is returned as it is.
-        folder: of the state.
-        typed: names of the fields that the user gave; these stay as they are.
-        but: names of further fields that stay as they are.
+    Fields that were typed stay as they are, and those in `but`; with a method that was typed all of them.
 
     Raises:
         UserError: there is no such state, it is damaged, or it does not say how it was made; its method is in a file,
@@ -74,14 +68,9 @@ def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], bu
 def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Json] = NOTHING) -> RunRequest:
     """The request that a state was made for; of a state that does not say, its method and model by name.
 
-    Args:
-        header: of the state.
-        folder: where it is.
-        typed: fields of a request that the user gave beside it; they must say the same.
-
     Raises:
-        UserError: what the header says is no request, or another one than was typed; its method is in a file, which
-            was not typed.
+        UserError: what the header says is no request, or another one than was typed beside it; its method is in a file,
+            which was not typed.
     """
     recipe = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
     try:
@@ -92,10 +81,9 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
     method = str(typed.get("method", ""))
     if is_file(request.method):
         if not is_file(method):
-            fault = (
-                f"The state in {folder} names the file {request.method} as its method; a file runs only if you name it."
-            )
-            raise UserError(fault, f"Add --method {quote(request.method)}, if that file is yours.")
+            fault = f"The state in {folder} names the file {request.method} as its method"
+            hint = f"Add --method {quote(request.method)}, if that file is yours."
+            raise UserError(f"{fault}; a file runs only if you name it.", hint)
         request = replace(request, method=method)  # whether it is the same one, its digest tells (`origin`)
     for name, value in typed.items():
         if name in ("device", "dtype"):

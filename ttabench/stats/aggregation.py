@@ -3,8 +3,7 @@
     aggregate([0.0, 1.0, 1.0])                     mean 0.667, stderr 0.333
     estimated(RATIOS["ppl"], units)                exp(sum of NLL / sum of tokens), every token counting alike
 
-Errors and intervals are those of `estimate`. Strides of one text resemble each other, so whole texts are what varies
-where there are several; within one text they are its strides, and the error is too small.
+Errors and intervals are those of `estimate`; strides of one text resemble each other, so whole texts are what varies.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Apart, Estimate, difference, estimate, single
-from ttabench.stats.figures import LARGEST_LOG, MEAN, PERPLEXITY, Figure
+from ttabench.stats.figures import DISTANCE, LARGEST_LOG, MEAN, PERPLEXITIES, PERPLEXITY, SHARE, Figure
+from ttabench.stats.texts import Corpus
 
 Pair = tuple[float, float]
 """Numerator and denominator."""
@@ -41,12 +41,12 @@ class Unit(NamedTuple):
 def aggregate(values: Sequence[float]) -> Estimate:
     """Mean, standard error and 95 % interval of at least one finite value, of independent ones.
 
-    Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right, while
-    the standard error is 0.
+    Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right.
     """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    estimate_of_mean = estimated(None, [single(str(index), value) for index, value in enumerate(values)])
+    observed = [single(str(index), value) for index, value in enumerate(values)]
+    estimate_of_mean = estimate(observed, SHARE if set(values) <= {0, 1} else MEAN)
     assert estimate_of_mean is not None, "a mean of finite values is a number"
     return estimate_of_mean
 
@@ -57,20 +57,10 @@ class Ratio:
 
     terms: Callable[[Unit], Pair]
     """Terms that a unit adds to numerator and denominator."""
-    exponential: bool = True
-    """The figure is the exponential of the ratio."""
+    figure: Figure = PERPLEXITY
+    """Of the sums over all units."""
     mean_over_texts: bool = False
-    """The figure is the mean of the figures of the texts."""
-
-    @property
-    def outer(self) -> bool:
-        """Whether the ratio over all groups still has to be exponentiated."""
-        return self.exponential and not self.mean_over_texts
-
-    @property
-    def figure(self) -> Figure:
-        """Of the sums over all groups."""
-        return PERPLEXITY if self.outer else MEAN
+    """The figure is the mean of the perplexities of the texts."""
 
     def observed(self, units: Sequence[Unit]) -> list[Observed] | None:
         """Terms that units add to the figure, a cluster a text; None where it is no number."""
@@ -78,10 +68,8 @@ class Ratio:
         if not all(math.isfinite(part) for pair in pairs for part in pair):
             return None
         if not self.mean_over_texts:
-            return [
-                Observed(unit.text, pair, across=unit.across, question=unit.question)
-                for unit, pair in zip(units, pairs, strict=True)
-            ]
+            return [Observed(unit.text, pair, across=unit.across, question=unit.question)
+                    for unit, pair in zip(units, pairs, strict=True)]  # fmt: skip
         sums: dict[str, list[Pair]] = {}
         for unit, pair in zip(units, pairs, strict=True):
             sums.setdefault(unit.text, []).append(pair)
@@ -92,15 +80,15 @@ class Ratio:
 
     def finish(self, value: float) -> float:
         """From the ratio over all groups to the figure."""
-        return math.exp(value) if self.outer else value
+        return math.exp(value) if self.figure.exponential else value
 
     def unfinish(self, figure: float) -> float:
         """Back again."""
-        return math.log(figure) if self.outer else figure
+        return math.log(figure) if self.figure.exponential else figure
 
     def slope(self, figure: float) -> float:
         """How much the figure grows with the ratio."""
-        return figure if self.outer else 1.0
+        return figure if self.figure.exponential else 1.0
 
 
 def _unit_mean(unit: Unit) -> Pair:
@@ -110,51 +98,43 @@ def _unit_mean(unit: Unit) -> Pair:
 
 RATIOS: dict[str, Ratio] = {
     "ppl": Ratio(terms=lambda unit: (unit.nll, unit.tokens)),
-    "ppl_unit_mean": Ratio(terms=_unit_mean, exponential=False),
-    "ppl_book_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), mean_over_texts=True),
-    "ppl_dialogue_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), mean_over_texts=True),
+    "ppl_unit_mean": Ratio(terms=_unit_mean, figure=PERPLEXITIES),
+    "ppl_book_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=PERPLEXITIES, mean_over_texts=True),
+    "ppl_dialogue_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=PERPLEXITIES, mean_over_texts=True),
     "ppl_word": Ratio(terms=lambda unit: (unit.nll, unit.words)),
-    "answer_nll": Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False),
-    "answer_nll_sum": Ratio(terms=lambda unit: (unit.nll, 1.0), exponential=False),
+    "answer_nll": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=DISTANCE),
+    "answer_nll_sum": Ratio(terms=lambda unit: (unit.nll, 1.0), figure=DISTANCE),
 }
 
 
-class Kind(Protocol):
-    """A metric that is no plain mean of values of queries: `Ratio`, or `texts.Corpus`."""
+@dataclass(frozen=True)
+class Mean:
+    """A plain mean of values of queries."""
 
-    @property
-    def figure(self) -> Figure:
-        """Of summed terms."""
-        ...
+    figure: Figure = MEAN
 
-    def observed(self, values: Any) -> list[Observed] | None:
-        """The terms of each value; None where the figure is no number."""
-        ...
+    def observed(self, values: Sequence[Observed]) -> Sequence[Observed]:
+        """The values as they are."""
+        return values
 
 
-def estimated(kind: Kind | None, values: Sequence[Any]) -> Estimate | None:
-    """The figure of at least one value; None where it is no number.
+Kind: TypeAlias = Ratio | Corpus | Mean
+"""What a metric sums over queries."""
 
-    That is where no word begins, where one word has all tokens, or where a log-probability is not finite.
 
-    Args:
-        kind: what the metric is; None is a plain mean.
-        values: what it is made of, see `Kind.observed`; of a plain mean what was observed.
-    """
+def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
+    """The figure of at least one value (see `observed` of the kind); None where it is no number: where no word begins,
+    one word has all tokens, or a log-probability is not finite."""
     assert values, "nothing to aggregate"
-    if kind is None:
-        return estimate(values, share={one.terms[0] for one in values} <= {0.0, 1.0})
     observed = kind.observed(values)
     estimate_of_terms = None if observed is None else estimate(observed, kind.figure)
     return None if estimate_of_terms is None else replace(estimate_of_terms, n=len(values))
 
 
-def paired_difference(kind: Kind | None, sides: Sequence[Sequence[Any]]) -> Apart | None:
+def paired_difference(kind: Kind, sides: Sequence[Sequence[Any]]) -> Apart | None:
     """The difference of paired values, with its interval; None where a figure is no number. See `estimated`."""
-    left, right = (side if kind is None else kind.observed(side) for side in sides)
-    if left is None or right is None:
-        return None
-    return difference(left, right, MEAN if kind is None else kind.figure)
+    left, right = map(kind.observed, sides)
+    return None if left is None or right is None else difference(left, right, kind.figure)
 
 
 def pooled(
@@ -170,26 +150,22 @@ def pooled(
     with fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are
     exponentials: how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the
     error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
-    own: too wide, for part of it is in both (`crossing` knows better).
+    own: too wide, for part of it is in both.
 
     Args:
         figures: (value, standard error, weight) of each run.
         ratio: what kind of figure; None is a plain mean.
         draws: each run is one draw of what varies.
         fresh: each run has rows of its own; else it may ask what the others ask.
-
-    Returns:
-        (value, standard error); no error where a run shows none.
     """
-    kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False)
+    kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=MEAN)
     total = sum(weight for _, _, weight in figures)
     value = kind.finish(sum(kind.unfinish(figure) * weight for figure, _, weight in figures) / total)
     own = [None if error is None else weight * error / kind.slope(figure) / total for figure, error, weight in figures]
     known = [error for error in own if error is not None]
     if len(figures) > 1 and (draws or not fresh):
-        drawn = [
-            Observed(str(i), (kind.unfinish(figure) * weight, weight)) for i, (figure, _, weight) in enumerate(figures)
-        ]
+        drawn = [Observed(str(i), (kind.unfinish(figure) * weight, weight))
+                 for i, (figure, _, weight) in enumerate(figures)]  # fmt: skip
         pooled_estimate = estimate(drawn, kind.figure)
         drawing = pooled_estimate.stderr if pooled_estimate else None
         if not fresh and drawing is not None and len(known) == len(own):

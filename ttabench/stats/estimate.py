@@ -6,8 +6,8 @@
 A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
 queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
 is what the next reader meets. Where the same questions are asked under several draws, both vary. With the pulls of
-queries (of a ratio r: (a_c - r b_c) / sum b) the error is that of their sum: the delta method; see `clusters` and
-`crossing`. Intervals take Student's t.
+queries (of a ratio r: (a_c - r b_c) / sum b) the error is that of their sum: the delta method; see `clusters`.
+Intervals take Student's t.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import sub
+from typing import NamedTuple
 
 from ttabench.stats.clusters import Observed, Spread, spread
-from ttabench.stats.figures import LARGEST_LOG, MEAN, Figure
+from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
 from ttabench.stats.testing import mcnemar, unanimous
 
 NORMAL_95 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
+STRATIFIED = f"{STUDENT} over tasks"
 TESTS = (MCNEMAR, STUDENT, SIGN)
 """What a p value is of: the exact test over single queries; Student's t over what varies; where all that varies differs
 alike, the exact test that as many coins fall alike."""
@@ -72,25 +74,22 @@ class Apart:
     """How much of the variance clusters show by themselves, and what else varies."""
 
 
-def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool = False) -> Estimate | None:
+def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | None:
     """The figure of at least one observation; None where it is no number.
 
-    Args:
-        observed: finite terms, in any order.
-        figure: of their sums.
-        share: it is a mean of right (1) and wrong (0): the interval stays within 0 and 1 (Wilson 1927, with as many
-            trials as would give this error: Korn and Graubard 1998).
+    The interval of a share of right (1) and wrong (0) answers is Wilson's (1927), with as many trials as would give
+    this error (Korn and Graubard 1998).
     """
     sums = _sums(observed)
-    inner = figure.inner(sums)
-    if inner is None or (figure.exponential and inner > LARGEST_LOG):
+    inner, value = figure.inner(sums), _figure(sums, figure)
+    if inner is None or value is None:
         return None
-    value, weight = math.exp(inner) if figure.exponential else inner, figure.weight(sums, len(observed))
+    weight = figure.weight(sums, len(observed))
     pull = figure.pull(sums)
     scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
     if scatter is None:
         return Estimate(mean=value, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
-    if share:
+    if figure == SHARE and {one.terms for one in observed} <= {(0, 1), (1, 1)}:
         low, high = _share(inner, scatter, len(observed))
     else:
         half = student(scatter.freedom) * scatter.error
@@ -108,23 +107,25 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     one, other = _figure(ours, figure), _figure(theirs, figure)
     if one is None or other is None:
         return None
-    value, plain = one - other, figure is MEAN and {observation.terms[1] for observation in (*left, *right)} == {1}
+    value, sides = one - other, (*left, *right)
+    mean = figure.inner is MEAN.inner and not figure.exponential
+    plain = mean and all(observation.terms[1] == 1 for observation in sides)
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
     scatter = spread(left, list(pulls), _weights(left, figure))
     if scatter is None:
         return Apart(value=value, units=1)
-    shares = plain and {observation.terms[0] for observation in (*left, *right)} <= {0, 1}
+    shares = plain and {observation.terms[0] for observation in sides} <= {0, 1}
     if shares and scatter.independent:
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if scatter.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
         alike = min(scatter.units, scatter.across or scatter.units)
         none = abs(value) <= ROUNDING
         return Apart(value=value, units=scatter.units, p=1.0 if none else unanimous(alike), test="" if none else SIGN)
-    most, half = 1.0 if shares else figure.most - figure.least, student(scatter.freedom) * scatter.error
+    most, half = 1.0 if shares else figure.span, student(scatter.freedom) * scatter.error
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
-    p = _two_sided(value / scatter.error, scatter.freedom)
+    p = two_sided(value / scatter.error, scatter.freedom)
     return Apart(value=value, units=scatter.units, ci_low=low, ci_high=high, p=p, stderr=scatter.error,
                  freedom=scatter.freedom, test=STUDENT, across=scatter.across, shares=scatter.shares)  # fmt: skip
 
@@ -155,10 +156,8 @@ def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
 
 def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull = figure.pull(sums)
-    if not figure.exponential:
-        return [pull(one.terms) for one in observed]
-    return [value * pull(one.terms) for one in observed]
+    pull, slope = figure.pull(sums), value if figure.exponential else 1.0
+    return [slope * pull(one.terms) for one in observed]
 
 
 def _weights(observed: Sequence[Observed], figure: Figure) -> list[float]:
@@ -174,7 +173,8 @@ def student(freedom: float) -> float:
     return float(stdtrit(freedom, 0.975))
 
 
-def _two_sided(t: float, freedom: float) -> float:
+def two_sided(t: float, freedom: float) -> float:
+    """The p of Student's t."""
     from scipy.special import stdtr
 
     return 2 * float(stdtr(freedom, -abs(t)))
@@ -200,19 +200,64 @@ def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, 
 
 
 def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean of independent figures, from theirs (MOVER, Zou and Donner 2008).
-
-    Of intervals within 0 and 1 it stays there.
-
-    Args:
-        parts: (figure, lower end, upper end) of each.
-
-    Returns:
-        (lower end, upper end); None where a figure has no interval.
-    """
+    """The 95 % interval of the mean of independent figures, from (figure, lower end, upper end) of each; None where one
+    has none (MOVER, Zou and Donner 2008). Of intervals within 0 and 1 it stays there."""
     below = [value - low for value, low, _ in parts if low is not None]
     above = [high - value for value, _, high in parts if high is not None]
     if min(len(below), len(above)) < len(parts):
         return None, None
     mean, n = math.fsum(value for value, _, _ in parts) / len(parts), len(parts)
     return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
+
+
+class Part(NamedTuple):
+    """A difference that goes into a mean over tasks."""
+
+    stratum: str
+    """The task."""
+    value: float
+    stderr: float
+    """0 where all that varies agrees."""
+    freedom: float | None
+    """Degrees of freedom of its error; None for a normal one."""
+    units: int = 0
+    """The unit that varies in it."""
+    across: int = 0
+    """How many of what else varies; see `clusters.Spread`."""
+    shares: tuple[float, float] = (1.0, 0.0)
+    """How much of the variance each of the two shows by itself."""
+
+
+def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
+    """The mean of at least one difference; no interval and no p where none of them shows an error.
+
+    With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
+    section 5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths,
+    shots) may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are
+    those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
+    stays within `most`, the farthest that two figures can lie apart.
+    """
+    value, units = math.fsum(part.value for part in parts) / len(parts), sum(part.units for part in parts)
+    strata: dict[str, list[Part]] = {}
+    for part in parts:
+        strata.setdefault(part.stratum, []).append(part)
+    variances = [((math.fsum(part.stderr for part in own) / len(parts)) ** 2, own) for own in strata.values()]
+    variance = math.fsum(each for each, _ in variances)
+    if variance <= 0:
+        return Apart(value=value, units=units)
+    error, freedom = math.sqrt(variance), _freedom(variance, variances)
+    low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
+    first, second = (
+        math.fsum(each * math.fsum(part.shares[side] for part in own) / len(own) for each, own in variances) / variance
+        for side in (0, 1)
+    )
+    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
+                 freedom=freedom, test=STRATIFIED, across=sum(part.across for part in parts),
+                 shares=(first, second))  # fmt: skip
+
+
+def _freedom(variance: float, variances: Sequence[tuple[float, Sequence[Part]]]) -> float:
+    """Satterthwaite's; infinite where all errors are normal."""
+    with_freedom = [(each, min(part.freedom for part in own if part.freedom is not None))
+            for each, own in variances if each > 0 and any(part.freedom is not None for part in own)]  # fmt: skip
+    return variance**2 / math.fsum(each**2 / freedom for each, freedom in with_freedom) if with_freedom else math.inf

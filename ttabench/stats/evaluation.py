@@ -17,7 +17,8 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import aggregate, estimated
-from ttabench.stats.metrics import METRICS, Metric, metric
+from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import METRICS, metric
 from ttabench.stats.texts import Written
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
@@ -25,14 +26,10 @@ NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.fun
 
 
 def load(name: str, cache_dir: str | None = None) -> Any:
-    """A metric as an `evaluate.Metric`; nothing is downloaded.
+    """A metric of `NAMES` as an `evaluate.Metric`; nothing is downloaded.
 
     Its `compute(predictions, references)` gives `{name: mean}`. A reference is one gold answer or a list of them, the
-    target first, see `metrics`. What it is fed is kept in memory.
-
-    Args:
-        name: of `NAMES`.
-        cache_dir: where `evaluate` itself writes; its own cache folder when None.
+    target first, see `metrics`. What it is fed is kept in memory; `evaluate` itself writes to `cache_dir`.
 
     Raises:
         UserError: no such metric, or one that needs log-probabilities.
@@ -44,11 +41,7 @@ def load(name: str, cache_dir: str | None = None) -> Any:
 
 
 def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
-    """The figure of all queries, for most metrics a mean.
-
-    Raises:
-        UserError: a reference without a gold answer.
-    """
+    """The figure of all queries, for most metrics a mean; a reference without a gold answer is refused."""
     written: list[Written] = []
     values = []
     for place, (prediction, golds) in enumerate(zip(predictions, references, strict=True)):

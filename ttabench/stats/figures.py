@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 LARGEST_LOG = 300.0
 """exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
-STEP = 1e-6
-"""Of numeric gradients, as a share of the largest sum."""
 Sums: TypeAlias = Sequence[float]
 
 
@@ -32,27 +30,18 @@ class Figure:
     """The figure is the exponential of `inner`, and its interval that of `inner`."""
     least: float = -math.inf
     most: float = math.inf
-    """No figure lies outside; intervals end there."""
+    """No `inner` lies outside; intervals end there."""
     weighs: bool = False
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
+
+    @property
+    def span(self) -> float:
+        """How far two figures can lie apart."""
+        return math.inf if self.exponential else self.most - self.least
 
     def weight(self, sums: Sums, n: int) -> float:
         """The weights of the figure's mean."""
         return sums[-1] if self.weighs else float(n)
-
-
-def numeric(inner: Callable[[Sums], float | None]) -> Callable[[Sums], Callable[[Sums], float]]:
-    """Pulls of a figure without a known gradient, by central differences; 0 by sums at whose side it is no number."""
-
-    def at(sums: Sums) -> Callable[[Sums], float]:
-        step = STEP * max(1.0, *(abs(total) for total in sums))
-        slopes = []
-        for place, total in enumerate(sums):
-            up, down = (inner([*sums[:place], total + sign * step, *sums[place + 1 :]]) for sign in (1, -1))
-            slopes.append(0.0 if up is None or down is None else (up - down) / (2 * step))
-        return lambda terms: math.fsum(slope * term for slope, term in zip(slopes, terms, strict=True))
-
-    return at
 
 
 def _ratio(sums: Sums) -> float | None:
@@ -102,10 +91,14 @@ def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
 
 MEAN = Figure(inner=_ratio, pull=_ratio_pull, weighs=True)
 """(sum, count), or any ratio of sums."""
-DISTANCE = Figure(inner=_ratio, pull=_ratio_pull, least=0.0, weighs=True)
+SHARE = replace(MEAN, least=0.0, most=1.0)
+"""(sum of fractions from 0 to 1, count)."""
+DISTANCE = replace(MEAN, least=0.0)
 """(sum of what is never negative, count)."""
-PERPLEXITY = Figure(inner=_ratio, pull=_ratio_pull, exponential=True, weighs=True)
+PERPLEXITY = replace(DISTANCE, exponential=True)
 """exp of a ratio: (negative log-likelihood, tokens)."""
+PERPLEXITIES = replace(MEAN, least=1.0)
+"""(sum of perplexities, count)."""
 ROOT_MEAN_SQUARE = Figure(inner=_root, pull=_root_pull, least=0.0, weighs=True)
 """(sum of squares, count)."""
 MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull, least=0.0, most=1.0)

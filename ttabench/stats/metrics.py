@@ -1,15 +1,7 @@
 """Metrics: em, em_prefix, f1 (against the target answer), f1_max (the best gold answer), acc of choices, perplexities.
 
 SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
-(arXiv 2403.04317) print as "EM". Values are fractions, 0 to 1, one a query:
-
-    ask = Ask(prompt="Where does Ada Voss live?", key="q1", want=Generate(answers=("Port Ansel",)))
-    METRICS["em"]("port ansel, by the sea", ask)         # 0.0
-    METRICS["em_prefix"]("port ansel, by the sea", ask)  # 1.0: only the first 10 characters are compared
-    METRICS["f1"]("port ansel, by the sea", ask)         # 0.667: 2 shared tokens of 4 and 2 ("the" is dropped)
-
-The target is `ask.answers[0]`; readers put the shortest published answer there, as the papers do. Perplexities have no
-value a query: they are ratios of sums over all of them (aggregation.py).
+(arXiv 2403.04317) print as "EM". The target is `ask.answers[0]`, the shortest published answer, as in the papers.
 """
 
 from __future__ import annotations
@@ -18,15 +10,18 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, Choose, wanted
-from ttabench.stats.aggregation import RATIOS, Kind, Ratio
-from ttabench.stats.texts import CORPORA, Corpus
+from ttabench.core.plugins import FILE, offered
+from ttabench.core.types import Answer, Ask, Choose, Json, Mode, wanted
+from ttabench.stats.aggregation import RATIOS
+from ttabench.stats.metric import DECLARED, Metric
+from ttabench.stats.plugins import GROUP, of_file, of_package
+from ttabench.stats.texts import CORPORA
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -57,12 +52,8 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
-    """ROUGE of a prediction and the target (Lin 2004), by Google's `rouge_score`.
-
-    Args:
-        name: "rouge1" or "rougeL".
-        part: "fmeasure", "recall" or "precision".
-    """
+    """ROUGE ("rouge1", "rougeL") of a prediction and the target (Lin 2004), by Google's `rouge_score`; the part is
+    "fmeasure", "recall" or "precision"."""
 
     @cache
     def scorer() -> Any:
@@ -73,34 +64,20 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
     return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
 
 
+def of_target(judged: Callable[[str, str], float]) -> Callable[[str, Ask], float]:
+    """A function of a prediction and a text as one of the target answer."""
+    return lambda prediction, ask: judged(prediction, _target(ask))
+
+
 def _target(ask: Ask) -> str:
     assert ask.answers, f"{ask.key} has no gold answer"
     return ask.answers[0]
 
 
-class Scored(Protocol):
-    """Log-probabilities of the options of a query, see `answering.Answer`."""
-
-    @property
-    def logprobs(self) -> tuple[float, ...]:
-        """Summed over the tokens of each option."""
-        ...
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Tokens of each option."""
-        ...
-
-    @property
-    def unconditional_logprobs(self) -> tuple[float, ...]:
-        """The same sums without the question."""
-        ...
-
-
-def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored, Ask], float]:
+def choice(worth: Callable[[Answer, Ask], Sequence[float]]) -> Callable[[Answer, Ask], float]:
     """1.0 when the option of the largest worth is the right one; of equal ones the first is chosen."""
 
-    def right(scored: Scored, ask: Ask) -> float:
+    def right(scored: Answer, ask: Ask) -> float:
         (want,) = wanted([ask], Choose)
         assert want.gold is not None, f"{ask.key} has no right option"
         assert len(scored.logprobs) == len(want.options), f"{ask.key} was not answered by choosing"
@@ -110,7 +87,7 @@ def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored,
     return right
 
 
-def _nats(scored: Scored, ask: Ask) -> float:
+def _nats(scored: Answer, ask: Ask) -> float:
     """Negative log of the right option's share of the likelihood of all options."""
     (want,) = wanted([ask], Choose)
     assert want.gold is not None, f"{ask.key} has no right option"
@@ -120,58 +97,50 @@ def _nats(scored: Scored, ask: Ask) -> float:
     )
 
 
-def _per_token(scored: Scored, _: Ask) -> list[float]:
+def _per_token(scored: Answer, _: Ask) -> list[float]:
     return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
 
 
-def _without_question(scored: Scored, _: Ask) -> list[float]:
+def _without_question(scored: Answer, _: Ask) -> list[float]:
     return [value - bare for value, bare in zip(scored.logprobs, scored.unconditional_logprobs, strict=True)]
 
 
-def _as_ccm(scored: Scored, ask: Ask) -> list[float]:
+def _as_ccm(scored: Answer, ask: Ask) -> list[float]:
     return (_without_question if scored.unconditional_logprobs else _per_token)(scored, ask)
 
 
-def _per_character(scored: Scored, ask: Ask) -> list[float]:
+def _per_character(scored: Answer, ask: Ask) -> list[float]:
     (want,) = wanted([ask], Choose)
     lengths = [len(option.removeprefix(want.delimiter)) for option in want.options]
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """A metric; call one of queries with a prediction and its `Ask`, and the log-probabilities of a choice."""
-
-    name: str
-    summary: str
-    function: Callable[[str, Ask], float] | None = None
-    """Of the predicted text."""
-    of_choice: Callable[[Scored, Ask], float] | None = None
-    """Of the log-probabilities of the options."""
-    ratio: Ratio | None = None
-    """Of all scored stretches together; such a metric has no value for one query."""
-    corpus: Corpus | None = None
-    """Of all answers together; such a metric has no value for one query, either."""
-    scale: float = 100.0
-    """Multiply by this to print (percent); stored values stay as they are."""
-    digits: int = 1
-    """Printed after the point."""
-    higher_is_better: bool = True
-
-    @property
-    def kind(self) -> Kind | None:
-        """Its ratio or corpus, where it is no plain mean of values of queries."""
-        return self.ratio or self.corpus
-
-    def __call__(self, prediction: str, ask: Ask, scored: Scored | None = None) -> float:
-        """The value for one query, a fraction from 0 to 1."""
-        if self.function is not None:
-            return self.function(prediction, ask)
-        assert self.of_choice is not None, f"metric {self.name} has no value for one query"
-        assert scored is not None, f"metric {self.name} needs log-probabilities"
-        return self.of_choice(scored, ask)
-
-
+TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
+    "em": ("exact match with the target answer after SQuAD normalisation (strict)", of_target(exact)),
+    "em_lower": (
+        "the same text as the target answer but for case (Generative Adapter on MetaICL)",
+        of_target(lambda prediction, gold: float(prediction.strip().lower() == gold.strip().lower())),
+    ),
+    "em_prefix": (
+        "prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
+        of_target(prefix_exact),
+    ),
+    "f1": ("token F1 against the target (shortest) answer", of_target(token_f1)),
+    "f1_max": (
+        "token F1 against the best of all gold answers, additional ones included",
+        lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
+    ),
+}
+CHOICES: dict[str, tuple[str, Callable[[Answer, Ask], Sequence[float]]]] = {
+    "acc": ("the right option has the largest summed log-probability", lambda scored, _: scored.logprobs),
+    "acc_norm": ("the same with sums divided by the characters of the option (lm-eval's acc_norm)", _per_character),
+    "acc_mean": ("the same with sums divided by the tokens of the option", _per_token),
+    "acc_pmi": ("the same with what the option is worth without the question subtracted", _without_question),
+    "acc_ccm": (
+        "acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
+        _as_ccm,
+    ),
+}
 PERPLEXITIES = {
     "ppl": "perplexity: exp of the mean negative log-likelihood of all tokens",
     "ppl_unit_mean": "mean of the perplexities of the strides, by their tokens (Temp-LoRA's figure); never under ppl",
@@ -184,6 +153,8 @@ LIKELIHOODS = {
     "answer_nll_sum": "the same an answer",
 }
 NUMBERS = {"mae": "mean absolute error of the number that is answered", "rmse": "root of the mean squared error of it"}
+NATS: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
+"""How nats, and errors of numbers, are read."""
 ROUGES = {
     "rouge1": "ROUGE-1 F-measure (single words), without stemming",
     "rougeL": "ROUGE-L F-measure (longest common subsequence), without stemming",
@@ -191,107 +162,80 @@ ROUGES = {
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric(
-            name="em",
-            summary="exact match with the target answer after SQuAD normalisation (strict)",
-            function=lambda prediction, ask: exact(prediction, _target(ask)),
-        ),
-        Metric(
-            name="em_lower",
-            summary="the same text as the target answer but for case (Generative Adapter on MetaICL)",
-            function=lambda prediction, ask: float(prediction.strip().lower() == _target(ask).strip().lower()),
-        ),
-        Metric(
-            name="em_prefix",
-            summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
-            function=lambda prediction, ask: prefix_exact(prediction, _target(ask)),
-        ),
-        Metric(
-            name="f1",
-            summary="token F1 against the target (shortest) answer",
-            function=lambda prediction, ask: token_f1(prediction, _target(ask)),
-        ),
-        Metric(
-            name="f1_max",
-            summary="token F1 against the best of all gold answers, additional ones included",
-            function=lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
-        ),
-        Metric(
-            name="macro_f1",
-            summary="mean F1 of the labels that are right or chosen somewhere, each counting alike",
-            corpus=CORPORA["macro_f1"],
-        ),
-        *(
-            Metric(name=name, summary=summary, corpus=CORPORA[name], scale=1.0, digits=3, higher_is_better=False)
-            for name, summary in NUMBERS.items()
-        ),
+        *(Metric(name=name, summary=words, function=function) for name, (words, function) in TEXTS.items()),
+        Metric(name="macro_f1", corpus=CORPORA["macro_f1"],
+               summary="mean F1 of the labels that are right or chosen somewhere, each counting alike"),
+        *(Metric(name=name, summary=words, corpus=CORPORA[name], **NATS) for name, words in NUMBERS.items()),
         *(Metric(name=name, summary=words, function=rouge(name)) for name, words in ROUGES.items()),
-        Metric(
-            name="rougeL_recall",
-            summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has",
-            function=rouge("rougeL", "recall"),
-        ),
-        Metric(
-            name="acc",
-            summary="the right option has the largest summed log-probability",
-            of_choice=choice(lambda scored, _: scored.logprobs),
-        ),
-        Metric(
-            name="acc_norm",
-            summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)",
-            of_choice=choice(_per_character),
-        ),
-        Metric(
-            name="acc_mean",
-            summary="the same with sums divided by the tokens of the option",
-            of_choice=choice(_per_token),
-        ),
-        Metric(
-            name="acc_pmi",
-            summary="the same with what the option is worth without the question subtracted",
-            of_choice=choice(_without_question),
-        ),
-        Metric(
-            name="acc_ccm",
-            summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
-            of_choice=choice(_as_ccm),
-        ),
-        Metric(
-            name="option_nll",
-            summary="negative log-likelihood of the right option among the options, in nats: its exp is a perplexity",
-            of_choice=_nats,
-            scale=1.0,
-            digits=3,
-            higher_is_better=False,
-        ),
-        *(
-            Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=2, higher_is_better=False)
-            for name, summary in PERPLEXITIES.items()
-        ),
-        *(
-            Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=3, higher_is_better=False)
-            for name, summary in LIKELIHOODS.items()
-        ),
+        Metric(name="rougeL_recall", function=rouge("rougeL", "recall"),
+               summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has"),
+        *(Metric(name=name, summary=words, of_choice=choice(worth)) for name, (words, worth) in CHOICES.items()),
+        Metric(name="option_nll", of_choice=_nats, most=None, **NATS, summary="negative log-likelihood of the right "
+               "option among the options, in nats: its exp is a perplexity"),
+        *(Metric(name=name, summary=words, ratio=RATIOS[name], **{**NATS, "digits": 2})
+          for name, words in PERPLEXITIES.items()),
+        *(Metric(name=name, summary=words, ratio=RATIOS[name], **NATS) for name, words in LIKELIHOODS.items()),
     )
-}
+}  # fmt: skip
 
 
-def metric(name: str) -> Metric:
-    """The metric of that name; `UnknownName` otherwise."""
-    if name not in METRICS:
-        raise UnknownName("metric", name, list(METRICS))
-    return METRICS[name]
+_OTHERS: dict[str, Metric] = {}
+"""Metrics of others that this process has met, by name, for what they declare."""
 
 
-def text_metric(name: str) -> Metric:
-    """The metric of that name, which must be one of generated answers: of their text, or of the target's likelihood."""
-    chosen = metric(name)
-    if chosen.function is None and chosen.corpus is None and name not in LIKELIHOODS:
-        known = ", ".join(
-            known for known, known_metric in METRICS.items() if known_metric.function or known_metric.corpus
-        )
-        raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
-    return chosen
+def metric(name: str, *, files: bool = False) -> Metric:
+    """The metric of that name: of ttabench, of a package that is installed, or (`files`) of `./mine.py:closeness`.
+
+    Raises:
+        UnknownName: there is none; the message names the closest one.
+        UserError: a package or file that offers it fails, or offers something else.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    if in_file := FILE.fullmatch(name):
+        if not files:
+            hint = "Name it with --metric, or offer it in a package."
+            raise UserError(f"The metric {name} is a file of Python, and a task card runs none.", hint)
+        other = of_file(Path(in_file["path"]).expanduser(), in_file["name"] or "", METRICS)
+    elif name in offered(GROUP):
+        other = of_package(offered(GROUP)[name], METRICS)
+    else:
+        raise UnknownName("metric", name, [*METRICS, *offered(GROUP)])
+    declare(other.name, other.declared)
+    return other
+
+
+def declare(name: str, declared: Mapping[str, Json]) -> None:
+    """Take down how figures of a metric that is not ttabench's own are read, as a record says it; another one of this
+    name that was declared otherwise is refused."""
+    made = Metric(name=name, summary="", **{key: declared[key] for key in DECLARED if key in declared})
+    if _OTHERS.setdefault(name, made) != made:
+        fault = f"Two metrics are called {name}, and differ in what they declare."
+        raise UserError(fault, "Give one of them another name.")
+
+
+def known(name: str) -> Metric:
+    """How figures of a metric are read, whosever it is; as they are where nobody says."""
+    plain = Metric(name=name, summary="", scale=1.0, least=None, most=None)
+    return METRICS.get(name) or _OTHERS.get(name) or plain
+
+
+def judges(chosen: Metric, mode: Mode) -> bool:
+    """Whether a metric is one of queries that are answered so."""
+    if mode == "score":
+        return chosen.ratio is not None
+    if mode == "choose":
+        return chosen.ratio is None
+    return chosen.function is not None or chosen.corpus is not None or chosen.name in LIKELIHOODS
+
+
+def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
+    """Refuse a metric that does not judge what a task asks, and say which do."""
+    for chosen in metrics:
+        if not judges(chosen, mode):
+            asks = {"score": "scores given texts", "choose": "chooses among options", "generate": "writes answers"}
+            known = ", ".join(name for name, other in METRICS.items() if judges(other, mode))
+            raise UserError(f"{task} {asks[mode]}, which {chosen.name} does not judge.", f"Metrics of that: {known}.")
 
 
 def empty_golds(asks: Iterable[Ask]) -> int:

@@ -34,10 +34,8 @@ def unanimous(units: int) -> float:
 def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:
     """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979).
 
-    Args:
-        p_values: p of each test; None where none was made, which does not count.
-        family: how many tests there are, where those given were chosen among them by what was found: the others count
-            as if they had the largest p, which is never too small whatever the choice.
+    None is the p of a test that was not made, which does not count. Of a `family` of more tests, among which those were
+    chosen by what was found, the others count as if they had the largest p: never too small whatever the choice.
     """
     order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -49,19 +47,12 @@ def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None
 
 
 def detectable(stderr: float, freedom: float | None, level: float = LEVEL) -> float:
-    """The smallest true difference that a test finds four times in five, by its standard error.
-
-    Args:
-        stderr: of the paired difference.
-        freedom: degrees of freedom of Student's t; None takes the normal distribution.
-        level: of the test, two-sided.
-    """
+    """The smallest true difference that a two-sided test finds four times in five, by the standard error of the paired
+    difference; None for degrees of freedom of Student's t takes the normal distribution."""
     from scipy.special import ndtri, stdtrit
 
-    two_sided, power = 1 - level / 2, POWER
-    if freedom is None:
-        return stderr * float(ndtri(two_sided) + ndtri(power))
-    return stderr * float(stdtrit(freedom, two_sided) + stdtrit(freedom, power))
+    ends = (1 - level / 2, POWER)
+    return stderr * float(sum(ndtri(end) if freedom is None else stdtrit(freedom, end) for end in ends))
 
 
 def needed(
@@ -69,15 +60,8 @@ def needed(
 ) -> int | None:
     """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
 
-    The variance falls with the units, and the degrees of freedom grow with them.
-
-    Args:
-        value: the difference.
-        stderr: of the paired difference.
-        freedom: degrees of freedom of Student's t; None takes the normal distribution.
-        units: documents, draws or questions there are now.
-        level: of the test, two-sided: 5 % over the size of the family it belongs to.
-        fixed: the share of the variance that stays, for other things vary, too.
+    The variance falls with the units (documents, draws or questions), and the degrees of freedom grow with them; a
+    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family.
     """
 
     def found(times: float) -> bool:

@@ -1,9 +1,4 @@
-"""A sweep: what is stored is left as it is, an engine makes the others, and what it lost is made once more.
-
-    for report in swept(runs, Manner(out=Path("runs"), engine=engine("local"))): ...
-
-What another process was just making is looked at again at the end: by then it is stored, or is waited for.
-"""
+"""A sweep: what is stored is left as it is, an engine makes the others, and what it lost is made once more."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     class Mine:
         def submit(self, jobs, resources):            # resources.jobs at once, each with its threads and GPUs
             for job in jobs:
-                yield worker.take(job, models)        # a `Report`; also one of how far it is, now and then
+                yield worker.take(job)                # a `Report`; also one of how far it is, now and then
 
     [project.entry-points."ttabench.engines"]
     mine = "my_package:Mine"
@@ -14,14 +14,13 @@ engines that meet in one folder keep out of each other's way by the locks in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
-from ttabench.core.types import Json
 from ttabench.run.request import RunRequest
 
 GROUP = "ttabench.engines"
@@ -52,18 +51,6 @@ class Job:
     force: bool = False
     patient: bool = False
     """Waits where another process is making this run; else that is a report."""
-
-    def to_json(self) -> dict[str, Json]:
-        """The values as JSON."""
-        request = {**asdict(self.request), "state": None if self.request.state is None else str(self.request.state)}
-        return {**asdict(self), "request": request}
-
-    @staticmethod
-    def from_json(values: Mapping[str, Json]) -> Job:
-        """The job that `to_json` gave."""
-        from pydantic import TypeAdapter
-
-        return Job(**{**values, "request": TypeAdapter(RunRequest).validate_python(values["request"])})
 
 
 State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]
@@ -136,8 +123,9 @@ def engine(name: str) -> Engine:
     return made
 
 
-def refuse_options(resources: Resources, known: Sequence[str], engine: str) -> None:
-    """Refuse options that an engine does not know."""
-    for name in resources.options:
-        if name not in known:
-            raise UnknownName(f"option of the engine {engine}", name, list(known))
+def refuse_options(engine: Engine, name: str, options: Iterable[str]) -> None:
+    """Refuse options that an engine does not know, as far as it says which it knows (`OPTIONS`)."""
+    known = getattr(engine, "OPTIONS", None)
+    for option in options:
+        if known is not None and option not in known:
+            raise UnknownName(f"option of the engine {name}", option, list(known))

@@ -1,9 +1,6 @@
 """A suite as a file: YAML whose every value knows its line.
 
-read(Path("suite.yaml"))        Read(data={"methods": ["none"], ...}, lines={("methods", 0): 2, ...})
-
-Plain words are texts, but for true, false, null and numbers as JSON writes them: `12:24` is no time of day, and `yes`
-is a word. A key that stands twice is a fault.
+Plain words are texts, but for true, false, null and numbers as JSON writes them: `12:24` is no time of day.
 """
 
 from __future__ import annotations
@@ -17,9 +14,10 @@ from typing import TypeAlias
 
 import yaml
 
+from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.readers.card_file import checked, faults_told
+from ttabench.readers.cards import checked
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and numbers from the top on."""
@@ -85,7 +83,7 @@ def read(path: Path) -> Read:
     Raises:
         UserError: the file is missing, no YAML, too long, has a key twice.
     """
-    with faults_told(path, KIND):
+    with reading(path):
         loader = _Loader(checked(path, KIND))
         try:
             node = loader.get_single_node()
@@ -106,7 +104,7 @@ def _lines(node: yaml.Node, place: Place, path: Path) -> Iterator[tuple[Place, i
         seen = set()
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
+            if not isinstance(key, yaml.ScalarNode) or not key.value:
                 raise UserError(f"{path} line {line}: a key is a word.", "Mend that line.")
             if key.value in seen:
                 raise UserError(f"{path} line {line}: {key.value} stands there twice.", "Write it once.")

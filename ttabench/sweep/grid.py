@@ -1,7 +1,5 @@
 """From what a suite says to its runs, one cell each: methods x tasks x models x seeds x whatever else is a list.
 
-    cells(read(Path("suite.yaml")))     [Cell(request=RunRequest(method="none", ...), seed=0, ...), ...]
-
 What is said of all runs, of a model, a task and a method comes together in this order, later ones winning; settings
 (`set`, `task_set`) key by key. What stands with a method has to mean something to it, and so it is with a task. What
 stands elsewhere goes to those that know it, and to one of them at least.
@@ -9,30 +7,29 @@ stands elsewhere goes to those that know it, and to one of them at least.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
+from math import prod
 from pathlib import Path
 
 from ttabench.core.architectures import NANO
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
+from ttabench.core.progress import no_word
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.settings import key_of
-from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import load_card
-from ttabench.readers.defaults import known_options
 from ttabench.readers.formats import readable
+from ttabench.readers.protocol_options import known_options
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.file import Place, Read
 from ttabench.sweep.options import ASSIGNED, AXES, SWAP, Value, requested, text_of
 from ttabench.sweep.suite import checked
+from ttabench.sweep.takers import BUDGETS, LACKS, SETTING, ForSome, Known
 
-SETTING = {"set": "method", "task_set": "task"}
-"""Options of several keys, and whose keys they are."""
-WORDS = {"set": "setting", "task_set": "setting", "preset": "preset", "checkpoint": "checkpoint"}
-"""Fault where none of those that a suite names knows it."""
+MOST = 10_000
+"""Runs of a suite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,40 +52,21 @@ class _Layer:
     """Of `method` and `task`: whose settings these must be."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """The settings and options that a method and a task of a grid have."""
-
-    spec: MethodSpec
-    keys: Mapping[str, Sequence[str] | None]
-    """Of `set` and `task_set`; None where nobody knows."""
-
-    def takes(self, name: str, value: Json) -> bool:
-        """Whether an option that was said of all goes to this method."""
-        if name == "preset":
-            return value in self.spec.presets
-        return name != "checkpoint" or self.spec.trainable
-
-    def has(self, name: str, key: str) -> bool:
-        """Whether a key of `set` or `task_set` is known."""
-        known = self.keys[name]
-        return known is None or key_of(key, known) in known
-
-
 @dataclass
 class _Grid:
     """The cells of a suite as they are found, and what was said for nothing so far."""
 
     read: Read
-    spare: dict[Place, tuple[str, str, set[str]]] = field(default_factory=dict)
-    """Where a setting stands that not all take: its option, its word, and what could have been meant."""
-    used: set[Place] = field(default_factory=set)
-    """Where something stands that one of them took."""
+    for_some: dict[Place, ForSome] = field(default_factory=dict)
+    """By where it stands."""
+    count: int = 0
+    """Cells that were counted, before they were made."""
 
     def combined(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[tuple[Place, int]], common: Sequence[_Layer]
     ) -> Iterator[tuple[dict[str, Json], Cell]]:
         """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
+        refuse_more(self.count + prod(map(len, layers.values())) * len(seeds))
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
             order = [common[0], model, task, method, *common[1:]]
             known = self._known(method, task, model, order)
@@ -101,6 +79,8 @@ class _Grid:
                         assigned[place] = key or name
             names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
             assigned |= {one.place: names[axis] for axis, one in zip(AXES, (method, task, model), strict=False)}
+            self.count += prod(len(value) for value in flat.values() if isinstance(value, list)) * len(seeds)
+            refuse_more(self.count)
             for chosen in _choices(flat):
                 swapped = chosen.pop(SWAP, False)
                 for state in STATES_OF if swapped else ("own",):
@@ -112,7 +92,7 @@ class _Grid:
                         words = {**names, **chosen, SWAP: swapped, "seed": seed}
                         yield words, Cell(request=request, seed=seed, said={**assigned, place: "Seed"})
 
-    def _known(self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]) -> _Known:
+    def _known(self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]) -> Known:
         with self.read.at(method.place):
             spec = registry.find(str(method.values["method"]))
         name = str(task.values["task"])
@@ -121,39 +101,37 @@ class _Grid:
         usual = "mini" if model.values["model"] == NANO else "hub"
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
         options = known_options(card, str(sources[-1]))
-        return _Known(spec=spec, keys={"set": [field.name for field in fields(spec.Settings)], "task_set": options})
+        return Known(
+            spec=spec,
+            task=card.name,
+            keys={"set": [field.name for field in fields(spec.Settings)], "task_set": options},
+        )
 
-    def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: _Known) -> bool:
+    def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: Known) -> bool:
         """Whether what a layer says is for this method and task."""
-        whose = SETTING.get(name, "method" if name in ("preset", "checkpoint") else "")
+        whose = SETTING.get(name, "method" if name in LACKS else "")
         if whose in ("", *layer.strict):
             return True
-        if _fits(name, key, value, known):
-            self.used.add(place)
-            return True
-        meant = self.spare.setdefault(place, (name, key or text_of(value), set()))[-1]
-        meant.update((known.spec.presets if name == "preset" else known.keys.get(name)) or ())
-        return False
-
-    def refuse_spare(self) -> None:
-        """Refuse settings that are of no run.
-
-        Raises:
-            UserError: a setting is for none; the closest one is named.
-        """
-        for place, (name, word, known) in self.spare.items():
-            if place in self.used:
-                continue
-            with self.read.at(place):
-                if not known:
-                    fault = "is trained" if name == "checkpoint" else f"has {WORDS[name]}s"
-                    raise UserError(f"None of these {SETTING.get(name, 'method')}s {fault}, so {word} means nothing.",
-                                    "Leave it out.")  # fmt: skip
-                raise UnknownName(f"{WORDS[name]} of these {SETTING.get(name, 'method')}s", word, sorted(known))
+        word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {text_of(value)}")
+        one = self.for_some.setdefault(place, ForSome(name=name, word=word))
+        fits = known.fits(name, key, value)
+        (one.takers if fits else one.others)[known.task if whose == "task" else known.spec.name] = known
+        return fits
 
 
-def cells(read: Read) -> list[Cell]:
+def refuse_more(count: int) -> None:
+    """Refuse a suite of more runs than are made of one, by their number alone."""
+    if count > MOST:
+        fault = f"The suite asks for {count:,} runs, and {MOST:,} are the most of one."
+        raise UserError(fault, "Shorten its lists, or write several suites.")
+
+
+def cells(read: Read, notify: Callable[[str], None] = no_word) -> list[Cell]:
     """The runs of a suite in their order: model by model, then task by task.
+
+    Args:
+        read: the suite.
+        notify: called with a remark on each thing said of all that not all take.
 
     Raises:
         UserError: a key, a name or a value that means nothing, or nothing to run; says where.
@@ -174,9 +152,15 @@ def cells(read: Read) -> list[Cell]:
     all_cells = [cell for _, cell in whole]
     for number, more in enumerate(suite.get("include", [])):
         all_cells += _included(grid, more, ("include", number), axes, seeds, top)
-    grid.refuse_spare()
+    for place, one in grid.for_some.items():
+        if not one.takers:
+            with read.at(place):
+                raise one.fault()
     if not all_cells:
         raise UserError(f"{read.where(()) or 'The suite'} names no run.", "Give methods and tasks.")
+    for remark in dict.fromkeys(one.remark for one in grid.for_some.values()):
+        if remark:
+            notify(remark)
     return all_cells
 
 
@@ -222,12 +206,6 @@ def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json, Place]]:
             yield from ((name, key, part, (*layer.place, name, key)) for key, part in value.items())
         elif name not in AXES:
             yield name, "", value, (*layer.place, name)
-
-
-def _fits(name: str, key: str, value: Json, known: _Known) -> bool:
-    if name in ASSIGNED:
-        return known.has(name, key)
-    return any(known.takes(name, part) for part in (value if isinstance(value, list) else [value]))
 
 
 def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:

@@ -1,33 +1,32 @@
-"""The engine `local`: processes of this machine, `--jobs` of them, each of which takes many runs.
-
-Threads of the processor are divided among them. Of GPUs each has `--gpus-per-run`; of less than one, several share it.
-"""
+"""The engine `local`: processes of this machine, `--jobs` of them, each of which takes many runs."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
+from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import OPEN, Job, Report, Resources, refuse_options
-from ttabench.sweep.process import Process
+from ttabench.sweep.engines import OPEN, Job, Report, Resources
 
 
 class Local:
     """See the module."""
 
+    OPTIONS = ()
+
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`."""
-        refuse_options(resources, [], "local")
         count = min(resources.jobs, len(jobs))
         threads = resources.threads or (max(1, (cores() or 1) // count) if count > 1 else None)
-        processes = [Process(threads=threads, environment=place) for place in _places(count, resources.gpus)]
+        places = [_Place(place, threads) for place in _places(count, resources.gpus)]
         waiting, reports = list(jobs), SimpleQueue[Report | Exception]()
-        for process in processes:
-            threading.Thread(target=_serve, args=(process, waiting, reports), daemon=True).start()
+        for place in places:
+            threading.Thread(target=place.serve, args=(waiting, reports), daemon=True).start()
         left = len(jobs)
         try:
             while left:
@@ -38,24 +37,54 @@ class Local:
                 yield report
         finally:
             waiting.clear()
-            for process in processes:
-                process.close()
+            for place in places:
+                place.close()
 
 
-def _serve(process: Process, waiting: list[Job], reports: SimpleQueue[Report | Exception]) -> None:
-    """Let a process make what waits, those of the base that it has loaded first."""
-    base = ""
-    try:
-        while waiting:
-            job = waiting.pop(next((place for place, waiting_job in enumerate(waiting) if waiting_job.base == base), 0))
-            base = job.base
-            reports.put(Report(id=job.id, state="running"))
-            for report in process.make(job):
-                reports.put(report)
-    except IndexError:  # another thread took the last one
-        return
-    except Exception as error:  # told where somebody listens
-        reports.put(error)
+class _Place:
+    """Where one run at a time is made: a process; where it is killed, the next run gets a fresh one."""
+
+    def __init__(self, environment: Mapping[str, str], threads: int | None) -> None:
+        self._environment, self._threads = environment, threads
+        self._child: Child | None = None
+
+    def serve(self, waiting: list[Job], reports: SimpleQueue[Report | Exception]) -> None:
+        """Make what waits, the runs of the base model that is loaded first."""
+        base = ""
+        try:
+            while waiting:
+                job = waiting.pop(next((at for at, one in enumerate(waiting) if one.base == base), 0))
+                base = job.base
+                reports.put(Report(id=job.id, state="running"))
+                for report in self._made(job):
+                    reports.put(report)
+        except IndexError:  # another thread took the last one
+            return
+        except Exception as error:  # told where somebody listens
+            reports.put(error)
+
+    def _made(self, job: Job) -> Iterator[Report]:
+        from ttabench.sweep import worker
+
+        self._child = self._child or Child(worker.answer, ("ttabench.lm.model",), self._environment)
+        for report in self._child.ask((job, self._threads)):
+            if isinstance(report, Death):
+                self.close()
+                report = Report(id=job.id, state="lost", reason=_reason(report))
+            yield report
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self._child is not None:
+            self._child.close()
+        self._child = None
+
+
+def _reason(death: Death) -> str:
+    if death.code == -signal.SIGKILL:
+        return "Its process was killed (signal 9), as a system does that runs out of memory."
+    how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
+    return f"Its process {how}: {death.said}"
 
 
 def _places(count: int, gpus: float) -> list[dict[str, str]]:

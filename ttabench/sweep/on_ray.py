@@ -1,10 +1,4 @@
-"""The engine `ray`: a run is a task of a Ray cluster, with the processors and GPUs that it needs.
-
-    ttabench sweep suite.yaml --engine ray --address auto
-
-Every machine of the cluster has ttabench installed and sees the folder of the command under one path. Ray keeps the
-processes of a task for the next ones, and so a base model stays loaded.
-"""
+"""The engine `ray`: a run is a task of a Ray cluster, with the processors and GPUs that it needs."""
 
 from __future__ import annotations
 
@@ -16,29 +10,28 @@ from typing import Any
 
 import ray
 
-from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import Job, Report, Resources, refuse_options
+from ttabench.sweep.engines import Job, Report, Resources
 
-OPTIONS = ("address",)
 HERE = "local"
 """An address that stands for a cluster of this machine, which ends with the command."""
 REACHED = 5.0
 """Seconds in which a machine has to answer."""
-_models: Any = None
-"""Of this process of the cluster."""
 
 
 class OnRay:
     """See the module."""
 
+    OPTIONS = ("address",)
+
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`; `resources.jobs` counts only on a cluster of this machine: others have as many as they hold."""
-        refuse_options(resources, OPTIONS, "ray")
         with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
             _connected(resources.options.get("address", "auto"), resources)
-            take = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(_take)
-            open_ = {take.remote(job, resources.threads): job for job in jobs}
+            from ttabench.sweep.worker import take_all
+
+            take = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(take_all)
+            open_ = {take.remote([job], resources.threads): job for job in jobs}
             try:
                 while open_:
                     (done, *_), _ = ray.wait(list(open_), num_returns=1)
@@ -52,21 +45,12 @@ class OnRay:
 def _report(task: Any, job: Job) -> Report:
     """The report of a finished task of Ray."""
     try:
-        report: Report = ray.get(task)
+        (report,) = ray.get(task)
+        assert isinstance(report, Report)
     except ray.exceptions.RayError as error:  # a machine or process that went away
         fault = f"The process of Ray that made it ended ({type(error).__name__})."
         return Report(id=job.id, state="lost", reason=fault)
     return report
-
-
-def _take(job: Job, threads: int | None) -> Report:
-    """Make a run in a process of the cluster."""
-    global _models
-    from ttabench.sweep import worker
-
-    use_threads(threads)
-    _models = _models or worker.Models()
-    return worker.take(job, _models)
 
 
 def _connected(address: str, resources: Resources) -> None:

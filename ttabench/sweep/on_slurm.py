@@ -1,10 +1,7 @@
 """The engine `slurm`: a job array of Slurm, through submitit; each of its `--jobs` tasks takes its share of the runs.
 
-    ttabench sweep suite.yaml --engine slurm --jobs 8 --engine-set partition=gpu --engine-set timeout_min=600
-    ttabench sweep suite.yaml --engine slurm --cluster local        the same in processes of this machine, to try it out
-
-What a task has made is seen in the folder of the results at once. The command may be stopped: given again, it leaves
-what is stored, and tasks that go on keep their runs by their locks.
+ttabench sweep suite.yaml --engine slurm --jobs 8 --engine-set partition=gpu --engine-set timeout_min=600
+ttabench sweep suite.yaml --engine slurm --cluster local        the same in processes of this machine, to try it out
 """
 
 from __future__ import annotations
@@ -19,10 +16,9 @@ from typing import Any
 
 import submitit
 
-from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.records.schema import is_stored
-from ttabench.sweep.engines import Job, Report, Resources, refuse_options
+from ttabench.sweep.engines import Job, Report, Resources
 
 LOGS = ".submitit"
 """Below the folder of the results: what submitit keeps of its jobs."""
@@ -38,9 +34,10 @@ LAUNCHES = f"{quote(sys.executable)} -P"
 class OnSlurm:
     """See the module."""
 
+    OPTIONS = ("cluster", *SLURM, *NUMBERS)
+
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`."""
-        refuse_options(resources, ("cluster", *SLURM, *NUMBERS), "slurm")
         # of jobs that were lost, one a task: the others of a task are lost with the one that ends it
         count = len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
         shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
@@ -68,11 +65,9 @@ def _made(shares: Sequence[Sequence[Job]], resources: Resources) -> Iterator[Rep
 
 
 def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
-    """The tasks of the array, one a share.
+    """The tasks of the array, one a share."""
+    from ttabench.sweep.worker import take_all
 
-    Raises:
-        UserError: there is no such cluster, or it refuses the array.
-    """
     options = dict(resources.options)
     cluster = options.pop("cluster", "slurm")
     try:
@@ -85,19 +80,10 @@ def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[An
             slurm_array_parallelism=len(shares), **{name: value for name, value in numbers.items() if value},
             **{f"slurm_{name}": value for name, value in options.items()},
         )  # fmt: skip
-        return list(executor.map_array(_take, shares, [resources.threads] * len(shares)))
+        return list(executor.map_array(take_all, shares, [resources.threads] * len(shares)))
     except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
         fault = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
         raise UserError(fault, "Mend --engine-set, or try --cluster local.") from None
-
-
-def _take(jobs: Sequence[Job], threads: int | None) -> list[Report]:
-    """Make runs in a task of the array."""
-    from ttabench.sweep import worker
-
-    use_threads(threads)
-    models = worker.Models()
-    return [worker.take(job, models) for job in jobs]
 
 
 def _results(task: Any, share: Sequence[Job]) -> list[Report]:

@@ -1,11 +1,4 @@
-"""What can be said of a run in a suite: the options of `ttabench eval`, each once.
-
-    OPTIONS["limit"]                 Option(name="limit", field="limit", kind=int)
-    requested({"method": "mac", "set": {"hierarchy": 16}, "task": "streamingqa"})       a RunRequest
-
-They follow from the fields of `RunRequest`: one that is new there can be said in suites, on the command line of
-`ttabench sweep` and in the JSON schema without a word here.
-"""
+"""What can be said of a run in a suite: the options of `ttabench eval`, each once."""
 
 from __future__ import annotations
 

@@ -1,23 +1,19 @@
-"""Every cell of a suite resolved before anything runs: a fault is told with its line, what is one run stands once.
-
-    planned(cells(read), read)      [Run(id="3f0c2a9b71de", label="mac on streamingqa, seed 0", ...), ...]
-
-Runs of one base model stand together, so that a process loads it once.
-"""
+"""Every cell of a suite resolved before anything runs: a fault is told with its line, what is one run stands once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttabench.core.errors import UserError
-from ttabench.report.labels import STATES
+from ttabench.report.blocks import STATES
 from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import Cell
+from ttabench.sweep.takers import BUDGETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +28,13 @@ class Run:
     method: str
     """With what was said of it alone."""
     task: str
+    model: str = ""
+    """Name of the base model, where those of the sweep differ."""
 
     @property
     def label(self) -> str:
         """The run in words, without a comma."""
-        return f"{self.method} on {self.task} seed {self.seed}"
+        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
 
 
 def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
@@ -56,6 +54,8 @@ def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
     runs: dict[str, Run] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])
+    if len({run.request.base_name for run in runs.values()}) > 1:
+        runs = {run.id: replace(run, model=run.request.base_name) for run in runs.values()}
     order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
     return sorted(runs.values(), key=lambda run: order[run.base])
 
@@ -71,13 +71,14 @@ def share(runs: Sequence[Run], part: str) -> list[Run]:
 def _run(cell: Cell, plan: Plan) -> Run:
     request, config = cell.request, plan.config
     more = [f"checkpoint={request.checkpoint}"] if request.checkpoint else []
+    budget = [f"{name}={value}" for name in BUDGETS if (value := getattr(request, name)) is not None]
     more += [f"preset={request.preset}"] if request.preset else []
     return Run(
         id=config.identity(),
         request=request,
         seed=cell.seed,
         base=repr(base_of(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
+        method=" ".join([config.method, *budget, *request.settings, *more]) + STATES[config.state_of],
         task=" ".join([config.task, *_options(request.task_options)]),
     )
 

@@ -1,25 +1,18 @@
-"""What a suite may say, as models of pydantic: they check it, and its JSON schema follows from them.
-
-    methods: [none, icl, {method: mac, set: {hierarchy: [0, 16]}}]
-    tasks: [{task: streamingqa, task_set: {documents: 64}}]
-    seeds: [0, 1, 2]
-    exclude: [{method: icl, seed: 2}]
-
-Every option may have a list in place of a value: a run each. What entries may say are the `OPTIONS` of a run.
-"""
+"""What a suite may say, as models of pydantic: they check it, and its JSON schema follows from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.readers.faults import brief
+from ttabench.readers.cards import STRICT
+from ttabench.readers.faults import UNKNOWN, brief, fields_at
 from ttabench.sweep.file import KIND, Place, Read
 from ttabench.sweep.options import ASSIGNED, AXES, OPTIONS
 
@@ -28,7 +21,7 @@ UNION = ("int", "str", "bool", "float")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = STRICT
 
 
 class _Named(_Part):
@@ -122,9 +115,7 @@ def _objects(value: Json) -> Iterator[dict[str, Json]]:
 def _fault(error: ValidationError, read: Read) -> UserError:
     """The first fault; before all others a key that there is not, for it may be why something else is missing."""
     faults = error.errors()
-    fault = next(
-        (validation_fault for validation_fault in faults if validation_fault["type"] == "extra_forbidden"), faults[0]
-    )
+    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
     place = _place(fault["loc"], read.data)
     alike = [validation_fault for validation_fault in faults if _place(validation_fault["loc"], read.data) == place]
     fault = next(
@@ -132,8 +123,8 @@ def _fault(error: ValidationError, read: Read) -> UserError:
     )  # of its type, but no good
     where = f"{read.where(place)}: " if read.where(place) else ""
     name = str(place[-1]) if place else "top level"
-    if fault["type"] == "extra_forbidden":
-        unknown = UnknownName("key", name, _known(place))
+    if fault["type"] == UNKNOWN:
+        unknown = UnknownName("key", name, fields_at(Suite, place[:-1]))
         return UserError(where + unknown.what, unknown.hint)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "missing":
@@ -151,9 +142,3 @@ def _place(loc: tuple[int | str, ...], data: Json) -> Place:
             data = inside[part]
             place.append(part)
     return tuple(place)
-
-
-def _known(place: Place) -> list[str]:
-    """The keys that may stand beside this one."""
-    models = {"methods": Method, "tasks": Task, "models": Model, "include": Some, "exclude": Some}
-    return list((models[str(place[0])] if len(place) > 1 else Suite).model_fields)

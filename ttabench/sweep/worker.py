@@ -1,20 +1,10 @@
-"""Where runs are made: a process that imports torch and loads a base model once, and takes one run after another.
-
-    {"id": "3f0c2a9b71de", "request": {...}, ...}      ->  {"id": "3f0c2a9b71de", "state": "new", "seconds": 1.4, ...}
-
-Jobs come as lines of JSON on standard input, reports go to standard output; what libraries print goes to standard
-error. The process ends when its input does. Other engines call `take`.
-"""
+"""Where runs are made: a process that loads a base model once, and takes one run after another, for any engine."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from ttabench.core import memory
@@ -25,7 +15,7 @@ from ttabench.core.progress import no_tick
 from ttabench.run.base_model import ModelCache
 from ttabench.run.evaluation import Watching, execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.engines import Job, Report
+from ttabench.sweep.engines import Job, Report, State
 
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
@@ -47,7 +37,11 @@ class Models:
         return self._cache
 
 
-def take(job: Job, models: Models, tell: Callable[[Report], None] | None = None) -> Report:
+MODELS = Models()
+"""Of this process."""
+
+
+def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | None = None) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report.
 
     Args:
@@ -63,10 +57,10 @@ def take(job: Job, models: Models, tell: Callable[[Report], None] | None = None)
             last = time.monotonic()
             tell(Report(id=job.id, state="running", done=(what, done, total)))
 
-    def report(state: str, reason: str = "") -> Report:
+    def report(state: State, reason: str = "") -> Report:
         short = " ".join(reason.split())
         short = short if len(short) <= LONGEST else f"{short[: LONGEST // 2]} ... {short[-LONGEST // 2 :]}"
-        return Report(id=job.id, state=state, reason=short, seconds=time.monotonic() - began)  # type: ignore[arg-type]
+        return Report(id=job.id, state=state, reason=short, seconds=time.monotonic() - began)
 
     try:
         os.chdir(job.folder)
@@ -86,17 +80,14 @@ def take(job: Job, models: Models, tell: Callable[[Report], None] | None = None)
     return report(outcome.how)
 
 
-def main() -> None:
-    """Take the jobs on standard input; the first line says how many threads they have."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the command, which ends this process
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as lines:
-        os.dup2(2, 1)
+def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> None:
+    """Make a run with so many threads in a process of this machine, see `core.child`."""
+    job, threads = request
+    use_threads(threads)
+    tell(take(job, tell=tell))
 
-        def tell(report: Report) -> None:
-            lines.write(json.dumps(asdict(report)) + "\n")
-            lines.flush()
 
-        use_threads(json.loads(sys.stdin.readline())["threads"])
-        models = Models()
-        for line in sys.stdin:
-            tell(take(Job.from_json(json.loads(line)), models, tell))
+def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
+    """Make runs in a process of a cluster."""
+    use_threads(threads)
+    return [take(job) for job in jobs]

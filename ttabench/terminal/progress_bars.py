@@ -15,15 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console, OverflowMethod
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -37,9 +29,7 @@ EVERY = 30.0
 def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
     """How far each thing counted is, at what rate and how long it still takes; silent when off.
 
-    Args:
-        enabled: whether anything is shown.
-        even: whether the things counted take about the same time each; if not, no rate and no time left are shown.
+    Where things are not `even`, for they do not take about the same time each, no rate and no time left are shown.
     """
     if not enabled:
         yield no_tick
@@ -60,12 +50,7 @@ def counted(what: str) -> str:
 
 
 class Lines:
-    """A plain line every `EVERY` seconds.
-
-    Args:
-        clock: in seconds.
-        even: see `progress`.
-    """
+    """A plain line every `EVERY` seconds; `even`: see `progress`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, even: bool = True) -> None:
         self._clock, self._last, self._even = clock, clock(), even
@@ -106,12 +91,7 @@ def _whole(overflow: OverflowMethod = "fold") -> Column:
 
 
 class Bars:
-    """A bar for each thing counted; they are shown from the first tick on.
-
-    Args:
-        clock: in seconds, for rates.
-        even: see `progress`.
-    """
+    """A bar for each thing counted; they are shown from the first tick on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, even: bool = True) -> None:
         self._clock, self._even = clock, even

@@ -21,31 +21,28 @@ class Bold(str):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table to be shown in any format.
-
-    Attributes:
-        columns: heading of each column; those that begin with "#" hold numbers and are aligned right.
-        rows: cells for people.
-        data: the same rows as exact values with their own keys, for CSV and JSON.
-        names: headings of columns whose cells stay on one line, as those of numbers do; all others wrap between words.
-        spare: headings of columns that a narrow screen leaves out, the first one first.
-        fold: on a screen, what several rows have alike stands in the title instead of a column.
-        prose: on a screen, rows stand below each other as blocks, whatever its width.
-        narrower: a table that says less, for a screen on which this one would not be a table.
-        glossary: what headings mean; stands once below all tables that are shown together, where the column is.
-    """
+    """A table to be shown in any format."""
 
     title: str
     columns: tuple[str, ...]
+    """Headings; those that begin with "#" hold numbers and are aligned right."""
     rows: tuple[tuple[str, ...], ...]
+    """Cells for people."""
     data: tuple[Mapping[str, Cell], ...] = ()
+    """The same rows as exact values with their own keys, for CSV and JSON."""
     caption: str = ""
     names: tuple[str, ...] = ()
+    """Columns whose cells stay on one line, as those of numbers do; all others wrap between words."""
     spare: tuple[str, ...] = ()
+    """Columns that a narrow screen leaves out, the first one first."""
     fold: bool = False
+    """On a screen, what several rows have alike stands in the title instead of a column."""
     prose: bool = False
+    """On a screen, rows stand below each other as blocks, whatever its width."""
     narrower: Table | None = None
+    """A table that says less, for a screen on which this one would not be a table."""
     glossary: Mapping[str, str] = field(default_factory=dict)
+    """What headings mean; stands once below all tables that are shown together, where the column is."""
 
     def whole(self, column: str) -> bool:
         """Whether the cells of a column stay on one line."""
@@ -53,12 +50,9 @@ class Table:
 
     def without(self, column: str) -> Table:
         """The same table without one column."""
-        place = self.columns.index(column)
-
-        def less(cells: tuple[str, ...]) -> tuple[str, ...]:
-            return cells[:place] + cells[place + 1 :]
-
-        return replace(self, columns=less(self.columns), rows=tuple(map(less, self.rows)))
+        at = self.columns.index(column)
+        columns, *rows = (cells[:at] + cells[at + 1 :] for cells in (self.columns, *self.rows))
+        return replace(self, columns=columns, rows=tuple(rows))
 
     def folded(self) -> Table:
         """The same table with what all of several rows have alike in its title; one column stays at least."""

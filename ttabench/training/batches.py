@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from ttabench.core.types import Json
@@ -44,18 +45,34 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
 
 
 def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
-    """The episodes of each step: tasks take turns, and each goes through the documents of the recipe on its own."""
-    from ttabench.training.config import in_turn, lessons
-
+    """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
+    its own; ends where the task whose turn it is has no more."""
     steps = -(-recipe.steps // len(plans))
-    tasks = [
-        lessons(
-            [
-                (plan.task.training(seed + 1_000_003 * lesson, count, recipe.questions, base),
-                 recipe.episodes(count) * accumulate)
-                for lesson, count in enumerate(recipe.documents)
-            ], steps, recipe.rounds,
-        )
-        for plan in plans
-    ]  # fmt: skip
-    return in_turn(tasks)
+    tasks = []
+    for plan in plans:
+        streams = [
+            (plan.task.training(seed + 1_000_003 * lesson, count, recipe.questions, base),
+             recipe.episodes(count) * accumulate)
+            for lesson, count in enumerate(recipe.documents)
+        ]  # fmt: skip
+        tasks.append(lessons(streams, steps, recipe.rounds))
+    for task in cycle(tasks):
+        batch = next(task, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
+
+    Args:
+        streams: for each lesson its episodes, and how many of them a step takes.
+        steps: of the whole training.
+        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
+            too few for so many, every step is the next lesson.
+    """
+    turns = len(streams) * rounds
+    for step in range(steps):
+        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
+        yield list(islice(stream, count))

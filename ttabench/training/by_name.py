@@ -1,9 +1,4 @@
-"""A training by names: `ttabench.train("lora", "superglue", out="mine")`, for a few lines of Python.
-
-record = train("lora", "superglue", out="mine", steps=20)
-record.losses[-1], record.seconds
-session = ttabench.Session("nano", "lora", checkpoint="mine", task="superglue")
-"""
+"""A training by names: `ttabench.train("lora", "superglue", out="mine")`, for a few lines of Python."""
 
 from __future__ import annotations
 

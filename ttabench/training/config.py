@@ -1,20 +1,17 @@
-"""How a method is trained and on what batches, and the record of what happened so far."""
+"""How a method is trained, and the record of what happened so far."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
-from ttabench.core.checked_file import read_text
-from ttabench.core.files import add, write_atomically
 from ttabench.core.types import Episode, Json
-from ttabench.methods import checkpoints
-from ttabench.training import training_state
+
+NEWER = ("model", "begins")
+"""What a training says of its data that earlier versions did not say; they are taken at their word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +49,18 @@ class TrainConfig:
     """Source of the batches, for the record of the checkpoint."""
     stands_on: Mapping[str, Json] = field(default_factory=dict)
     """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
-    dtype: checkpoints.Stored = "float32"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Number format of the parameters in the checkpoint; saves to go on from are float32."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if min(self.accumulate, self.validate_every + 1, self.save_every + 1) < 1:
-            raise ValueError("accumulate must be at least 1, validate_every and save_every at least 0")
+        least = {"steps": 1, "accumulate": 1, "validate_every": 0, "save_every": 0, "warmup": 0, "decay": 0}
+        for name, value in least.items():
+            if not value <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
         if not (0 < self.lr < math.inf and self.clip > 0):
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
-        if not 0 <= self.decay < math.inf:
-            raise ValueError(f"decay must be at least 0, got {self.decay}")
         if self.resume and self.out is None:
             raise ValueError("resume needs out")
 
@@ -103,6 +98,12 @@ class TrainRecord:
         self.asks += sum(len(episode.asks()) for episode in batch)
         self.losses.append(loss)
 
+    def unvalidated(self, config: TrainConfig) -> bool:
+        """Whether the last step is one after which is validated, and that is not done: an interrupt came."""
+        if not (config.validate_every and self.steps) or any(line["step"] == self.steps for line in self.validation):
+            return False
+        return self.steps == config.steps or self.steps % config.validate_every == 0
+
     def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
         """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
         width = max(1, math.ceil(len(self.losses) / points))
@@ -120,68 +121,3 @@ def rate(config: TrainConfig, step: int) -> float:
         return config.lr
     done = (step - config.warmup) / max(1, config.steps - config.warmup)
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
-
-
-def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
-    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
-
-    Args:
-        streams: for each lesson its episodes, and how many of them a step takes.
-        steps: of the whole training.
-        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
-            too few for so many, every step is the next lesson.
-    """
-    turns = len(streams) * rounds
-    for step in range(steps):
-        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
-        yield list(islice(stream, count))
-
-
-def in_turn(tasks: Sequence[Iterator[list[Episode]]]) -> Iterator[list[Episode]]:
-    """The batches of several tasks, a step each; ends where the task whose turn it is has no more."""
-    for turn in cycle(tasks):
-        batch = next(turn, None)
-        if batch is None:
-            return
-        yield batch
-
-
-class Curve:
-    """`curve.jsonl`: what every step and every validation gave.
-
-    Args:
-        out: the checkpoint's folder; None keeps no curve.
-        step: lines of later steps are dropped, as is a line that was cut off; 0 begins anew.
-    """
-
-    def __init__(self, out: Path | None, step: int) -> None:
-        self.path = None if out is None else out / training_state.CURVE
-        if self.path is None:
-            return
-        try:
-            kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
-        except (OSError, ValueError) as error:
-            raise training_state.unwritable(self.path.parent, error) from None
-        write_atomically(self.path, "".join(kept))
-
-    def _lines(self) -> list[str]:
-        assert self.path is not None
-        return read_text(self.path).splitlines(keepends=True) if self.path.exists() else []
-
-    def add(self, step: int, line: Mapping[str, Json]) -> None:
-        """One more line."""
-        if self.path is None:
-            return
-        try:
-            add(self.path, json.dumps({"step": step, **line}) + "\n")
-        except OSError as error:
-            raise training_state.unsaved(self.path.parent, step, error) from None
-
-
-def _step_of(line: str) -> int | None:
-    """The step of a line of the curve; None where it was cut off."""
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return step if isinstance(step, int) and line.endswith("\n") else None

@@ -1,14 +1,4 @@
-"""One training loop for every method: episodes in, checkpoints and a loss curve out.
-
-    mac = Mac(lm, Mac.presets["nano"])
-    batches = lessons([(task.training(seed=0, documents=16), 2)], steps=2000)
-    record = train(mac, batches, TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
-
-Adam (AdamW where weights decay), gradients clipped by norm (the recipe of arXiv 2403.04317); a cosine and Muon are
-options.
-Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws its randomness
-from its own seed, the stream of episodes is advanced to where it stood, and what a method carries is saved as well.
-"""
+"""One training loop for every method: episodes in, checkpoints and a loss curve out."""
 
 from __future__ import annotations
 
@@ -30,8 +20,9 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
-from ttabench.training import checkpointing, training_state
-from ttabench.training.config import Curve, TrainConfig, TrainRecord, lessons, rate
+from ttabench.training import training_state
+from ttabench.training.batches import lessons
+from ttabench.training.config import TrainConfig, TrainRecord, rate
 from ttabench.training.muon import Muon
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
@@ -67,18 +58,16 @@ def train(
     """
     if not isinstance(method, Trainable):
         raise _untrainable(method.name)
-    if (record := checkpointing.finished(method, config)) is not None:
+    record = training_state.finished(method, config)
+    if record is not None and not (validation and record.unvalidated(config)):
         return record
-    size = sum(parameter.numel() for parameter in _parameters(method))
-    with training_state.locked(config.out, 4 * ROOM * size) if config.out else nullcontext():
+    room = 4 * ROOM * sum(parameter.numel() for parameter in _parameters(method))
+    with training_state.locked(config.out, room) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
 
 
 class _Training:
-    """A training under way: the method, its optimiser, and what happened so far.
-
-    `whole` is false while an update is made; what was carried, parameters and record do not fit together then.
-    """
+    """A training under way: the method, its optimiser, and what happened so far."""
 
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
@@ -86,19 +75,17 @@ class _Training:
         self.record, self.whole = TrainRecord(), True
         if config.out is not None:
             self._begin(config.out)
-        self.curve = Curve(config.out, self.record.steps)
+        self.curve = training_state.Curve(config, self.record)
 
     def _begin(self, out: Path) -> None:
         if not self.config.resume:
-            training_state.refuse_in_the_way(out, range(1, self.config.steps + 1))
             training_state.discard(out)
             return
         training_state.check(out, resume=True)
-        if (record := checkpointing.taken_up(out, self.method, self.config, self.optimiser)) is not None:
+        if (record := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
             self.record = record
-            training_state.refuse_in_the_way(out, range(record.steps + 1, self.config.steps + 1))
             training_state.tidy(out)
-            checkpointing.publish(out, self.method, record, self.config)
+            training_state.publish(out, self.method, record, self.config)
 
     def run(
         self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Sequence[Episode]
@@ -111,13 +98,16 @@ class _Training:
             method.prepare_training(first)
             stream = chain([first], stream)
         try:
+            if validation and record.unvalidated(config):
+                self._validate(validation)
+                self._save()
             while record.steps < config.steps:
                 parts = self._step(stream)
                 self.curve.add(record.steps, parts)
                 if on_step is not None:
                     on_step(record.steps, parts)
                 last = record.steps == config.steps
-                if validation and config.validate_every and (last or record.steps % config.validate_every == 0):
+                if validation and record.unvalidated(config):
                     self._validate(validation)
                 if last or (config.save_every and record.steps % config.save_every == 0):
                     self._save()
@@ -172,7 +162,7 @@ class _Training:
 
     def _save(self) -> None:
         if self.config.out is not None:
-            checkpointing.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
+            training_state.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
 
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:

@@ -4,10 +4,8 @@
     U ~ orthogonal factor of b M + (1 - b) G                 five Newton-Schulz steps: singular values near 1
     W <- W - lr 0.2 sqrt(max(rows, columns)) U               about as large as an update of Adam: one rate serves both
 
-Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the factor: Liu et al., arXiv
-2502.16982. `torch.optim.Muon` takes no stacked matrices and computes in bfloat16, which is slow on a CPU.
-
-Shape letters: S matrices of one shape · M rows · N columns.
+Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. `torch.optim.Muon` takes no stacked matrices and computes
+in bfloat16. Shape letters: S matrices of one shape · M rows · N columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """A training by its recipe: stages one after the other, each with a checkpoint that the next one begins from.
 
-    plan = plan_training(request, {"steps": 500}, TrainOptions(), Path("mine"))     all is checked, nothing loaded
-    record = plan.run()
-
 A recipe may ask for an earlier stage: another method, on whose checkpoint the base then stands (a LoRA), or the method
 itself with other settings, whose parameters are trained on. Its checkpoint lies in the folder `first` of the later one.
 """
@@ -12,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, hashed, text_of
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.typed import as_typed, assignments, whole_numbers
-from ttabench.methods.checkpoint_header import HEADER, Header, header, is_peft
+from ttabench.methods.checkpoint_header import HEADER, header, is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
@@ -32,12 +29,12 @@ from ttabench.run.prompting import trained_with
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 from ttabench.training import batches as training_batches
+from ttabench.training.config import NEWER, TrainConfig, TrainRecord
 from ttabench.training.options import TrainOptions
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
     from ttabench.lm.model import LM
-    from ttabench.training.config import TrainConfig, TrainRecord
 
 FIRST = "first"
 """Folder of the stage before, in that of the one that stands on it."""
@@ -50,10 +47,6 @@ READ = ("card", "reader", "method", "model")
 """Of the digests of what a run reads, those that a training must have in common with one that goes on."""
 VALIDATION_EPISODES = 4
 """Episodes of a validation: a book each, or a few documents with their queries."""
-
-
-def _silent() -> AbstractContextManager[Tick]:
-    return nullcontext(no_tick)
 
 
 Progress: TypeAlias = Callable[[], AbstractContextManager[Tick]]
@@ -95,10 +88,10 @@ class TrainPlan:
     options: TrainOptions
     recipe_steps: int
     """Steps of the recipe where nobody says otherwise."""
-    notify: Callable[[str], None] = field(default_factory=lambda: no_word)
+    notify: Callable[[str], None] = no_word
     """Told in one line what else is worth knowing."""
 
-    def run(self, progress: Progress = _silent) -> TrainRecord:
+    def run(self, progress: Progress = lambda: nullcontext(no_tick)) -> TrainRecord:
         """Train all stages whose checkpoints are not there yet; returns the record of the last.
 
         Raises:
@@ -108,16 +101,22 @@ class TrainPlan:
         before: Stage | None = None
         for number, stage in enumerate(self.earlier, 1):
             before = stage.behind(before)
-            self._train_earlier(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
+            if not self._is_done(before):
+                self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
         return self._train(self.last.behind(before), "trained", progress)
 
-    def _train_earlier(self, stage: Stage, words: str, progress: Progress) -> None:
-        """An earlier stage, unless its checkpoint is there already."""
+    def _is_done(self, stage: Stage) -> bool:
+        """Whether the checkpoint of a stage is what its training ends with."""
+        if not (self.options.resume and (stage.out / HEADER).exists()):
+            return False
         plan = make_plan(stage.request, self.options.seed)
-        config = _config(stage, self.options, plan)
-        if self.options.resume and (stage.out / HEADER).exists() and _is_done(header(stage.out), plan, config):
-            return
-        self._train(stage, words, progress)
+        stored, config = header(stage.out), _config(stage, self.options, plan)
+        recorded, data = stored.training.get("config", {}), json.loads(json.dumps(config.data))
+        newer = {key: data[key] for key in NEWER if key in data}
+        recorded = {**recorded, "data": {**newer, **recorded.get("data", {})}}
+        wanted = {**config.recipe(), "data": data}
+        same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
+        return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
 
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
@@ -148,10 +147,7 @@ class TrainPlan:
             return train_method(method, batches, config, on_step, validation)
 
     def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
-        """The episodes of a validation: `VALIDATION_EPISODES` of the first kind, of the task's validation split.
-
-        None where the task or its source has no such split, or it is what is trained on.
-        """
+        """The episodes of a validation: `VALIDATION_EPISODES` of the first kind, of the task's validation split."""
         from ttabench.readers import load
 
         task, split = plan.task, "validation"
@@ -218,17 +214,6 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
     return [*_stages(before, first.recipe, out / FIRST), own]
 
 
-def _is_done(stored: Header, plan: Plan, config: TrainConfig) -> bool:
-    """Whether a checkpoint is what this training ends with."""
-    from ttabench.training.training_state import NEWER
-
-    recorded, data = stored.training.get("config", {}), json.loads(json.dumps(config.data))
-    recorded = {**recorded, "data": {**{key: data[key] for key in NEWER if key in data}, **recorded.get("data", {})}}
-    wanted = {**config.recipe(), "data": data}
-    same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
-    return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
-
-
 def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
     """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a list as typed).
 
@@ -253,13 +238,7 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
 
 
 def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
-    """How the loop trains, with what its checkpoint tells of the data.
-
-    Raises:
-        UserError: a number that no training can have, an unknown number format.
-    """
-    from ttabench.training.config import TrainConfig
-
+    """How the loop trains, with what its checkpoint tells of the data."""
     if options.stored not in FORMATS:
         raise UnknownName("number format", options.stored, list(FORMATS))
     of_recipe = asdict(replace(stage.recipe, first=None))

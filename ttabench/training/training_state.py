@@ -6,9 +6,8 @@
                                                record and configuration; every file says the step
 
 A save is written under another name and renamed when it is whole; older ones go afterwards. What `--checkpoint` reads
-is written after that, and again when the training goes on, so a kill in between leaves nothing wrong for long. A list
-says that these names are ours (`core/owned`): what else has one of them is never replaced, and what else lies in the
-folders stays.
+is written after that, and again when the training goes on. A list says that these names are ours (`core/owned`): what
+else has one of them is never replaced, and what else lies in the folders stays.
 """
 
 from __future__ import annotations
@@ -19,19 +18,27 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ttabench.core import files, locks
-from ttabench.core.checked_file import json_of
+from ttabench.core.checked_file import object_of, read_text, reading
 from ttabench.core.errors import UserError
 from ttabench.core.owned import LIST_FILE, claim, refuse_foreign
 from ttabench.core.types import Json
-from ttabench.lm.loading import safetensors_io as files_of_tensors
+from ttabench.lm.loading import safetensors_io
+from ttabench.lm.loading.finite import first_not_finite
+from ttabench.methods import checkpoints
 from ttabench.methods.checkpoint_header import HEADER, header
 from ttabench.methods.checkpoints import WEIGHTS
+from ttabench.methods.trainable import Trainable
+from ttabench.records.folder import typed
+from ttabench.training.config import NEWER, TrainConfig, TrainRecord
+from ttabench.training.muon import matrices
 
 SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
@@ -40,8 +47,9 @@ NAMES = (HEADER, WEIGHTS, CURVE, SAVES)
 STEP = re.compile(r"step-\d{8,}")
 """Folder of a save."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
-NEWER = ("model", "begins")
-"""What a training says of its data that earlier versions did not say; their saves are taken at their word."""
+ANEW = "Start anew with --force."
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+"""Of Adam, for every parameter; of Muon, for its matrices, the first."""
 
 
 def check(out: Path, *, resume: bool) -> None:
@@ -54,13 +62,15 @@ def check(out: Path, *, resume: bool) -> None:
     if (out / "state.json").exists():
         raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
     refuse_foreign(out, NAMES, "train", _known(out))
-    if resume and (out / HEADER).exists() and not saved(out):
-        raise UserError(f"{out} holds a checkpoint without a save to go on from.", "Start anew with --force.")
+    there = resume and (out / HEADER).exists()
+    if there and not saved(out):
+        raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
     try:
         files.probe(out)
     except OSError as error:
-        if not (resume and (out / HEADER).exists()):
-            raise unwritable(out, error) from None
+        if not there:
+            fault = f"Checkpoint folder {out} cannot be written: {error.strerror or error}."
+            raise UserError(fault, "Choose another --out.") from None
 
 
 def _known(out: Path) -> tuple[str, ...]:
@@ -74,14 +84,10 @@ def _known(out: Path) -> tuple[str, ...]:
 
 @contextmanager
 def locked(out: Path, room: int) -> Iterator[None]:
-    """Hold the folder of a checkpoint while training writes there.
-
-    Args:
-        out: made if it does not exist.
-        room: bytes that saves will take.
+    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist.
 
     Raises:
-        UserError: the folder cannot be written, the disk is too full, or another process trains into it.
+        UserError: the folder cannot be written, has less than `room` bytes, or another process trains into it.
     """
 
     def busy() -> None:
@@ -97,94 +103,221 @@ def locked(out: Path, room: int) -> Iterator[None]:
         yield
 
 
-def unwritable(out: Path, error: Exception) -> UserError:
-    """The user error for a checkpoint folder in which nothing can be written."""
-    return UserError(f"Checkpoint folder {out} cannot be written: {reason(error)}.", "Choose another --out.")
-
-
-def reason(error: Exception) -> str:
-    """The fault, in the system's words."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Json]) -> None:
-    """Store one save and drop those before it.
-
-    Args:
-        out: the checkpoint's folder.
-        step: optimiser steps done.
-        tensors: parameters, moments and whatever is carried.
-        state: the rest, JSON values.
+def keep(
+    out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig
+) -> None:
+    """Store what goes on from here, if that is wanted, then the checkpoint.
 
     Raises:
         UserError: the disk is full or cannot be written; the save before this one stays.
     """
+    if config.save_every:
+        tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
+        for index, moments in optimiser.state_dict()["state"].items():
+            tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
+        tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
+        state = {"record": asdict(record), "belongs": _belongs(method, config), "step": record.steps}
+        _write(out, record.steps, tensors, json.dumps(state))
+    publish(out, method, record, config)
+
+
+def _write(out: Path, step: int, tensors: Mapping[str, Tensor], state: str) -> None:
     folder = out / SAVES / _name(step)
-    if folder in saved(out):
-        return  # a training has one state after a step
     try:
+        if folder in saved(out):  # a training has one state after a step; a validation may have been added to it
+            files.write_atomically(folder / STATE, state)
+            return
         _remove(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing_folder(folder) as scratch:
-            files_of_tensors.write(scratch / TENSORS, tensors, {"step": str(step)})
-            files.write_atomically(scratch / STATE, json.dumps({**state, "step": step}))
+            safetensors_io.write(scratch / TENSORS, tensors, {"step": str(step)})
+            files.write_atomically(scratch / STATE, state)
         tidy(out)
     except (OSError, UserError) as error:
-        raise unsaved(out, step, error) from None
+        raise _unsaved(out, step, error) from None
 
 
-def finished(out: Path) -> int | None:
-    """The step of a save whose checkpoint is there, too; None where a kill came between them, or there is none."""
-    try:
-        step = header(out).step
-    except UserError:
+def publish(out: Path, method: Trainable[Any], record: TrainRecord, config: TrainConfig) -> None:
+    """Store the checkpoint that `--checkpoint` reads."""
+    summary, step = record.summary(config), record.steps
+    checkpoints.save(method, out, summary, config.dtype, step=step, stands_on=config.stands_on)
+
+
+def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
+    """The record of this training where it is done, the method then as it ended; nothing is written.
+
+    Raises:
+        UserError: the folder holds another training, or a damaged one; its weights are stored in another number format.
+    """
+    out = config.out
+    if out is None or not config.resume or not _published(out, config.steps):
         return None
-    same = step is not None and (out / WEIGHTS).exists() and [path.name for path in saved(out)] == [_name(step)]
-    return step if same else None
+    record = taken_up(out, method, config)
+    stored = header(out).training.get("config", {}).get("dtype", config.dtype)
+    if stored != config.dtype:
+        fault = f"The training in {out} is finished, and its weights are stored as {stored}, not {config.dtype}."
+        raise UserError(fault, AGAIN)
+    method.modules().eval()
+    return record
 
 
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
+def _published(out: Path, step: int) -> bool:
+    """Whether the newest save is of this step, and its checkpoint is there, too: a kill may come between them."""
+    try:
+        same = header(out).step == step
+    except UserError:
+        return False
+    return same and (out / WEIGHTS).exists() and [path.name for path in saved(out)] == [_name(step)]
 
 
-def unsaved(out: Path, step: int, error: Exception) -> UserError:
-    """The user error for what could not be written in the middle of a training."""
-    hint = "Make room; the same command goes on from the last save."
-    return UserError(f"Step {step} could not be saved in {out}: {reason(error)}.", hint)
+def taken_up(
+    out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None = None
+) -> TrainRecord | None:
+    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given.
 
-
-def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest save, on the CPU; None where there is none."""
-    folders = saved(out)
-    if not folders:
+    Raises:
+        UserError: it is damaged, or of another training.
+    """
+    if not (folders := saved(out)):
         return None
     folder = folders[-1]
-    try:
-        state = json_of(folder / STATE)
-        tensors, metadata = files_of_tensors.read(folder / TENSORS)
-        steps = {str(state["step"]), metadata.get("step"), str(int(folder.name[5:]))}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"The training state in {folder} is damaged: {error}.", "Start anew with --force.") from None
-    if len(steps) > 1:
-        raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")
-    return tensors, state
+    with reading(folder, ANEW, most=None):
+        state = object_of(folder / STATE, ANEW)
+        tensors, metadata = safetensors_io.read(folder / TENSORS, hint=ANEW)
+        if len({str(state["step"]), metadata.get("step"), str(int(folder.name[5:]))}) > 1:
+            raise ValueError("its files are of different steps")
+    with reading(out / SAVES, ANEW, most=None):
+        _refuse_others(out, state["belongs"], _belongs(method, config))
+        record = typed(TrainRecord, state["record"])
+        if not record.steps == len(record.losses) == state["step"]:
+            raise ValueError("its record is of other steps")
+        _fill(method, config, optimiser, tensors)
+    return record
 
 
-def damaged(out: Path, error: Exception) -> UserError:
-    """The user error for a save that cannot be gone on from."""
-    named = isinstance(error, KeyError | TypeError | AttributeError)
-    fault = " ".join((f"{type(error).__name__}: {error}" if named else str(error)).split())[:200]
-    return UserError(f"The training state in {out / SAVES} is damaged ({fault}).", "Start anew with --force.")
+def _fill(
+    method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None, tensors: Mapping[str, Tensor]
+) -> None:
+    parameters = dict(method.modules().named_parameters())
+    groups = _grouped(tensors, parameters, _moments(method, config))
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(groups["parameter"][name])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in groups["moment"].items():
+        index, _, kind = name.partition(".")
+        moments.setdefault(int(index), {})[kind] = tensor
+    if optimiser is not None:
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    method.load_training_state(groups["carried"])
 
 
-def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Whether a stored training is the one that is wanted."""
+def _moments(method: Trainable[Any], config: TrainConfig) -> dict[str, Tensor]:
+    """The tensors that an optimiser keeps of every parameter, by its place and its own name; values mean nothing."""
+    turned = {id(matrix) for matrix in matrices(method.modules())} if config.optimizer == "muon" else set()
+    return {
+        f"{index}.{name}": torch.zeros(()) if name == "step" else parameter
+        for index, parameter in enumerate(method.modules().parameters())
+        for name in (MOMENTS[:1] if id(parameter) in turned else MOMENTS)
+    }
+
+
+def _grouped(
+    tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a save, by what they are ("parameter", "moment", "carried") and their own names."""
+    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        groups[kind][rest] = tensor
+    moved = {name.partition(".")[0] for name in groups["moment"]}  # what no loss depends on has no moments
+    wanted = {name: tensor for name, tensor in moments.items() if name.partition(".")[0] in moved}
+    unfit = safetensors_io.unfit
+    fault = unfit(groups["parameter"], parameters) or unfit(groups["moment"], wanted)
+    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
+        fault = f"{broken} holds values that are not finite"
+    if fault is not None:
+        raise ValueError(fault)
+    return groups
+
+
+def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
+    """The values that a resumed training must share with the saved one, as JSON gives them back."""
+    own = {
+        "method": {"method": method.name},
+        "settings": asdict(method.settings),
+        "recipe": config.recipe(),
+        "data": dict(config.data),
+        "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
+    }
+    same: dict[str, dict[str, Json]] = json.loads(json.dumps(own))
+    return same
+
+
+def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for group, values in wanted.items():
         before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
                 fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
                 raise UserError(fault, AGAIN)
+
+
+class Curve:
+    """`curve.jsonl`: what every step and every validation gave.
+
+    Args:
+        config: of the training; without `out` no curve is kept.
+        record: what happened so far; other lines are dropped, as is one that was cut off.
+    """
+
+    def __init__(self, config: TrainConfig, record: TrainRecord) -> None:
+        self.path = None if config.out is None else config.out / CURVE
+        if self.path is None:
+            return
+        lines = read_text(self.path).splitlines(keepends=True) if self.path.exists() else []
+        again = record.steps if record.unvalidated(config) else None
+        kept = [
+            line for line in lines
+            if (step := _step_of(line)) and step <= record.steps and not (step == again and '"validation"' in line)
+        ]  # fmt: skip
+        files.write_atomically(self.path, "".join(kept))
+
+    def add(self, step: int, line: Mapping[str, Json]) -> None:
+        """One more line."""
+        if self.path is None:
+            return
+        try:
+            files.add(self.path, json.dumps({"step": step, **line}) + "\n")
+        except OSError as error:
+            raise _unsaved(self.path.parent, step, error) from None
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line of the curve; None where it was cut off."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return step if isinstance(step, int) and line.endswith("\n") else None
+
+
+def _unsaved(out: Path, step: int, error: Exception) -> UserError:
+    """The user error for what could not be written in the middle of a training."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    hint = "Make room; the same command goes on from the last save."
+    return UserError(f"Step {step} could not be saved in {out}: {reason}.", hint)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def saved(out: Path) -> list[Path]:
+    """Folders of whole saves, oldest first."""
+    return sorted(
+        path for path in (out / SAVES).glob("step-*") if STEP.fullmatch(path.name) and (path / STATE).exists()
+    )
 
 
 def tidy(out: Path) -> None:
@@ -197,29 +330,14 @@ def tidy(out: Path) -> None:
         files.sweep(folder)
 
 
-def refuse_in_the_way(out: Path, steps: range) -> None:
-    """Whether nothing of somebody else's lies where saves after these steps will be written."""
-    for path in sorted((out / SAVES).glob("step-*/*")):
-        ours = path.name in (STATE, TENSORS) or path.name.endswith(files.PART)
-        if not ours and STEP.fullmatch(path.parent.name) and int(path.parent.name[5:]) in steps:
-            fault = f"{path} was not written by `ttabench train`, and a save will be in its folder."
-            raise UserError(fault, "Give another --out, or move it away.")
-
-
 def discard(out: Path) -> None:
     """Forget a training: all of its saves, its curve and its checkpoint."""
     for path in (out / HEADER, out / WEIGHTS, out / CURVE):
         files.remove(path)
     for path in (out / SAVES).glob("step-*"):
         _remove(path)
-    _remove_empty(out / SAVES)
-
-
-def saved(out: Path) -> list[Path]:
-    """Folders of whole saves, oldest first."""
-    return sorted(
-        path for path in (out / SAVES).glob("step-*") if STEP.fullmatch(path.name) and (path / STATE).exists()
-    )
+    with suppress(OSError):
+        (out / SAVES).rmdir()
 
 
 def _remove(save: Path) -> None:
@@ -227,9 +345,5 @@ def _remove(save: Path) -> None:
     if STEP.fullmatch(save.name) and save.is_dir() and not save.is_symlink():
         for name in (STATE, TENSORS):
             files.remove(save / name)
-        _remove_empty(save)
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
+        with suppress(OSError):
+            save.rmdir()

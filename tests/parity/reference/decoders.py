@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, silu
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+More = Callable[[str, Tensor], Tensor | float]
 Weights = dict[str, Tensor]
 
 
@@ -42,8 +43,31 @@ def heads(x_BTI: Tensor, count: int) -> Tensor:
     return x_BTI.view(*x_BTI.shape[:2], count, -1).transpose(1, 2)
 
 
-def llama(w: Weights, config: dict[str, Any], ids_BT: Tensor, attend: Attend) -> Tensor:
-    """Logits [B, T, V]; `attend` gets queries, keys and values before any rotation."""
+def nothing(name: str, x_BTI: Tensor) -> Tensor | float:
+    return 0.0
+
+
+def llama(
+    w: Weights,
+    config: dict[str, Any],
+    ids_BT: Tensor,
+    attend: Attend,
+    more: More = nothing,
+    entered: list[Tensor] | None = None,
+) -> Tensor:
+    """Logits [B, T, V].
+
+    Args:
+        w: weights.
+        config: sizes.
+        ids_BT: the tokens.
+        attend: gets queries, keys and values before any rotation.
+        more: what is added to what a linear map of a layer, by its name, makes of its input.
+        entered: takes what enters each layer.
+    """
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + more(name, x)
 
     def norm(x: Tensor, name: str) -> Tensor:
         return w[f"{name}.weight"] * x * (x.square().mean(-1, keepdim=True) + config["rms_norm_eps"]).rsqrt()
@@ -51,18 +75,30 @@ def llama(w: Weights, config: dict[str, Any], ids_BT: Tensor, attend: Attend) ->
     x = w["model.embed_tokens.weight"][ids_BT]
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
-        q, k, v = (norm(x, f"{at}.input_layernorm") @ w[f"{at}.self_attn.{part}_proj.weight"].T for part in "qkv")
+        if entered is not None:
+            entered.append(x)
+        q, k, v = (linear(norm(x, f"{at}.input_layernorm"), f"{at}.self_attn.{part}_proj") for part in "qkv")
         kv_heads = config["num_key_value_heads"]
         out = attend(layer, heads(q, config["num_attention_heads"]), heads(k, kv_heads), heads(v, kv_heads))
-        x = x + out.transpose(1, 2).flatten(2) @ w[f"{at}.self_attn.o_proj.weight"].T
+        x = x + linear(out.transpose(1, 2).flatten(2), f"{at}.self_attn.o_proj")
         y = norm(x, f"{at}.post_attention_layernorm")
-        gate, up, down = (w[f"{at}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-        x = x + (silu(y @ gate.T) * (y @ up.T)) @ down.T
+        inner = silu(linear(y, f"{at}.mlp.gate_proj")) * linear(y, f"{at}.mlp.up_proj")
+        x = x + linear(inner, f"{at}.mlp.down_proj")
     return norm(x, "model.norm") @ w["lm_head.weight"].T
+
+
+def causal(tokens: int, before: int = 0) -> Tensor:
+    """bool [1, T, S]: every token sees the slots before all of them, and itself and the tokens before it."""
+    return torch.ones(1, tokens, before + tokens, dtype=torch.bool).tril(before)
 
 
 def gpt2(w: Weights, config: dict[str, Any], ids_BT: Tensor, places_T: Tensor, attend: Attend) -> Tensor:
     """Logits [B, T, V] of tokens at these places."""
+    return gpt2_states(w, config, ids_BT, places_T, attend) @ w["transformer.wte.weight"].T
+
+
+def gpt2_states(w: Weights, config: dict[str, Any], ids_BT: Tensor, places_T: Tensor, attend: Attend) -> Tensor:
+    """What the head reads, [B, T, C]."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], 1e-5)
@@ -78,4 +114,4 @@ def gpt2(w: Weights, config: dict[str, Any], ids_BT: Tensor, places_T: Tensor, a
         x = x + linear(out.transpose(1, 2).flatten(2), f"{at}.attn.c_proj")
         inner = gelu(linear(norm(x, f"{at}.ln_2"), f"{at}.mlp.c_fc"), approximate="tanh")
         x = x + linear(inner, f"{at}.mlp.c_proj")
-    return norm(x, "transformer.ln_f") @ w["transformer.wte.weight"].T
+    return norm(x, "transformer.ln_f")

@@ -25,6 +25,8 @@ SNAPKV = {
                      "kernel": 9, "pooling": "max", "gqa": "per_query_head"},
     "nothing to evict": {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "tokens": 20, "window": 4,
                          "capacity": 32, "kernel": 5, "pooling": "max", "gqa": "group_mean"},
+    "shorter than the window": {"layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 8, "tokens": 7, "window": 9,
+                                "capacity": 12, "kernel": 3, "pooling": "avg", "gqa": "per_query_head"},
 }  # fmt: skip
 H2O = {
     "one-kv-head": {"layers": 3, "heads": 3, "kv_heads": 1, "head_dim": 6, "tokens": 37, "hh_size": 3, "recent_size": 9,
@@ -46,6 +48,36 @@ STREAMS = {
     "never-full": {"model": "wide", "tokens": 9, "n_sink": 2, "recent": 11, "evict": "before", "positions": "cache",
                    "tokens_equal_to_full_attention": 9},
 }  # fmt: skip
+CCM = {
+    "two sinks": {**LLAMAS["wide"], "pad_id": 0, "bos_id": 1, "n_comp": 3, "lora_r": 2, "lora_alpha": 5,
+                  "lora_targets": ["q_proj", "v_proj"], "context_lens": [3, 5, 1, 4], "query_len": 6,
+                  "stream": {"window": 15, "comp_size": 6, "comp_cache": 6, "sink": 2, "tokens": 41}},
+    "one piece": {**LLAMAS["single"], "pad_id": 0, "bos_id": 1, "n_comp": 1, "lora_r": 3, "lora_alpha": 6,
+                  "lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"], "context_lens": [6], "query_len": 4,
+                  "stream": {"window": 9, "comp_size": 4, "comp_cache": 1, "sink": 0, "tokens": 20}},
+    "no stream": {**LLAMAS["single"], "pad_id": 0, "bos_id": 1, "n_comp": 2, "lora_r": 1, "lora_alpha": 2,
+                  "lora_targets": ["k_proj", "o_proj"], "context_lens": [2, 3], "query_len": 5},
+}  # fmt: skip
+ADAPTERS = {
+    "generator": {"hidden": 14, "in_features": 22, "out_features": 9, "inter_size": 8, "r": 11, "max_rank": 3,
+                  "scaling": 1.5, "batch": 3, "chunks": 2, "chunk_len": 5},
+    "by the longest": {**LLAMAS["wide"], "pad_id": 0, "target": "self_attn.q_proj", "norm": "frobenius", "r": 7,
+                       "inter_size": 5, "max_rank": 4, "scaling": 0.7, "window": 10, "chunk_len": 9,
+                       "context_lens": [25, 20, 8], "query_len": 12},
+    "full rank": {**LLAMAS["single"], "pad_id": 0, "target": "self_attn.o_proj", "norm": "svd", "r": 4, "inter_size": 4,
+                  "max_rank": 4, "scaling": 0.4, "window": 8, "chunk_len": 7, "context_lens": [10, 13],
+                  "query_len": 5},
+}  # fmt: skip
+CAMELS = {
+    "base": {"vocab": 47, "n_positions": 30, "n_embd": 20, "n_layer": 3, "n_head": 2},
+    "weight_model": {"n_embd": 12, "n_layer": 2, "n_head": 3, "head": "as theirs"},
+    "inner_lr": 0.03, "c_kl": 0.4, "batch": 4, "text_len": 11, "qa_len": 9, "loc": 3, "loc_len": 8,
+}  # fmt: skip
+"""Three rows of texts of no document, of other lengths, whose first tokens do not count."""
+UPDATES: dict[str, dict[str, Any]] = {
+    "together": {"sequential": False, "num_inner_steps": 1, "normalize": False, "c_norm": 0},
+    "twice": {"sequential": True, "num_inner_steps": 2, "normalize": False, "c_norm": 0},
+}
 T5 = {"d_kv": 6, "d_ff": 18, "relative_attention_num_buckets": 6, "relative_attention_max_distance": 12,
       "dropout_rate": 0.0, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}  # fmt: skip
 ENDS = {"bos_token_id": 3, "eos_token_id": 3}
@@ -68,6 +100,18 @@ TOLERANCE: dict[str, Any] = {
     "h2o": {"score": {"atol": 1e-4, "rtol": 1e-4}},
     "streamingllm": {"logits": {"atol": 1e-4, "rtol": 1e-4}},
     "mac": {"outputs": {"atol": 1e-5, "rtol": 1e-4}, "losses": {"atol": 1e-5}},
+    "ccm_model": {
+        "logits": {"atol": 2e-4, "rtol": 1e-4},
+        "memory": {"atol": 5e-5, "rtol": 1e-4},
+        "nll": {"atol": 1e-3},
+        "loss": {"atol": 1e-4},
+    },
+    "generative_adapter": {
+        **{name: {"atol": 1e-4, "rtol": 1e-4} for name in ("logits", "generator", "S")},
+        "loss": {"atol": 1e-5},
+        "svd_full_rank": {"atol": 1e-3, "rtol": 1e-3},
+    },
+    "camels": {"token_weights": {"atol": 1e-5}, "losses": {"atol": 1e-5}, "updated_params": {"atol": 2e-6}},
 }
 SMALLEST_MARGIN = 1e-4
 """Relative gap between scores that decide; far above the error of single precision."""
@@ -75,17 +119,14 @@ SMALLEST_MARGIN = 1e-4
 
 def write(folder: Path) -> None:
     """Write every fixture, JSON and tensors, into a folder that is there."""
-    for name, (spec, inputs) in {
-        "snapkv": snapkv(),
-        "h2o": h2o(),
-        "streamingllm": streamingllm(),
-        "mac": mac(),
-    }.items():
+    for made in (snapkv, h2o, streamingllm, mac, ccm_model, generative_adapter, camels):
+        name, (spec, inputs) = made.__name__, made()
         tensors = {**inputs, **numbers.of(name, Fixture(spec, inputs))}
         stored = {key: (t.float() if t.is_floating_point() else t).detach().contiguous() for key, t in tensors.items()}
         save_file(stored, folder / f"{name}.safetensors")
         layout = {key: [str(t.dtype).removeprefix("torch."), list(t.shape)] for key, t in stored.items()}
-        text = json.dumps({"fixture": name, **spec, "tolerance": TOLERANCE[name], "tensors": layout}, indent=1)
+        told = {"fixture": name, **spec, "tolerance": TOLERANCE[name], "given": sorted(inputs), "tensors": layout}
+        text = json.dumps(told, indent=1)
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
@@ -103,7 +144,7 @@ def snapkv() -> tuple[dict[str, Any], dict[str, Tensor]]:
     for name, case in SNAPKV.items():
         for seed in range(500, 600):
             drawn = queries_and_keys(case, seed)
-            score = numbers.of_snapkv(Fixture(case, drawn))["score"]
+            score = numbers.of_snapkv(Fixture(case, drawn)).get("score", torch.zeros(1, 1, 0))
             room = int(case["capacity"]) - int(case["window"])
             if min(margin(row.tolist(), room) for row in score.flatten(0, 1)) > SMALLEST_MARGIN:
                 break
@@ -150,13 +191,107 @@ def streamingllm() -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Models and texts of StreamingLLM."""
     generator, inputs = torch.Generator().manual_seed(900), {}
     for name, model in LLAMAS.items():
-        config = {numbers.CONFIG.get(field, field): value for field, value in model.items()}
-        state = LlamaForCausalLM(LlamaConfig(**config, tie_word_embeddings=False)).state_dict()
-        inputs.update({f"model_{name}/{key}": t for key, t in weights(state, generator).items()})
+        inputs.update({f"model_{name}/{key}": t for key, t in weights(llama(model), generator).items()})
     for name, case in STREAMS.items():
         vocabulary = int(LLAMAS[str(case["model"])]["vocab"])
         inputs[f"{name}/input_ids"] = torch.randint(2, vocabulary, (int(str(case["tokens"])),), generator=generator)
     return {"models": LLAMAS, "cases": STREAMS}, inputs
+
+
+def llama(model: dict[str, Any]) -> dict[str, Tensor]:
+    """A tensor for every weight of a Llama, by its name."""
+    config = LlamaConfig(**numbers.llama_config(model), tie_word_embeddings=False)
+    return dict(LlamaForCausalLM(config).state_dict())
+
+
+def tokens(generator: Generator, vocabulary: int, *shape: int) -> Tensor:
+    return torch.randint(2, vocabulary, shape, generator=generator)
+
+
+def ccm_model() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Models, texts and streams of CCM."""
+    generator, inputs = torch.Generator().manual_seed(1300), {}
+    for name, told in CCM.items():
+        shapes, width, more = llama(told), told["hidden"], 2 * told["n_comp"]
+        shapes["model.embed_tokens.embeddings.weight"] = shapes.pop("model.embed_tokens.weight")
+        shapes["model.embed_tokens.comp_embeddings.weight"] = torch.empty(more, width)
+        shapes["lm_head.weight"] = torch.empty(told["vocab"] + more, width)
+        for key in [key for key in shapes if key.split(".")[-2] in told["lora_targets"]]:
+            outputs, reads = shapes[key].shape
+            start = key.removesuffix(".weight")
+            shapes[f"{start}.lora_A.default.weight"] = torch.empty(told["lora_r"], reads)
+            shapes[f"{start}.lora_B.default.weight"] = torch.empty(outputs, told["lora_r"])
+        given = {f"state/{key}": t for key, t in weights(shapes, generator).items()}
+        context = tokens(generator, told["vocab"], sum(told["context_lens"]))
+        context[0] = told["bos_id"]
+        given |= {"context_tokens": context, "query_tokens": tokens(generator, told["vocab"], told["query_len"])}
+        given["run/full/input_ids"] = torch.cat([given["context_tokens"], given["query_tokens"]])[None]
+        if "stream" in told:
+            given["stream/text"] = tokens(generator, told["vocab"], told["stream"]["tokens"])
+        inputs.update({f"{name}/{key}": t for key, t in given.items()})
+    return {"configs": CCM}, inputs
+
+
+def generative_adapter() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A generator, and models with one in every layer."""
+    generator, inputs = torch.Generator().manual_seed(1500), {}
+
+    def parts(told: dict[str, Any], hidden: int, reads: int, outputs: int) -> dict[str, Tensor]:
+        shapes = {"fastlora_hidden_state_norm": (hidden,), "fastlora_A1": (told["inter_size"], reads),
+                  "fastlora_A2": (told["inter_size"], hidden), "fastlora_A3": (told["r"], hidden),
+                  "fastlora_B": (outputs, told["r"])}  # fmt: skip
+        return weights({f"{name}.weight": torch.empty(shape) for name, shape in shapes.items()}, generator)
+
+    for name, told in ADAPTERS.items():
+        if name == "generator":
+            hidden, reads, outputs = told["hidden"], told["in_features"], told["out_features"]
+            state = parts(told, hidden, reads, outputs)
+            state |= weights({"base_layer.weight": torch.empty(outputs, reads)}, generator)
+            shape = (told["batch"], told["chunks"], told["chunk_len"])
+            given = {f"state/{key}": t for key, t in state.items()}
+            given["hidden_states"] = torch.randn(*shape, hidden, generator=generator)
+            given["attention_mask"] = (torch.rand(shape, generator=generator) < 0.8).long()
+            given["x"] = torch.randn(told["batch"], 4, reads, generator=generator)
+        else:
+            state, lengths = weights(llama(told), generator), torch.tensor(told["context_lens"])
+            given = {f"base_state/{key}": t for key, t in state.items()}
+            for layer in range(told["layers"]):
+                outputs, reads = state[f"model.layers.{layer}.{told['target']}.weight"].shape
+                start = f"ga_state/base_model.model.model.layers.{layer}.base_layer.{told['target']}"
+                made = parts(told, told["hidden"], reads, outputs)
+                given.update({f"{start}.{key}": t for key, t in made.items()})
+            given["context_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+            given["context"] = tokens(generator, told["vocab"], *given["context_mask"].shape) * given["context_mask"]
+            given["query"] = tokens(generator, told["vocab"], len(lengths), told["query_len"])
+        inputs.update({f"{name}/{key}": t for key, t in given.items()})
+    return {"configs": ADAPTERS}, inputs
+
+
+def camels() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A base, a model that weighs tokens, documents, questions and other texts."""
+    generator, config, inputs = torch.Generator().manual_seed(1700), CAMELS, {}
+    vocabulary, width = config["base"]["vocab"], config["weight_model"]["n_embd"]
+    for kind in ("base", "weight_model"):
+        sizes = {key: size for key, size in config[kind].items() if key.startswith("n_")}
+        sizes = {"n_positions": config["base"]["n_positions"], "vocab_size": vocabulary, **ENDS, **sizes}
+        state = GPT2LMHeadModel(GPT2Config(**sizes)).state_dict()
+        shapes = {key: t for key, t in state.items() if key != "lm_head.weight"}
+        if kind == "weight_model":
+            shapes = {key.replace("transformer", "gpt_base"): t for key, t in shapes.items()}
+            shapes |= {"fc1.weight": torch.empty(128, width), "fc1.bias": torch.empty(128)}
+            shapes |= {"fc2.weight": torch.empty(1, 128), "fc2.bias": torch.empty(1)}
+        inputs.update({f"{kind}/{key}": t for key, t in weights(shapes, generator).items()})
+    for name, rows, length in (("text", config["batch"], config["text_len"]), ("qa", config["batch"], config["qa_len"]),
+                               ("loc", config["loc"], config["loc_len"])):  # fmt: skip
+        held = torch.randint(length // 2 + 2, length + 1, (rows, 1), generator=generator)
+        mask = (torch.arange(length) < held).long()
+        ids = tokens(generator, vocabulary, rows, length)
+        inputs |= {f"input/{name}_ids": ids, f"input/{name}_attention": mask}
+    asked = inputs["input/qa_attention"]
+    answers = asked.bool() & (torch.arange(config["qa_len"]) >= asked.sum(1, keepdim=True) - 2)
+    inputs["input/qa_target_ids"] = inputs["input/qa_ids"].masked_fill(~answers, -100)
+    inputs["input/loc_mask"] = inputs["input/loc_attention"] * (torch.arange(config["loc_len"]) > 0)
+    return {"config": config, "cases": UPDATES}, inputs
 
 
 def mac() -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,23 +1,8 @@
-"""Attention of many rows to one shared prefix, without a copy of the prefix for every row.
+"""Attention as transformers calls it, with what a window adds: masks by layer, a shared prefix, biases, watchers.
 
-The queries of all rows meet the shared keys in one product, those of a row meet its own keys, and both sums of values
-are weighed by how much of the softmax falls to each: Hydragen (arXiv 2402.05099, section 3). On a CPU both parts run
-through torch's fused kernel, which never writes scores to memory; elsewhere, under gradients, and where a prefix hides
-some of its slots, both parts share one softmax over written scores.
-
-    32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
-
-A text read in blocks is attended to in the same two parts on a CPU (`Extras.reads_on`): what was read before without
-any mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
-
-Registered with transformers under `NAME`, where it is sdpa until there are `Extras`: masks by layer, a prefix that all
-rows share, slots that single heads miss or weigh otherwise, a text that is read on, or somebody who watches:
-`watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel. `plan` chooses
-what a window gives. A model whose attention has terms that sdpa does not know (sinks, a soft cap) attends by its own
-eager function, with the same masks and biases (`OWN`).
-
-transformers makes no masks for it: those of a window are made from positions (`Window`). What each layer of a
-model hides is learned once, from the mask functions that transformers would call (`learning_masks`).
+Many rows attend to one shared prefix without a copy for each (Hydragen, arXiv 2402.05099, section 3): on a CPU in two
+parts through torch's fused kernel, elsewhere in one softmax over written scores. A model whose attention has terms that
+sdpa does not know (sinks, a soft cap) attends by its own eager function, with the same masks and biases (`OWN`).
 """
 
 from __future__ import annotations
@@ -81,6 +66,10 @@ class Call:
     scaling: float
     near: MaskFunction | None = None
     """What the layer hides of what is far away, by positions; already in the mask."""
+    bias: Tensor | None = None
+    """[B or 1, H or N, P]: what is added to the scores of the first P slots; the lowest number hides one."""
+    module: nn.Module | None = None
+    """The attention that was called."""
     weights: Tensor | None = None
     """[B, N, T, S]: what each token pays to each slot, where the model's own attention was computed (`OWN`)."""
 
@@ -148,16 +137,13 @@ def forward(
     # without a bias; a shared prefix in two parts by the fused kernel; or in one softmax over written scores.
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
-    mask, scaling = call.mask, call.scaling
+    mask, scaling, bias = call.mask, call.scaling, call.bias
     if extras.watcher is not None:
         assert extras.shared is None, "a shared prefix is not shown to watchers"
         answered = extras.watcher(call)
         if answered is not None:
             return answered, None
-    bias = None if extras.bias is None else extras.bias[call.layer]
-    if bias is not None:
-        assert extras.shared is None, "the bias of a shared prefix is its own"
-        assert extras.watcher is None, "what single heads see is not shown to watchers"
+    assert bias is None or extras.shared is None, "the bias of a shared prefix is its own"
     # A single new token (T = 1) sees all slots: sdpa needs no mask for it. Where nothing is held (S = T) it is causal.
     if extras.reads_on and mask is None and 1 < query.shape[2] < key.shape[2]:
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
@@ -191,7 +177,8 @@ def _call(
         mask = extras.masks[layer]
         mask = mask if mask is None else mask.to(parts[0].device)
     scaling = parts[0].shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return Call(layer, *parts, mask, scaling, extras.local.get(layer))
+    bias = None if extras.bias is None else extras.bias[layer]
+    return Call(layer, *parts, mask, scaling, extras.local.get(layer), bias, module=module)
 
 
 def _of_query_heads(mask: Tensor, query: Tensor) -> Tensor:
@@ -216,8 +203,7 @@ def own_forward(
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask = _of_query_heads(_causal(query, key) if call.mask is None else call.mask, query)
-    bias = None if extras.bias is None else extras.bias[call.layer]
-    added = bias_of(mask, query.dtype) if bias is None else _biased(bias, query, key, mask)
+    added = bias_of(mask, query.dtype) if call.bias is None else _biased(call.bias, query, key, mask)
     eager = sys.modules[type(module).__module__].eager_attention_forward  # a model without one is run in another way
     out, weights = eager(module, query, key, value, added, dropout=dropout, **options)
     if extras.watcher is not None and extras.watcher(replace(call, weights=weights)) is not None:

@@ -3,14 +3,7 @@
     with observe_inputs(lm, see, rows=2, blocks=[0, 5]):          see(5, hidden_BTC) at every forward of the block
         read(lm, patch, ids_BT)
 
-    with inputs_kept(lm, rows=2, maps=["model.layers.0.self_attn.o_proj"]) as kept:
-        forward(lm, patch, ids_BT)
-    kept["model.layers.0.self_attn.o_proj"]                     [x_BTI], one tensor a forward
-
-Hidden states are what enters a layer: the residual stream in front of its first norm. Layer number `lm.layers` stands
-for what leaves the last one. Tensors are shown as they are, with their gradients; nothing shown may be changed. A long
-text is read in several forwards (`patching.BLOCK` tokens each), one after the other, what begins it included.
-
+Hidden states are what enters a layer, in front of its first norm; layer number `lm.layers` is what leaves the last one.
 Shape letters: B rows · T tokens · C width of the model · I features in.
 """
 

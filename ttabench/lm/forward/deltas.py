@@ -4,11 +4,8 @@
     with merged(lm, patch) as rest: ...                 in the weights, once for many forwards under `rest`
     with weights_as(lm, values): ...                    other weights in their place, while these are trained
 
-Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ, and where tokens are
-marked at these alone. A dense delta of all rows stands in for the parameter as `parameter + delta`, a plain tensor:
-gradients reach the delta while the parameter stays frozen. One of several rows adds to the output of its layer what the
-layer would give otherwise under each row's own parameter.
-Style follows NVIDIA/kvpress `presses/base_press.py`: hooks in a context manager that undoes itself in `finally`.
+A dense delta of all rows stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach; one
+of several rows adds to the output of its layer. Style follows NVIDIA/kvpress `presses/base_press.py`.
 """
 
 from __future__ import annotations
@@ -121,7 +118,6 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
             return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
         return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
 
-    add.rows_alike = shared and marked_BT is None  # type: ignore[attr-defined]  # `cpu_decoder` then leaves padding out
     return add
 
 

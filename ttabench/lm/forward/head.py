@@ -10,14 +10,17 @@ Shape letters: N tokens · D width · V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from ttabench.lm.forward.second_order import wants_second_order
 from ttabench.lm.loading.finite import refuse_not_finite
 from ttabench.lm.model import LM
 
@@ -27,13 +30,30 @@ LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
 """The same with gradients. On a CPU 16 MiB: so little is used again, without asking the system for memory."""
 
 
+_wanted: ContextVar[bool] = ContextVar("second order", default=False)
+
+
+@contextmanager
+def second_order() -> Iterator[None]:
+    """Let what forwards in the block compute be differentiated twice: attention and head are written out.
+
+    Dropout of rows (`parts.dropout`) has no second gradient and says so.
+    """
+    token = _wanted.set(True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        _wanted.reset(token)
+
+
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable.
 
     Raises:
         NotFinite: one is not, where no gradient is wanted: training looks at its loss.
     """
-    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not wants_second_order():
+    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not _wanted.get():
         head = lm.model.get_output_embeddings() if lm.linear_head else None
         known = _FrozenHead if isinstance(head, nn.Linear) else _AnyHead
         if head is not None and head.weight.device != hidden_ND.device:  # a model that lies on several devices

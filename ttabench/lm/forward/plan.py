@@ -1,11 +1,7 @@
 """How a window attends, chosen once from the base model, the prefix and the rows that are fed.
 
-    plan = plan_for(lm, prefix, rows=32)
-    plan.path(device)       "lean", "sdpa", "own", "transformers" or "again", see `ways`
-
-What a prefix needs (one for several rows, slots that single heads miss or weigh otherwise) is met on every path of our
-own: the decoder written out (`cpu_decoder`), and `attention.interface`, which transformers calls. Windows say which
-they take (`core.meter.take_path`).
+What a prefix needs (one for several rows, slots that single heads miss or weigh otherwise) is met by
+`attention.interface`, which transformers calls.
 
 Shape letters: B rows · H key/value heads · N query heads · P slots · D head size.
 """
@@ -19,23 +15,15 @@ import torch
 from torch import Tensor
 
 from ttabench.lm.attention.interface import Shared, is_watched
-from ttabench.lm.forward.cpu_decoder import CpuDecoder
 from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
-
-LEAN, SDPA = "lean", "sdpa"
-"""Our own decoder; transformers' decoder with our own attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPlan:
     """How the layers of a window attend."""
 
-    attention: str
-    """How the model attends, see `Ways`."""
-    lean: CpuDecoder | None = None
-    """The decoder written out, where the model has one: it runs whenever it may (`CpuDecoder.serves`)."""
     shared: tuple[Shared, ...] | None = None
     """Keys and values that all rows see and none holds, one entry a layer, with what is added to their scores."""
     bias: tuple[Tensor, ...] | None = None
@@ -43,12 +31,6 @@ class AttentionPlan:
     a layer."""
     parts: bool = False
     """Whether a text that is read on may be attended to in two parts, where nothing is padded (`Extras.reads_on`)."""
-
-    def path(self, device: torch.device) -> str:
-        """The path of a forward now: hooks, watchers and gradients are transformers' to serve."""
-        if self.lean is not None and not is_watched() and self.lean.serves(device):
-            return LEAN
-        return self.attention
 
     def of_rows(self, rows_N: Tensor) -> AttentionPlan:
         """For these rows of the window, in this order."""
@@ -73,7 +55,7 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
         UserError: the model cannot read on, or has no attention that tells heads apart or can be watched.
     """
     ways = ways_of(lm)
-    ours = ways.attention == SDPA
+    ours = ways.attention == "sdpa"
     if prefix is not None and not ways.caches:
         raise refusal(lm, "cache")
     bias = None if prefix is None else _finite_bias(lm, prefix)
@@ -88,8 +70,6 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
         seen = [prefix.mask_BP is None and layer not in ways.local for layer in range(lm.layers)]
         shared = tuple(Shared(keys, values, seen[layer], more) for layer, ((keys, values), more) in layers)
     return AttentionPlan(
-        attention=ways.attention,
-        lean=CpuDecoder.of(lm) if ways.lean else None,
         shared=shared,
         bias=None if shared else bias,
         parts=ours and shared is None,

@@ -1,10 +1,7 @@
 """Which ways through a model give what transformers' own forward gives: tried once, on a few made-up tokens.
 
-The truth is transformers' eager forward of a whole text with the model's own head. Each way reads the text whole, on
-behind a cache, token by token, and in rows of unequal length, beyond the model's own windows (which are made short for
-it); the first one whose logits are equal is taken. Then it is tried whether the head is its last linear map alone,
-whether rows may share a prefix, whether embeddings may stand in for tokens, whether positions may have gaps, how keys
-are rotated, and from which length on angles change. There is no list of architectures.
+Each way reads a text whole, on behind a cache, token by token, and in rows of unequal length, beyond the model's own
+windows; the first one whose logits are equal is taken. There is no list of architectures.
 
 Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 """
@@ -30,7 +27,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.cpu_decoder import CpuDecoder
 from ttabench.lm.forward.rotary import Angles, Turn, angles_seen, learned, numbered, rotaries
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
@@ -64,7 +60,6 @@ def tried(lm: LM) -> Ways:
             return known
         with _in_float32(lm):
             ways = _tried(lm)
-        ways = replace(ways, lean=ways.lean and lm.dtype == torch.float32)
     if time.monotonic() - began > WORTH_SECONDS:
         _remember(lm, ways)
     return ways
@@ -252,8 +247,7 @@ def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor])
     steps_1T = torch.arange(ALIKE, device=lm.device)[None]
     hidden = Window(lm, None, 1).feed_laid(few_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
     broken = bool(wanted.isnan().any())  # of weights that are no numbers nothing is known
-    ways = replace(ways, gaps=broken or not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
-    return replace(ways, lean=_lean_right(lm, ways, texts, truth))
+    return replace(ways, gaps=broken or not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
 
 
 def _shapes(prefix: Prefix) -> frozenset[tuple[int, int, int]]:
@@ -300,16 +294,6 @@ def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> boo
                 seen[row].append(hidden[row][mask_BT[row]])
         rows = [_logprobs(lm, torch.cat(parts)[None]) for parts in seen]
         return all(_equal(lm, row, wanted) for row, wanted in zip(rows, truth, strict=True))
-    return False
-
-
-def _lean_right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    """Whether the decoder written out does the same."""
-    if ways.own or ways.local or not ways.linear_head or CpuDecoder.of(lm) is None:
-        return False
-    take(lm, replace(ways, lean=True))
-    with suppress(Exception):
-        return _rows_right(lm, texts, truth)
     return False
 
 

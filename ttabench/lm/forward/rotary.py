@@ -1,15 +1,8 @@
-"""Rotary position embeddings undone and redone as the base model itself rotates: learned from its keys, by layer.
+"""Rotary position embeddings (arXiv 2104.09864, equation 34) undone and redone as the base model itself rotates.
 
-    rotary = rotary_of(lm)
-    bare = rotary.unrotate(keys_LBHPD, positions_BP)     keys as they were before the model rotated them
-    rotary.rotate(bare, slots_BP)                        the same keys at other positions
-
-RoFormer, arXiv 2104.09864, equation 34. Models differ in which features they rotate (all, the first or the last of
-them), in which two make a pair (halves apart, as in Llama, or neighbours, as in GLM), in the angles of a layer, in
-their direction, and in whether a norm follows. None of this is read from a configuration: `learned` tries what there is
-on tokens that were read alone at two places, where attention to nothing but themselves leaves all layers the same
-inputs, and takes what turns the keys of one reading into those of the other; and so for queries. Scaled variants
-multiply sine and cosine by a factor, so undoing divides by its square.
+Models differ in which features they rotate, what makes a pair, angles, direction, and whether a norm follows. `learned`
+tries what there is on tokens that were read alone at two places, and takes what turns the keys of one reading into
+those of the other. Scaled variants multiply sine and cosine by a factor, so undoing divides by its square.
 
 Shape letters: L layers · B rows · H heads · P positions · D head size · F rotated features.
 """

@@ -1,15 +1,8 @@
 """Texts as the token ids a model reads: pieces and what joins them, prompts and targets, windows, padding.
 
-    new_ids(lm, state, chunks)            ids of the pieces of every row, as they follow what the state has read
-    prompt_ids(lm, ask, follows=True)     "\\n\\nWhere does Ada Voss live?" behind a context
-    gold_ids(lm, ask)                     " Port Ansel" and EOS
-
 One rule joins texts: the break goes to the front of the next piece, and so do blanks at the end of a piece
-(`readers.breaks`). Byte-level BPE of GPT-2's kind never joins a letter and the blank behind it, so the ids of the
-pieces, one after the other, are those of the whole text. A piece that begins a text has no break in front. Under a chat
-template a prompt ends with what closes the user's turn.
-
-A text that a reader cut by tokens (a book) was tokenised once, as a whole: its pieces bring their ids.
+(`readers.base`), so the ids of the pieces, one after the other, are those of the whole text. Under a chat template a
+prompt ends with what closes the user's turn. A text that a reader cut by tokens (a book) brings its ids.
 """
 
 from __future__ import annotations

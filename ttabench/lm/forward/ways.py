@@ -1,9 +1,5 @@
 """In which ways a model is run: those that give what transformers' own forward gives, as `probe` finds out.
 
-    ways = ways_of(lm)
-    ways.attention     "sdpa": attention is ours, hooked into the model; "own": the model's eager function under our
-                       masks; "transformers": it attends and masks by itself; "again": it is read anew every time
-
 What no way does right is refused by whoever needs it (`refusal`), in one line that names the part.
 """
 
@@ -31,8 +27,6 @@ class Ways:
     """How a model is run, see the head of the module."""
 
     attention: str
-    lean: bool = False
-    """Whether the decoder written out (`cpu_decoder`) gives the same on a CPU."""
     linear_head: bool = False
     """Whether logits are the output embeddings of the last hidden states, and nothing else."""
     rows: bool = True

@@ -19,13 +19,11 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from ttabench.core.errors import UserError
-from ttabench.core.meter import take_path
 from ttabench.lm.attention.cache_layer import CacheLayer, joined
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import given, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.attention.unpadded import Attending
-from ttabench.lm.forward.plan import LEAN, pairs_of, plan_for
+from ttabench.lm.forward.plan import pairs_of, plan_for
 from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Eviction, Prefix
@@ -82,13 +80,12 @@ class Window:
             return prefix.eviction
         return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, filled_BT: Tensor | None = None) -> Tensor:
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
 
         Args:
             ids_BT: the tokens of every row.
             mask_BT: false where padded; None where nothing is, or where padding stands behind what is not read on.
-            filled_BT: false where padded, where there is no `mask_BT`: work that may be left out.
 
         Returns:
             last hidden states [B, T, D]; those of padded slots mean nothing.
@@ -100,7 +97,7 @@ class Window:
         if self._eviction is not None:
             step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
-            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT, filled_BT if mask_BT is None else mask_BT)
+            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
         self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
         if step is not None:
             self._hold(step.left(self.prefix(), evict=self._evict))
@@ -117,7 +114,7 @@ class Window:
             mask = layout.mask(tokens, slots, mask_BS)
             if layout.sees_BTS.shape[2] == slots:
                 self._plan = self._plan.masked()
-        hidden_BTD = self._run(ids_BT, mask, positions_BT, mask_BT, layout.embeddings_BTC)
+        hidden_BTD = self._run(ids_BT, mask, positions_BT, layout.embeddings_BTC)
         real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
         self._mask_BS, self._next_B = mask_BS, torch.maximum(self._next_B, real_BT.amax(1) + 1)
         return hidden_BTD
@@ -129,16 +126,13 @@ class Window:
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
         self._places = None if self._places is None else list(prefix.positions())
 
-    def feed_forks(
-        self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor, filled_BT: Tensor | None = None
-    ) -> Tensor:
+    def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
         """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
 
         Args:
             ids_BT: a text, then its branches, one after the other.
             depths_BT: positions behind the prefix; every branch goes on where the text ends.
             branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
-            filled_BT: false where padded.
 
         Returns:
             last hidden states [B, T, D]. A window that forked is not continued.
@@ -154,38 +148,20 @@ class Window:
         own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
         mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
         positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
-        return self._run(ids_BT, mask_BTS[:, None], positions_BT, filled_BT)
+        return self._run(ids_BT, mask_BTS[:, None], positions_BT)
 
     def _run(
-        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None,
-        embeddings_BTC: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None
+    ) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        plan = self._plan
-        path = plan.path(ids_BT.device)
-        take_path(path)
-        if path == LEAN:
-            assert plan.lean is not None
-            text = plan.lean.text(ids_BT, positions_BT, filled_BT, embeddings_BTC)
-            seen = self._seen(ids_BT.shape[1], mask, parts=True)
-            attend = Attending(text, plan.lean.scaling, plan.shared, seen, plan.bias)
-            return plan.lean.run(text, self._layers, attend)
         if not self._ways.hooked:
             return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
         # Several tokens behind others, none of them padding: in two parts, without a mask.
-        reads_on = plan.parts and in_two_parts(self.lm.device)
-        seen = self._seen(ids_BT.shape[1], mask, parts=reads_on)
-        masks = self._local(seen, positions_BT)
-        with given(
-            shared=plan.shared,
-            bias=plan.bias,
-            reads_on=reads_on,
-            masks=masks,
-            local=self._ways.local,
-        ):
-            return self._decoded(
-                ids_BT, embeddings_BTC, None, positions_BT, past_key_values=self._cache, use_cache=True
-            )
+        plan, reads_on = self._plan, self._plan.parts and in_two_parts(self.lm.device)
+        masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
+        with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on, masks=masks, local=self._ways.local):
+            cache = {"past_key_values": self._cache, "use_cache": True}
+            return self._decoded(ids_BT, embeddings_BTC, None, positions_BT, **cache)
 
     def _transformers(
         self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None

@@ -15,15 +15,7 @@ from ttabench.core.errors import UserError
 
 
 class NotFinite(UserError):
-    """Answers that are no numbers.
-
-    Args:
-        what: of which query.
-        hint: the likely cause, and what to try.
-    """
-
-    def __init__(self, what: str = "The model's logits are not finite (NaN or infinity).", hint: str = "") -> None:
-        super().__init__(what, hint or "Try --dtype float32, and check the weights.")
+    """Answers that are no numbers."""
 
 
 def refuse_not_finite(values: Tensor) -> None:
@@ -33,7 +25,8 @@ def refuse_not_finite(values: Tensor) -> None:
         NotFinite: one is not.
     """
     if not bool(torch.isfinite(values).all()):
-        raise NotFinite()
+        fault = "The model's logits are not finite (NaN or infinity)."
+        raise NotFinite(fault, "Try --dtype float32, and check the weights, checkpoint or state.")
 
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:

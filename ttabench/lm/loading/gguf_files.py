@@ -1,89 +1,187 @@
-"""A GGUF file as a model in float32 and a tokenizer; files that cannot be read are refused in one line."""
+"""GGUF files as models in float32, dequantised once into the user's cache; files that parts of packages make. No torch.
+
+    ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-15e22d32bf67/     model.safetensors, copy.json, ...
+    ~/.cache/ttabench/models/gemma3-270m-a5fd3b62230a.gguf                what the four parts of its package make
+
+$TTABENCH_CACHE or $XDG_CACHE_HOME name another cache. Where it cannot be written a file is dequantised each time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ttabench.core import environment
+from ttabench.core.architectures import Package
+from ttabench.core.checked_file import json_of, reading
+from ttabench.core.digests import digest, remembered, sha256_of
+from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.loading import model_reader
-from ttabench.lm.loading.gguf_header import Header, read_header
-from ttabench.lm.loading.model_reader import Source
+from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
+from ttabench.lm.loading.model_files import AGAIN
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from ttabench.lm.loading.model_reader import Source
+
 INSTALL = "pip install gguf"
+COPY_FILE = "copy.json"
 DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 """Ways to split text (`tokenizer.ggml.pre`) that put every digit apart and then split as GPT-2 does. transformers 5.23
 splits these as GPT-2 does at once, so blanks and line breaks before a number become other tokens."""
 PLAIN = ("F32", "F16", "BF16", "F64")
 """Formats that are not quantised."""
 
+log = logging.getLogger(__name__)
 
-def readable_header(file: Path) -> Header:
-    """The head of a file that transformers can be expected to read.
+
+def cache_folder() -> Path:
+    """Where models are kept."""
+    return environment.cache_folder() / "models"
+
+
+def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
+    """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there.
 
     Raises:
-        UserError: it cannot.
+        UserError: a damaged part; a cache that has no room or cannot be written.
     """
-    header = read_header(file)
+    file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
+
+    def there() -> bool:
+        return file.is_file() and remembered(file, sha256_of) == package.sha256
+
+    if there():
+        return file
+    try:
+        with _locked(file, name):
+            if there():
+                return file
+            log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
+            with replacing(file) as scratch:
+                join(parts, scratch)
+                if sha256_of(scratch) != package.sha256:
+                    fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
+                    raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
+    except OSError as error:
+        fault = f"{file.parent} cannot be written ({error.strerror or error}); {name} is joined of its parts there."
+        raise UserError(fault, "Name another with TTABENCH_CACHE.") from None
+    return file
+
+
+@contextlib.contextmanager
+def _locked(place: Path, name: str) -> Iterator[None]:
+    """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
+    from filelock import FileLock, Timeout
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place.with_name(f".{place.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.warning("Another process is making the copy of %s; waiting for it.", name)
+        lock.acquire()
+    try:
+        for old in place.parent.glob(f".{place.name}.*{PART}"):
+            remove(old)
+        yield
+    finally:
+        lock.release()
+
+
+def read(
+    source: Source, dtype: torch.dtype | None, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+    """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none.
+
+    Args:
+        source: with the file as `gguf`.
+        dtype: of the weights; None is float32.
+        device: where the weights go.
+
+    Raises:
+        UserError: see `model_reader.read`; no package gguf.
+    """
+    from safetensors import SafetensorError
+
+    from ttabench.lm.loading import model_reader
+
+    file = source.gguf
+    assert file is not None, f"{source.name} is no GGUF file"
+    file_digest = digest(file)
+    stem = re.sub(r"[^\w.-]", "_", file.stem, flags=re.ASCII)[:80]
+    folder = cache_folder() / f"{stem}-{file_digest[:12]}"
+    if not (folder / COPY_FILE).is_file():
+        try:
+            with _locked(folder, source.name):
+                if not (folder / COPY_FILE).is_file():
+                    log.warning("Dequantising %s once into %s ...", file.name, folder)
+                    _copy(source, file, file_digest, folder)
+        except (OSError, SafetensorError) as error:
+            log.warning("Note: %s cannot be written (%s); dequantising for this run alone.", folder.parent, error)
+            model, tokenizer, weights = dequantised(source, file)
+            return model.to(device, dtype), tokenizer, weights
+    copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
+    return *model_reader.read(copy, dtype, device), json_of(folder / COPY_FILE)["weights"]
+
+
+def _copy(source: Source, file: Path, file_digest: str, folder: Path) -> None:
+    model, tokenizer, weights = dequantised(source, file)
+    with quiet_loading(), replacing_folder(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        about = {"source": file.name, "source_digest": file_digest, "weights": weights}
+        write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
+
+
+def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+    """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file.
+
+    Raises:
+        UserError: see `model_reader.read`; no package gguf.
+    """
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL}")
     import gguf
-    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
-
-    if header.architecture not in GGUF_SUPPORTED_ARCHITECTURES:
-        known = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
-        raise UserError(f"{file} is of an unknown architecture, {header.architecture!r}.", f"Known: {known}.")
-    size = file.stat().st_size
-    for tensor in header.tensors:
-        if tensor.type not in set(gguf.GGMLQuantizationType):
-            hint = "A newer package gguf may know it."
-            raise UserError(f"Tensor {tensor.name} of {file} is of an unknown format, {tensor.type}.", hint)
-        block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.type)]
-        if header.data + tensor.offset + tensor.elements * block_bytes // block > size:
-            fault = f"{file} is truncated: tensor {tensor.name} ends after its {size:,} bytes."
-            raise UserError(fault, "Download or copy it again.")
-    return header
-
-
-def weights_of(header: Header) -> str:
-    """The weights' format for records, "Q4_1, dequantised": by the file's word, else by the format of most numbers."""
-    import gguf
-
-    file_type = header.metadata.get("general.file_type")
-    if isinstance(file_type, int) and file_type in set(gguf.LlamaFileType):
-        kind = gguf.LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    else:
-        sizes: dict[int, int] = {}
-        for tensor in header.tensors:
-            sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.elements
-        kind = gguf.GGMLQuantizationType(max(sizes, key=lambda file: sizes[file])).name
-    return kind if kind in PLAIN else f"{kind}, dequantised"
-
-
-def dequantised(source: Source, header: Header) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model in float32 on the CPU and tokenizer, from the file itself, as if they had never been of a GGUF file.
-
-    Raises:
-        UserError: see `model_reader.read`.
-    """
+    import numpy as np
     import torch
 
+    from ttabench.lm.loading import model_reader
+
+    class Bounded(gguf.GGUFReader):  # type: ignore[misc]  # a package without types
+        """It would go on behind the end of the file: through a list of 2**60 values that a damaged length announces."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("truncated or damaged: a value goes past its end")
+            return super()._get(offset, dtype, count, *more, **named)
+
+    with reading(file, AGAIN), np.errstate(over="raise"):
+        fields = Bounded(str(file)).fields
+        kind, split = (fields[name].contents() if name in fields else None for name in
+                       ("general.file_type", "tokenizer.ggml.pre"))  # fmt: skip
+        weights = gguf.LlamaFileType(kind).name if kind in list(gguf.LlamaFileType) else "GGUF"
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
         model, tokenizer = model_reader.read(source, torch.float32, torch.device("cpu"))
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
-    return model, _mended(tokenizer, header, model.config.vocab_size)
+    weights = weights.removeprefix("MOSTLY_").removeprefix("ALL_")
+    tokenizer = _mended(tokenizer, split, model.config.vocab_size)
+    return model, tokenizer, weights if weights in PLAIN else f"{weights}, dequantised"
 
 
-def _mended(tokenizer: PreTrainedTokenizerFast, header: Header, vocabulary: int) -> PreTrainedTokenizerFast:
+def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) -> PreTrainedTokenizerFast:
     """The tokenizer as the file means it, where transformers makes another of it.
 
     It adds an "<|endoftext|>" that has no embedding where a byte-level vocabulary has none, and see `DIGITS_APART`.
@@ -98,7 +196,7 @@ def _mended(tokenizer: PreTrainedTokenizerFast, header: Header, vocabulary: int)
         roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         known = {role: token for role, token in roles.items() if backend.token_to_id(token) is not None}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **known)
-    if header.metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
+    if split in DIGITS_APART:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         digits = pre_tokenizers.Digits(individual_digits=True)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])

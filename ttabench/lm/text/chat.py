@@ -1,13 +1,9 @@
-"""A tokenizer's chat template, cut where the words of user and assistant stand.
+"""A tokenizer's chat template, cut where the words of user and assistant stand, so that a context is read once.
 
-    chat = chat_of(tokenizer, "smollm2-135m", lm.encode_template)
     chat.start    "<|im_start|>system\\nYou are ...<|im_end|>\\n<|im_start|>user\\n"
     chat.end      "<|im_end|>\\n<|im_start|>assistant\\n"
 
-Documents and the question about them are one turn of the user, the answer is the assistant's. Demonstrations are turns
-of both, as in lm-evaluation-harness. The words stay apart from the template, so that a context is read once and asked
-many times: what opens the first turn begins a text, as BOS does elsewhere, and what closes it ends a prompt. Special
-tokens are parsed in the template and nowhere else.
+What opens the first turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import ARCHITECTURES
-from ttabench.core.checked_file import ANY, json_of, plain
+from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,17 +72,11 @@ def chat_of(
 
 
 def _rendered(tokenizer: Any, name: str, system: str) -> str:
-    import jinja2
-
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
     turns = [*([{"role": "system", "content": system}] if system else []), *turns]
-    try:
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    except (jinja2.exceptions.TemplateError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(f"The chat template of {name} fails: {reason}.", "Leave --chat-template out.") from None
-    return str(text)
+    with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 
 
 def has_template(model: str) -> bool:
@@ -99,14 +89,13 @@ def has_template(model: str) -> bool:
     path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":
-            with plain(path, ANY).open("rb") as file:
+            with reading(path), path.open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
-        if (path / "chat_template.jinja").is_file():
-            return True
-        config = json_of(path / "tokenizer_config.json")
-    except (OSError, ValueError):
+        return (path / "chat_template.jinja").is_file() or bool(
+            object_of(path / "tokenizer_config.json").get("chat_template")
+        )
+    except UserError:
         return False
-    return isinstance(config, dict) and bool(config.get("chat_template"))
 
 
 def _cached(model: str) -> Path | None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
-
-import torch
 
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
 from ttabench.lm.forward.patching import follows_text, select_rows
 from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, prompt_ids
-from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, token_logprobs
-
-T = TypeVar("T")
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
@@ -32,52 +26,7 @@ def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> lis
     Raises:
         UserError: a query does not fit the model's positions, or its logits are not finite.
     """
-    answering = _ANSWERING[type(asks[0].want)]
-
-    def work(patch: Patch, rows: Sequence[int]) -> list[Answer]:
-        return answering(lm, patch, [asks[row] for row in rows], num_beams)
-
-    return naming_query(lm, patch, [ask.key for ask in asks], work)
-
-
-def naming_query(lm: LM, patch: Patch, keys: Sequence[str], work: Callable[[Patch, Sequence[int]], T]) -> T:
-    """Results of `work` for all queries under a patch.
-
-    Args:
-        lm: the base model.
-        patch: of one row, shared, or one row a query.
-        keys: of the queries.
-        work: is given a patch, and the queries by number.
-
-    Raises:
-        NotFinite: logits are not; names the query, and whether they are without the patch.
-    """
-    try:
-        return work(patch, range(len(keys)))
-    except NotFinite as error:
-        for row, key in enumerate(keys):
-            if not _is_finite(work, select_rows(patch, [row]), row):
-                fault = f"The logits of query {key!r} are not finite (NaN or infinity)."
-                raise NotFinite(fault, _cause(lm, alone=_is_finite(work, Patch(), row))) from None
-        raise error
-
-
-def _is_finite(work: Callable[[Patch, Sequence[int]], object], patch: Patch, row: int) -> bool:
-    try:
-        work(patch, [row])
-    except NotFinite:
-        return False
-    return True
-
-
-def _cause(lm: LM, *, alone: bool) -> str:
-    """Why logits are not finite, where they are or are not for the model alone; and what to try."""
-    if alone:
-        return "Without what the method adds they are: check its settings, checkpoint or state."
-    if lm.dtype == torch.float32:
-        return "They are not without the method either: check the model's weights."
-    number_format = str(lm.dtype).removeprefix("torch.")
-    return f"They are not without the method either: try --dtype float32 (here {number_format}), and check the weights."
+    return _ANSWERING[type(asks[0].want)](lm, patch, asks, num_beams)
 
 
 def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> list[Answer]:
@@ -179,11 +128,7 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
         NotFinite: a log-probability is not.
     """
 
-    def work(patch: Patch, rows: Sequence[int]) -> list[Answer]:
-        return _scored(lm, patch, [asks[row] for row in rows])
-
-    answers = naming_query(lm, patch, [ask.key for ask in asks], work)
-    return [(answer.logprobs[0], answer.tokens[0]) for answer in answers]
+    return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask], _: int = 1) -> list[Answer]:

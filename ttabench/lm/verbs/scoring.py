@@ -1,32 +1,20 @@
 """Log-probabilities under a patch: continuations, options to choose from, long texts; and the training loss.
 
-    token_logprobs(lm, patch, [(prompt ids, target ids), ...])     one float32 tensor an item, one value a target token
-    choose(lm, patch, [(prompt ids, [option ids, ...]), ...])      one float32 tensor an item, one sum an option
-    score_options(lm, patch, questions)                            the same with every token, and whether it was greedy
-    rolling(lm, patch, book ids, window=1024, stride=512)          every token of a long text scored once
-    nll(lm, patch, items)                                          differentiable sum and count
-    target_logprobs(lm, patch, items)                              differentiable, one value a target token
-    target_hidden(lm, patch, items)                                what they are predicted from, differentiable
-
-A patch has 1 row, shared by all items, or one row an item. The text of an item starts with BOS unless the patch holds
-one. With an empty prompt and no BOS to predict it from, the first target token is not scored: one value fewer.
-Items of like length share a batch; results do not depend on the batch size beyond float noise. Logits are computed
-only at the positions that predict targets. A prompt is read once for all its options, which fork from it in one row:
+The text of an item starts with BOS unless the patch holds one; with an empty prompt and no BOS the first target is not
+scored: one value fewer. Logits are computed at the positions that predict targets alone, and a prompt is read once for
+all its options, which fork from it in one row:
 
     prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
-
-Under a prefix that evicts as text is read, options have rows of their own, token by token (`teacher_forcing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ttabench.lm.forward.cpu_decoder import packs
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
 from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad, windows
@@ -34,18 +22,18 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.teacher_forcing import Read, teacher_forced
 
 Item = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
 Question = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
+Read = Callable[[LM, Tensor, Tensor], Tensor]
+"""(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
+
 LIKE, FEWEST = 0.8, 4
 """A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
 padding costs as text does, and a forward of few rows costs too."""
-LIKE_PACKED = 0.25
-"""The same where padding is left out of all maps (`cpu_decoder`) and costs in attention alone."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +138,9 @@ def _in_batches(
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    like = LIKE_PACKED if packs(lm, patch) else LIKE
     ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
     batch_size = batch_size if ways.rows and ways.same_angles is None else 1
-    for chosen in _batches(lengths, batch_size, like):
+    for chosen in _batches(lengths, batch_size):
         scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
         for index, options in zip(chosen, scores, strict=True):
             tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
@@ -161,11 +148,11 @@ def _in_batches(
     return results
 
 
-def _batches(lengths: Sequence[int], size: int, like: float) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        unlike = len(batch) >= FEWEST and lengths[index] < like * lengths[batch[0]]
+        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
         if len(batch) == size or unlike:
             yield batch
             batch = []
@@ -217,7 +204,7 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
     start = text_start(lm, patch)
     if patch.prefix is not None and patch.prefix.eviction is not None:
         if any(len(option) > 1 for _, options in items for option in options):
-            of_texts = iter(teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
+            of_texts = iter(_teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
             return [[next(of_texts) for _ in options] for _, options in items]
         patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
     if ways_of(lm).hooked:
@@ -240,11 +227,51 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
 
 
 def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT, filled_BT = (padded.to(lm.device) for padded in pad([row.ids for row in rows], lm.pad_id, "right"))
+    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
     window = Window(lm, patch.prefix, len(rows), retain=False)
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
-        return window.feed(ids_BT, filled_BT=filled_BT)
+        return window.feed(ids_BT)
     depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
     branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
-    return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
+    return window.feed_forks(ids_BT, depths_BT, branches_BT)
+
+
+def _teacher_forced(
+    lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read
+) -> list[Tensor]:
+    """What `read` finds at every target of every option, in their order, fed token by token as decoding reads its own.
+
+    The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
+    """
+    rows = list(_texts_and_options(items))
+    texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
+    owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
+    patch = select_rows(patch, [item for item, _, _ in rows])
+    check_fits(lm, patch.prefix, [len(text) + max(0, *map(len, continuation)) - 1 for _, text, continuation in rows])
+    ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
+    window = Window(lm, patch.prefix, len(rows))
+    with deltas_applied(lm, patch.deltas, len(rows)):
+        hidden_BTD = window.feed(ids_BT.to(lm.device), None if bool(mask_BT.all()) else mask_BT.to(lm.device))
+    steps = [hidden_BTD[:, -1].index_select(0, owner_R)]
+    window.select(owner_R)
+    rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
+    with deltas_applied(lm, select_rows(patch, owner_R).deltas, len(options)):
+        # Rows that are done go on with padding: nobody reads what comes of it.
+        steps += [window.feed(rest_RT[:, step : step + 1])[:, 0] for step in range(rest_RT.shape[1])]
+        hidden_RSD = torch.stack(steps, dim=1)
+        counts = [len(option) for option in options]
+        targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
+        scored_RS = torch.arange(len(steps)) < torch.tensor(counts)[:, None]
+        return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
+
+
+def _texts_and_options(
+    items: Sequence[tuple[list[int], list[list[int]]]],
+) -> Iterator[tuple[int, list[int], list[list[int]]]]:
+    """(item, text, options); where there is no text, every option begins one with its first token, not predicted."""
+    for item, (text, options) in enumerate(items):
+        if text:
+            yield item, text, options
+        else:
+            yield from ((item, option[:1], [option[1:]]) for option in options)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
+from ttabench.core.types import Json
 from ttabench.methods.ccm import cost
 from ttabench.methods.ccm.settings import (
     COMPRESSIVE_PRESETS,
@@ -15,7 +17,28 @@ from ttabench.methods.ccm.settings import (
     CompressiveSettings,
     GistingSettings,
 )
+from ttabench.methods.parts.amount import Amount
 from ttabench.methods.spec import MethodSpec
+
+
+def _ccm_holds(amount: Amount) -> dict[str, Json]:
+    """COMP tokens are as trained; the oldest groups go."""
+    return {"held": amount}
+
+
+def _gists(amount: Amount) -> dict[str, Json]:
+    """All of the text becomes one group of COMP tokens, which is trained with its size."""
+    if isinstance(amount, float):
+        raise ValueError("COMP tokens are a number, whatever is read")
+    return {"comp_tokens": amount}
+
+
+def _compresses(amount: Amount) -> dict[str, Json]:
+    """So many tokens become one slot; a convolution is trained with its size."""
+    if not isinstance(amount, float):
+        raise ValueError("slots are a share of each piece, however many are read")
+    return {"ratio": ceil(1 / amount), "slots": None}
+
 
 CCM = MethodSpec(
     name="ccm",
@@ -27,6 +50,7 @@ CCM = MethodSpec(
     growth="linear",
     trainable=True,
     cost=cost.ccm,
+    keep=_ccm_holds,
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
 )
@@ -40,6 +64,7 @@ GISTING = MethodSpec(
     growth="linear",
     trainable=True,
     cost=cost.gisting,
+    keep=_gists,
     checked=GistingSettings(comp_tokens=2, rank=2),
     paper="2304.08467",
 )
@@ -50,6 +75,7 @@ GISTING_ONLINE = replace(
     where="ttabench.methods.ccm.gisting:GistingOnline",
     trained_as="gisting",
     cost=cost.gisting_online,
+    keep=None,
 )
 COMPRESSIVE = MethodSpec(
     name="compressive",
@@ -61,6 +87,7 @@ COMPRESSIVE = MethodSpec(
     growth="linear",
     trainable=True,
     cost=cost.compressive,
+    keep=_compresses,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",
 )

@@ -1,10 +1,6 @@
 """COMP tokens: they read a text, and their keys and values are what it becomes.
 
-    [seen | text | COMP]      ->      keys and values of the COMP tokens, in every layer
-
-Trained are their embeddings and a LoRA that acts at them alone: the text is read by the base model as it is. Text keeps
-the positions of the full context, COMP tokens take none: the k-th stands where the k-th token that follows will. Kim et
-al., arXiv 2312.03414, equation 1.
+Kim et al., arXiv 2312.03414, equation 1.
 
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width · n COMP tokens.
 """

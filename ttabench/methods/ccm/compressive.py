@@ -1,11 +1,7 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
 
-    adapt   keys and values of c(t), read behind Mem(t-1) under a LoRA, in groups of `ratio` tokens -> one slot each
-    patch   Mem(t) as a prefix
-
 Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
-with it and says no more than how much memory that takes. This is our definition: keys are pooled as they stand,
-rotated; what begins the text is seen by the first piece and not pooled; text keeps the positions of the full context.
+with it and says no more than how much memory that takes.
 
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
 """
@@ -13,6 +9,7 @@ Shape letters: L layers · B rows · H key/value heads · P slots · D head size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +24,47 @@ from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE
 from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
 from ttabench.methods.ccm.parallel import with_more
-from ttabench.methods.ccm.pooling import groups, pooled, taps_of
 from ttabench.methods.ccm.settings import CompressiveSettings
 from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll, mean_nll
+
+
+def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
+    """Which tokens of a piece of this length become one slot each, slot by slot."""
+    if settings.slots is None:
+        starts = range(0, tokens, settings.ratio)
+        return [range(start, min(start + settings.ratio, tokens)) for start in starts]
+    count = min(settings.slots, tokens)
+    ends = [-(-tokens * slot // count) for slot in range(count + 1)] if count else [0]
+    return [range(start, end) for start, end in pairwise(ends)]
+
+
+def taps_of(rows: Sequence[Sequence[Sequence[int]]], width: int) -> Tensor:
+    """int64 [B, G, R] of the places of each slot's tokens, row by row; at least `width` of them a slot."""
+    most = max((len(row) for row in rows), default=0)
+    longest = max([width, *(len(places) for row in rows for places in row)])
+    taps_BGR = torch.full((len(rows), most, longest), -1)
+    for number, row in enumerate(rows):
+        for slot, places in enumerate(row):
+            taps_BGR[number, slot, : len(places)] = torch.tensor(places)
+    return taps_BGR
+
+
+def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | None) -> Tensor:
+    """[B, H, G, D]; zero where a slot has no token. A convolution of fewer tokens than its kernel is scaled up."""
+    heads, size = held_BHTD.shape[1], held_BHTD.shape[3]
+    real_BGR1 = (taps_BGR >= 0)[..., None]
+    places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
+    taken_BHGRD = held_BHTD.gather(2, places_BH1).view(*held_BHTD.shape[:2], *taps_BGR.shape[1:], size)
+    count_BG1 = real_BGR1.sum(2)[:, None]
+    if pool == "max":
+        largest = taken_BHGRD.masked_fill(~real_BGR1[:, None], -torch.inf).amax(3)
+        return largest.masked_fill(count_BG1 == 0, 0)
+    taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
+    if pool == "mean":
+        return taken_BHGRD.sum(3) / count_BG1.clamp(min=1)
+    assert kernel_RDD is not None
+    kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
+    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1.clamp(min=1))
 
 
 class Compressive(OwnLora[CompressiveSettings]):

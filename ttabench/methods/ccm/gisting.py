@@ -1,8 +1,5 @@
 """Gisting: COMP tokens read the whole context at once; and Gisting online: each piece by itself, one after the other.
 
-    gisting           [c(1) .. c(t) | COMP] -> memory of n slots; whatever is read on is compressed again, all of it
-    gisting_online    [c(j) | COMP] -> n slots a piece, which no later piece sees
-
 Mu et al., arXiv 2304.08467, as the comparisons of CCM have it (arXiv 2312.03414, section 4): the LoRA acts at COMP
 tokens, and both are trained on the whole context.
 """

@@ -1,9 +1,5 @@
 """CCM, compressed context memory: COMP tokens read a piece on top of the memory, and become part of it.
 
-    adapt   h(t) = keys and values of the COMP tokens of [c(t), COMP] read behind Mem(t-1)                   equation 1
-            Mem(t) = [Mem(t-1); h(t)], or (1 - a_t) Mem(t-1) + a_t h(t)                                      equation 2
-    patch   Mem(t) as a prefix                                                                               equation 3
-
 Kim et al., arXiv 2312.03414.
 """
 
@@ -15,6 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.attention.interface import watched
 from ttabench.lm.forward.tokens import new_ids
@@ -41,10 +38,20 @@ class Ccm(CompTokens[CcmSettings]):
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(lm, settings)
-        self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
+        grows = settings.update == "concat" and self.stream is None and not isinstance(settings.held, int)
+        self.growth = "linear" if grows else "constant"
 
     def begin(self, rows: int) -> State:
-        """Nothing read."""
+        """Nothing read.
+
+        Raises:
+            UserError: several rows, which would each hold another number of groups.
+        """
+        if rows > 1 and isinstance(self.settings.held, float):
+            fault = (
+                f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}."
+            )
+            raise UserError(fault, "Read one context at a time, or give a number of tokens.")
         return State(rows, meta={"tokens_read": [0] * rows, "pieces_read": [0] * rows})
 
     @torch.no_grad()
@@ -59,6 +66,7 @@ class Ccm(CompTokens[CcmSettings]):
             texts, steps = [row[number] for row in rows], steps + 1
             memory = self._read_on(memory, texts, counts, steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
+            memory = self._newest(memory, counts[0])
         meta = {"tokens_read": counts, "pieces_read": [steps] * state.rows}
         if memory is None:
             return State(state.rows, meta=meta)
@@ -111,6 +119,17 @@ class Ccm(CompTokens[CcmSettings]):
             torch.cat([old[..., :-size, :], old[..., -size:, :].lerp(new, weight)], 3)
             for old, new in zip(memory, fresh, strict=True)
         )
+        return keys, values
+
+    def _newest(self, memory: Memory, read: int) -> Memory:
+        """The memory without its oldest groups, where it holds more than it may."""
+        groups = self.settings.groups(read + len(self.lm.start_ids))
+        if groups is None:
+            return memory
+        front = len(self.lm.start_ids) if self.settings.sink else 0
+        slots = memory[0].shape[3]
+        begin = max(front, slots - groups * self.settings.comp_tokens)
+        keys, values = (torch.cat([one[..., :front, :], one[..., begin:, :]], 3) for one in memory)
         return keys, values
 
     def _seen(self, memory: Memory) -> Memory | None:

@@ -1,13 +1,5 @@
 """Training CCM and Gisting: an episode is read, compressed and asked in one forward, as if it were done step by step.
 
-    BOS c(1) COMP c(2) COMP .. c(t) COMP I O        a token of c(j) or its COMP sees its own block and Mem(j-1),
-                                                    a question after t pieces and its answer see themselves and Mem(t)
-    BOS c(1) c(2) .. c(t) COMP I O                  Gisting: COMP tokens see all that was read, a question the newest
-
-Where memories are concatenated, a mask says all of this. A merged memory is a mean of keys and values, which no mask
-can say: in every layer the means of all steps stand as further slots behind the tokens' own, and tokens see them in
-place of the COMP tokens they are made of.
-
 Shape letters: B episodes · T tokens · E slots of merged memories · S steps.
 """
 

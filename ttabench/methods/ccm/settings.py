@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.recipe import Recipe, Stage
 
@@ -53,6 +54,9 @@ class CcmSettings(GistingSettings):
     """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
     sink: bool = False
     """Whether the token that begins the text stays visible after the first piece."""
+    held: Amount | None = None
+    """Slots that a concatenated memory keeps, at least one group of COMP tokens, the oldest go: a number, or a share of
+    the tokens read. None: all. Training keeps all."""
     window: int | None = None
     """A stream: so many keys and values are held, of what begins the text, of the memory and of the newest text; with a
     token more the oldest `piece` of the text is compressed. None: every piece that is read becomes memory."""
@@ -60,12 +64,16 @@ class CcmSettings(GistingSettings):
     """Tokens of a stream that are compressed at once."""
     memory: int = 8
     """COMP slots that a stream keeps; the oldest go."""
+    n_sink: int | None = None
+    """First tokens of a stream that always stay. None: what begins a text (BOS), or else its first token."""
     compress: bool = True
     """False: a stream throws as many slots away, and what stays are the first and the newest (StreamingLLM)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_stream()
+        if self.held is not None:
+            check_amount("held", self.held)
         if self.ema is not None and not 0 < self.ema <= 1:
             raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
         if self.ema is not None and self.update != "merge":
@@ -73,18 +81,33 @@ class CcmSettings(GistingSettings):
 
     def _check_stream(self) -> None:
         at_least(1, piece=self.piece, memory=self.memory)
+        at_least(0, n_sink=self.n_sink)
         if self.window is None:
             if not self.compress:
                 raise ValueError("compress=false is how a stream is compared: give window, too")
+            if self.n_sink is not None:
+                raise ValueError(f"n_sink={self.n_sink} is of a stream: give window, too, or sink in place of it")
             return
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
+        if self.held is not None:
+            raise ValueError(f"a stream holds `window` slots: give another window in place of held={self.held}")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
             given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
             raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}")
         if self.window <= self.memory + self.piece:
             given = f"window={self.window}, memory={self.memory}, piece={self.piece}"
             raise ValueError(f"a window must be larger than memory and piece together, got {given}")
+
+    def first_slots(self, starts: int) -> int:
+        """Slots of a stream that always stay, where so many tokens begin a text."""
+        return max(1, starts) if self.n_sink is None else self.n_sink
+
+    def groups(self, read: int) -> int | None:
+        """Groups of COMP tokens that are kept where so many tokens were read, those of BOS among them; None for all."""
+        if self.held is None or self.update == "merge":
+            return None
+        return max(1, in_tokens(self.held, read) // self.comp_tokens)
 
     def weight(self, step: int) -> float:
         """a_t: weight of piece t, from 1 on, in a merged memory."""

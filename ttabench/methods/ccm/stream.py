@@ -1,14 +1,7 @@
 """CCM on an endless stream: the oldest text of a full cache becomes COMP slots, and the oldest COMP slots go.
 
-    [first | memory | 64 oldest tokens | ..]      window + 1 = 161 slots: one token more was read than are held
-    [first | memory, COMP | ..]                   the 64 became 2, and the oldest beyond 8 of memory are gone: 97
-
 Kim et al., arXiv 2312.03414, section 4.2 and figure 8, as the released code does it: keys are stored as they were
-before the model rotated them, and rotated by their slot whenever they are used. Text between two compressions is read
-in one forward with exactly the effect of token by token.
-
-With `compress=false` as many slots are thrown away, and those that stay are the first and the newest: StreamingLLM
-(arXiv 2309.17453) that holds as much at every step.
+before the model rotated them, and rotated by their slot whenever they are used.
 
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
 """
@@ -52,8 +45,8 @@ class Stream:
         assert settings.window is not None, "a stream has a window"
         self.lm, self.settings, self.window = lm, settings, settings.window
         self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
-        self.first = max(1, len(lm.start_ids))
-        """Slots that always stay: of what begins a text, or else of its first token."""
+        self.first = settings.first_slots(len(lm.start_ids))
+        """Slots that always stay."""
         needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1
         if needed > self.window:
             fault = f"{self.first} first slots, a memory of {settings.memory} and a piece of {settings.piece}"

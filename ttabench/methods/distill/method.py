@@ -1,9 +1,5 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
 
-    adapt   teacher = what was known before, and the context in the window; lessons = what it says there
-            `steps` times: student <- step(student, mean KL(teacher || student) of the next token)
-    patch   the student: low-rank deltas, or keys and values in front of the text       the same for every question
-
 Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; the prefix, its start, and questions that the
 teacher asks itself are those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
 
@@ -13,8 +9,9 @@ Shape letters: B readers · N numbers of a reader (tokens, where hidden states a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -22,25 +19,195 @@ from torch.nn.functional import kl_div
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import encoded
+from ttabench.lm.forward.patching import encode, encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.scoring import target_hidden
+from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
-from ttabench.methods.distill import DISTILL
-from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again
-from ttabench.methods.distill.settings import QUESTION, DistillSettings
-from ttabench.methods.distill.students import student_of
-from ttabench.methods.parts.trained import shaped
+from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
+from ttabench.methods.parts.trained import Factors, shaped
+
+
+class Deltas:
+    """Low-rank factors of linear maps, of which B is zero at the start. `layout`: shapes by name, as in the vector."""
+
+    def __init__(self, lm: LM, settings: DistillSettings) -> None:
+        self._factors = Factors(lm, settings)
+        self.layout = self._factors.layout
+
+    def start(self, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # as of slots
+        """The base model as it is, whatever is read."""
+        return self._factors.start()
+
+    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """The factors as deltas."""
+        return Patch(deltas=self._factors.low_rank(parts))
+
+
+class Slots:
+    """Keys and values in front of the text. The first slot, that of what begins a text, is not trained."""
+
+    def __init__(self, lm: LM, settings: DistillSettings) -> None:
+        self._lm, self._slots = lm, settings.slots
+        size = torch.Size((lm.kv_heads, settings.slots, lm.head_dim))
+        self.layout = {f"{kind}.{layer}": size for layer in range(lm.layers) for kind in ("keys", "values")}
+
+    def start(self, ids: Sequence[int]) -> Tensor:
+        """Keys and values of the first tokens of the context; a shorter context is repeated."""
+        wanted = self._slots - len(self._lm.start_ids)
+        begun = (list(ids) or [self._lm.eos_id]) * wanted
+        tokens_BT = torch.tensor([begun[:wanted]], dtype=torch.int64, device=self._lm.device)
+        with torch.no_grad():
+            prefix = encode(self._lm, Patch(tokens_BT=tokens_BT))
+        assert prefix is not None, "tokens that are read are a prefix"
+        pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+        return torch.cat([tensor[0].float().flatten() for pair in pairs for tensor in pair])
+
+    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """A prefix after which text goes on as it would behind so many tokens."""
+        layers = range(self._lm.layers)
+        keys, values = (tuple(self._held(parts[f"{kind}.{layer}"]) for layer in layers) for kind in ("keys", "values"))
+        next_B = torch.full((len(keys[0]),), self._slots, device=self._lm.device)
+        return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
+
+    def _held(self, part_BHPD: Tensor) -> Tensor:
+        """The same, without a gradient to the first slot."""
+        return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2)
+
+
+def student_of(lm: LM, settings: DistillSettings) -> Slots | Deltas:
+    """The student of these settings.
+
+    Raises:
+        UserError: a linear map is named that the base does not have.
+    """
+    return Slots(lm, settings) if settings.target == "prefix" else Deltas(lm, settings)
+
+
+BREAK = "\n\n"
+"""Between texts of the context, and between it and what is read behind it."""
+AT_ONCE = 32
+"""Lessons that the teacher reads in one batch."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Tokens that the student reads, and the teacher's next token at every place of the target."""
+
+    item: Item
+    """Prompt and target ids."""
+    hidden_ND: Tensor
+    """Last hidden states of the teacher that the target is predicted from, of which the head makes logits."""
+
+
+def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[list[list[int]]]:
+    """Texts in order, as many together as have no more than `room` tokens, those between them counted; a longer text
+    is cut."""
+    group: list[list[int]] = []
+    taken = 0
+    for text in texts:
+        for begin in range(0, len(text), room):
+            part = text[begin : begin + room]
+            if group and taken + between + len(part) > room:
+                yield group
+                group, taken = [], 0
+            taken += len(part) + (between if group else 0)
+            group.append(part)
+    if group:
+        yield group
+
+
+def joined(lm: LM, group: Sequence[list[int]]) -> Tensor:
+    """The texts of a group as one, int64 [1, T]."""
+    joint = lm.encode(BREAK, follows=True)
+    ids = [token for number, text in enumerate(group) for token in ([*joint, *text] if number else text)]
+    return torch.tensor([ids], device=lm.device)
+
+
+def text_again(lm: LM, settings: DistillSettings, group: Sequence[list[int]]) -> list[tuple[Item, Item]]:
+    """The texts of a group in stretches, each behind other text and behind nothing."""
+    size, joint = settings.length, lm.encode(BREAK, follows=True)
+    stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
+    stretches = [stretch for stretch in stretches if len(stretch) > 1]
+    return [((joint, stretch), ([], stretch)) for stretch in stretches]
+
+
+def self_asked(
+    lm: LM, settings: DistillSettings, before: Patch, teacher: Patch, group: Sequence[list[int]], drawn: torch.Generator
+) -> list[tuple[Item, Item]]:
+    """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
+
+    A question that comes twice counts once; one that has no answer is left out.
+
+    Args:
+        lm: the base model.
+        settings: how many, how long, in which words.
+        before: what the teacher knew before this group.
+        teacher: encoded: the same with the group in its window.
+        group: token ids of texts.
+        drawn: where the draws come from.
+    """
+    opening, _, closing = settings.template.partition(QUESTION)
+    asking = lm.encode(BREAK + opening, follows=True)
+    questions = []
+    for text in group:
+        alone = encoded(lm, replace(before, tokens_BT=torch.tensor([text], device=lm.device)))
+        questions += _lines(lm, settings, alone, [asking] * settings.questions, drawn)
+    prompts = [opening + question + closing for question in dict.fromkeys(filter(None, questions))]
+    asked = [lm.encode(BREAK + prompt, follows=True) for prompt in prompts]
+    answers = generate(lm, teacher, asked, max_new_tokens=settings.length, stopped=_line_ends(lm))
+    return [
+        ((behind, [*answer, lm.eos_id]), (lm.encode(prompt), [*answer, lm.eos_id]))
+        for behind, prompt, answer in zip(asked, prompts, answers, strict=True)
+        if lm.decode(answer).strip()
+    ]
+
+
+def _lines(
+    lm: LM, settings: DistillSettings, patch: Patch, prompts: list[list[int]], drawn: torch.Generator
+) -> list[str]:
+    """Lines that go on behind the prompts, drawn at the temperature."""
+
+    def pick(logits_BV: Tensor) -> Tensor:
+        odds_BV = (logits_BV.float() / settings.temperature).softmax(-1)
+        return torch.multinomial(odds_BV, 1, generator=drawn)[:, 0]
+
+    chosen = pick if settings.temperature else None
+    written = generate(lm, patch, prompts, max_new_tokens=settings.length, stopped=_line_ends(lm), pick=chosen)
+    return [lm.decode(ids).strip().partition("\n")[0].strip() for ids in written]
+
+
+def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
+    return lambda _row, ids: "\n" in lm.decode(ids).lstrip()
+
+
+@torch.no_grad()
+def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool) -> list[Lesson]:
+    """The teacher's distributions over these items.
+
+    Args:
+        lm: the base model.
+        teacher: encoded, with the context in its window.
+        pairs: each item behind other text, and behind nothing.
+        follows: whether the student reads it behind other text (a prefix), too.
+    """
+    batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
+    hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
+    return [
+        Lesson(behind if follows else alone, hidden_ND)
+        for (behind, alone), hidden_ND in zip(pairs, hidden, strict=True)
+    ]
 
 
 class Distill(BaseMethod[DistillSettings]):
-    """State: a reader's numbers `weights` [B, N], float32."""
+    """State: the student's numbers `weights` [1, N], float32."""
 
     spec = DISTILL
     label_notes = TRAINED_APART
     reads = "run"
+    one_reader = True
 
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
@@ -48,37 +215,30 @@ class Distill(BaseMethod[DistillSettings]):
         self._student = student_of(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Distil what is read, reader by reader. What is read after a question is taught by the student of before.
+        """Distil what is read. What is read after a question is taught by the student of before.
 
         Raises:
             Stopped: a loss or its gradient is not finite; nothing of this call is then read.
             UserError: the model has no room for a question behind the least of a context.
         """
-        rows, read = [], list(state.meta["tokens_read"])
-        for row in range(state.rows):
-            pieces = [chunk[row] for chunk in chunks]
-            texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
-            held = state.tensors["weights"][row : row + 1] if "weights" in state.tensors else None
-            before = Patch() if held is None else self._patch(held)
-            start = self._student.start([token for text in texts for token in text]) if held is None else held[0]
-            lessons = self._lessons(before, texts, read[row])
-            rows.append(self._trained(start, lessons, read[row]))
-            if rows[-1] is None:
-                fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
-                hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-                raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
-            read[row] += sum(map(len, texts))
-        label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
-        weights_BN = torch.stack([row_of_pieces for row_of_pieces in rows if row_of_pieces is not None])
-        return State(state.rows, {"weights": weights_BN}, {"tokens_read": read, **label})
+        held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
+        texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
+        before = Patch() if held is None else self._patch(held[0])
+        start_N = self._student.start([token for text in texts for token in text]) if held is None else held[0]
+        vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
+        if vector_N is None:
+            fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
+            hint = f"Give a smaller --set lr than {self.settings.lr:g}."
+            raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
+        label = labelled(state, "passes_over_parts", read > 0)
+        return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))], **label})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The student."""
-        return self._patch(state.tensors["weights"]) if "weights" in state.tensors else Patch()
+        return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
-    def _patch(self, vectors_BN: Tensor) -> Patch:
-        rows = [shaped(vector_N, self._student.layout) for vector_N in vectors_BN]
-        return self._student.patch({name: torch.stack([row[name] for row in rows]) for name in self._student.layout})
+    def _patch(self, vector_N: Tensor) -> Patch:
+        return self._student.patch({name: part[None] for name, part in shaped(vector_N, self._student.layout).items()})
 
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
         """The teacher's lessons about these texts."""

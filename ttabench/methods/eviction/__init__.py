@@ -1,10 +1,39 @@
-"""Methods that throw keys and values away: sliding windows, SnapKV, H2O, and what they share."""
+"""Methods that throw keys and values away: sliding windows, SnapKV, H2O, a random choice, and what they share."""
 
 from __future__ import annotations
 
+from ttabench.core.types import Json
 from ttabench.methods.eviction import cost
-from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.settings import (
+    H2OSettings,
+    KVzipSettings,
+    MatchingSettings,
+    RandomSlotsSettings,
+    SnapKVSettings,
+    WindowSettings,
+)
+from ttabench.methods.parts.amount import Amount, as_budget
 from ttabench.methods.spec import MethodSpec
+
+
+def _window_keeps(amount: Amount) -> dict[str, Json]:
+    """A share is known when all is read."""
+    return {**as_budget(amount), **({"mode": "postprefill"} if isinstance(amount, float) else {})}
+
+
+def _snapkv_keeps(amount: Amount) -> dict[str, Json]:
+    """At most half of it goes to the window, so that the attention which it pays decides about the other half."""
+    return {**as_budget(amount), "window_share": 0.5}
+
+
+def _h2o_keeps(amount: Amount) -> dict[str, Json]:
+    """Half of it each."""
+    if isinstance(amount, float):
+        return {"heavy": amount / 2, "recent": amount / 2}
+    if amount < 2:
+        raise ValueError(f"a heavy hitter and a recent token need at least 2 tokens, got {amount}")
+    return {"heavy": amount // 2, "recent": amount - amount // 2}
+
 
 WINDOW = MethodSpec(
     name="window",
@@ -14,6 +43,7 @@ WINDOW = MethodSpec(
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
     growth="constant",
     cost=cost.window,
+    keep=_window_keeps,
     checked=WindowSettings(n_sink=2, recent=10),
     paper="2309.17453",
 )
@@ -34,6 +64,7 @@ SNAPKV = MethodSpec(
     },
     growth="constant",
     cost=cost.snapkv,
+    keep=_snapkv_keeps,
     checked=SnapKVSettings(budget=16, window=4),
     paper="2404.14469",
 )
@@ -48,7 +79,42 @@ H2O = MethodSpec(
     },
     growth="linear",
     cost=cost.h2o,
+    keep=_h2o_keeps,
     checked=H2OSettings(heavy=8, recent=8),
     paper="2306.14048",
 )
-METHODS = (WINDOW, SNAPKV, H2O)
+KVZIP = MethodSpec(
+    name="kvzip",
+    summary="what the text's repetition attends to, of all layers and heads together",
+    where="ttabench.methods.eviction.kvzip:KVzip",
+    Settings=KVzipSettings,
+    presets={"plus": KVzipSettings(score="plus"), "grad": KVzipSettings(score="grad", repeat_chunk=256)},
+    growth="linear",
+    cost=cost.kvzip,
+    keep=as_budget,
+    checked=KVzipSettings(budget=12),
+    paper="2505.23416",
+)
+ATTENTION_MATCHING = MethodSpec(
+    name="attention_matching",
+    summary="KVzip's slots, with biases and values that give full attention's output",
+    where="ttabench.methods.eviction.attention_matching:AttentionMatching",
+    Settings=MatchingSettings,
+    growth="linear",
+    cost=cost.attention_matching,
+    keep=as_budget,
+    checked=MatchingSettings(budget=12),
+    paper="2602.16284",
+)
+RANDOM_SLOTS = MethodSpec(
+    name="random_slots",
+    summary="a random choice: a control at equal bytes",
+    where="ttabench.methods.eviction.random_slots:RandomSlots",
+    Settings=RandomSlotsSettings,
+    presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},
+    growth="linear",
+    cost=cost.random_slots,
+    keep=as_budget,
+    checked=RandomSlotsSettings(budget=16),
+)
+METHODS = (WINDOW, SNAPKV, H2O, RANDOM_SLOTS, KVZIP, ATTENTION_MATCHING)

@@ -1,39 +1,31 @@
-"""Cost of methods that keep some keys and values of the context.
-
-An eviction is followed part by part (see `evicting`), so states agree to the byte with those measured.
-"""
+"""What methods that keep some keys and values of the context cost: an eviction is followed part by part."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, read_again
 from ttabench.cost.shape import LEARNED_POSITIONS, Shape
 from ttabench.methods.eviction.settings import (
+    BEGINS_WITH,
+    FIT_STEPS,
     STREAM_BLOCK,
     H2OSettings,
+    KVzipSettings,
+    MatchingSettings,
+    RandomSlotsSettings,
     ReadingSettings,
     SnapKVSettings,
     WindowSettings,
 )
-from ttabench.methods.parts.amount import Amount
+from ttabench.methods.parts.amount import in_tokens
 
-
-@dataclass(frozen=True)
-class _Eviction:
-    """How a method reads a part and what it leaves of it."""
-
-    budget: Callable[[int], int]
-    """Slots that stay, by tokens read so far."""
-    watching: Callable[[int, int, int], int]
-    """Operations of watching: tokens of the part, slots before it, tokens read so far."""
-    carried: int = 0
-    """float32 numbers that a slot of a layer and head carries along."""
-    by_head: bool = True
-    """Whether layers and heads keep different slots."""
-    band: int | None = None
-    """Positions a token attends to at most."""
+Budget = Callable[[int], int]
+"""Slots that stay, by tokens read so far."""
+Watching = Callable[[int, int, int], int]
+"""Operations of watching: tokens of the part, slots before it, tokens read so far."""
 
 
 def _parts(settings: ReadingSettings, shape: Shape, work: Workload, chunk: int | None) -> list[int]:
@@ -46,21 +38,49 @@ def _parts(settings: ReadingSettings, shape: Shape, work: Workload, chunk: int |
     return parts
 
 
-def _evicting(shape: Shape, work: Workload, parts: list[int], rule: _Eviction, moved: bool) -> Cost:
-    """Read part after part on top of what is left. `moved`: kept keys move up to slots 0, 1, ..."""
+def _moved(settings: ReadingSettings, shape: Shape) -> bool:
+    """Whether kept keys move up to slots 0, 1, ..."""
+    rotary = shape.model_type not in LEARNED_POSITIONS
+    return settings.positions == "cache" or (settings.positions == "auto" and rotary)
+
+
+def _evicting(
+    settings: ReadingSettings,
+    shape: Shape,
+    work: Workload,
+    budget: Budget,
+    watching: Watching = lambda *_: 0,
+    *,
+    parts: list[int] | None = None,
+    carried: int = 0,
+    by_head: bool = True,
+    band: int | None = None,
+) -> Cost:
+    """Read part after part on top of what is left.
+
+    Args:
+        settings: how it reads.
+        shape: the base model.
+        work: what is read and asked.
+        budget: see `Budget`.
+        watching: see `Watching`.
+        parts: other parts than those of the settings.
+        carried: float32 numbers that a slot of a layer and head carries along.
+        by_head: whether layers and heads keep different slots.
+        band: positions a token attends to at most.
+    """
+    if not work.pieces:
+        return closed_book(shape, work)
     kept = read = flops = peak = 0
-    shared = True
-    for part in parts:
+    shared, moved = True, _moved(settings, shape)
+    for part in _parts(settings, shape, work, settings.chunk) if parts is None else parts:
         read += part
-        flops += shape.forward(part, kept, rule.band) + rule.watching(part, kept, read)
+        flops += shape.forward(part, kept, band) + watching(part, kept, read)
         peak = max(peak, kept + part)
-        budget = rule.budget(read)
-        shared = shared and (not rule.by_head or kept + part <= budget)
-        kept = min(kept + part, budget)
-    heads = shape.layers * shape.kv_heads
-    floats = shape.slot_floats * kept
-    places = kept * (1 if shared else heads)
-    scores = rule.carried * heads * kept
+        shared = shared and (not by_head or kept + part <= budget(read))
+        kept = min(kept + part, budget(read))
+    heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
+    places, scores = kept * (1 if shared else heads), carried * heads * kept
     return Cost(
         parameters=shape.parameters,
         state_floats=floats + scores,
@@ -73,43 +93,22 @@ def _evicting(shape: Shape, work: Workload, parts: list[int], rule: _Eviction, m
     )
 
 
-def _amount(amount: Amount, tokens: int) -> int:
-    return max(1, int(amount * tokens)) if isinstance(amount, float) else amount
-
-
 def _watched(shape: Shape, queries: int, context: int) -> int:
     """Scores of these queries once more, and their sum over queries (`methods/eviction/scores.py`)."""
     return shape.layers * shape.heads * (2 * shape.head_dim + 2) * shape.pairs(queries, context)
 
 
-def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost:
-    """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more."""
-    if not work.pieces:
-        return closed_book(shape, work)
+def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
+    """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more; of
+    `query_aware` no cost is known."""
+    if settings.query_aware:
+        return None
 
     def watching(part: int, kept: int, read: int) -> int:
-        window = min(part, *(_amount(setting, read) for setting in (settings.window, settings.budget)))
+        window = min(part, settings.amounts(read)[1])
         return _watched(shape, window, kept + part - window)
 
-    parts, moved = _parts(settings, shape, work, settings.chunk), _moved(settings, shape)
-    if settings.query_aware:
-        return _looked_at(settings, shape, work, parts, moved)
-    rule = _Eviction(budget=lambda read: _amount(settings.budget, read), watching=watching)
-    return _evicting(shape, work, parts, rule, moved)
-
-
-def _looked_at(settings: SnapKVSettings, shape: Shape, work: Workload, parts: list[int], moved: bool) -> Cost:
-    """A full cache; every question is read behind it, and what it looks at is kept for its answer."""
-    read, question = sum(parts), work.prompt_tokens
-    budget, window = (_amount(setting, read) for setting in (settings.budget, settings.window))
-    watching = min(window, budget, question)
-    whole = _evicting(shape, work, parts, _Eviction(lambda read: read, lambda *_: 0, by_head=False), moved)
-    looking = shape.forward(question, read) + _watched(shape, watching, read + question - watching)
-    return replace(
-        whole,
-        ask_slots=max(read + question, min(budget, read) + work.asked),
-        ask_flops=looking + answer(shape, work, min(budget, read), begun=True),
-    )
+    return _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read), watching)
 
 
 def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
@@ -117,50 +116,107 @@ def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
 
     evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
     """
-    if not work.pieces:
-        return closed_book(shape, work)
 
     def budget(read: int) -> int:
-        return _amount(settings.heavy, read) + _amount(settings.recent, read)
+        return in_tokens(settings.heavy, read) + in_tokens(settings.recent, read)
 
-    parts = _parts(settings, shape, work, settings.chunk)
-    rule = _Eviction(budget=budget, watching=lambda part, kept, _: _watched(shape, part, kept), carried=1)
-    cost = _evicting(shape, work, parts, rule, _moved(settings, shape))
-    if not settings.evict_decode:
+    cost = _evicting(settings, shape, work, budget, lambda part, kept, _: _watched(shape, part, kept), carried=1)
+    if not settings.evict_decode or not work.pieces:
         return cost
-    kept, prompt = cost.ask_slots - work.asked, work.prompt_tokens
+    kept, prompt, one = cost.ask_slots - work.asked, work.prompt_tokens, replace(shape, dense=False)
     flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept)
-    most = budget(sum(parts) + prompt)
-    slots, one = min(kept + prompt, most), replace(shape, dense=False)
-    growing = min(max(0, most - slots), work.new_tokens - 1)
-    for held in range(slots, slots + growing):
-        flops += one.forward(1, held) + _watched(one, 1, held)
-    slots += growing
-    flops += (work.new_tokens - 1 - growing) * (one.forward(1, slots) + _watched(one, 1, slots))
-    peak = max(kept + prompt, min(slots + 1, kept + work.asked))
+    most = budget(shape.starts + work.tokens + prompt)
+    first, written = min(kept + prompt, most), work.new_tokens - 1
+    growing = min(most - first, written)
+    for held, times in [*((first + more, 1) for more in range(growing)), (first + growing, written - growing)]:
+        flops += times * (one.forward(1, held) + _watched(one, 1, held))
+    peak = max(kept + prompt, min(first + growing + 1, kept + work.asked))
     return replace(cost, ask_slots=peak, ask_flops=flops + shape.head(work.new_tokens))
+
+
+def random_slots(settings: RandomSlotsSettings, shape: Shape, work: Workload) -> Cost:
+    """Full attention, and a random choice that costs nothing."""
+    return _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read))
 
 
 def window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
+
+    def budget(read: int) -> int:
+        return sum(settings.amounts(read))
+
     if not work.pieces:
         return closed_book(shape, work)
-    sinks, recent = settings.n_sink, settings.recent
-    rule = _Eviction(budget=lambda read: sinks + _amount(recent, read), watching=lambda *_: 0, by_head=False)
     if settings.mode == "postprefill":
-        return _evicting(shape, work, _parts(settings, shape, work, settings.chunk), rule, False)
-    assert isinstance(recent, int), "a share needs mode=postprefill"
+        return _evicting(replace(settings, positions="original"), shape, work, budget, by_head=False)
+    sinks, recent = settings.amounts(work.tokens)
     if settings.mode == "stride":
         return read_again(shape, work, min(recent - 1, work.tokens))
     kept, moved, chunk = sinks + recent, _moved(settings, shape), settings.chunk or STREAM_BLOCK
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
-    turned = 2 * shape.layers * shape.width * settings.n_sink if moved else 0  # scores of sinks, from turned queries
-    band = kept + (settings.evict == "after")
-    rule = replace(rule, band=band, watching=lambda part, *_: turned * part)
-    return _evicting(shape, work, _parts(settings, shape, work, chunk), rule, moved)
+    turned = 2 * shape.layers * shape.width * sinks if moved else 0  # scores of sinks, from turned queries
+    parts, band = _parts(settings, shape, work, chunk), kept + (settings.evict == "after")
+    return _evicting(
+        settings, shape, work, budget, lambda part, *_: turned * part, parts=parts, by_head=False, band=band
+    )
 
 
-def _moved(settings: ReadingSettings, shape: Shape) -> bool:
-    rotary = shape.model_type not in LEARNED_POSITIONS
-    return settings.positions == "cache" or (settings.positions == "auto" and rotary)
+def kvzip(settings: KVzipSettings, shape: Shape, work: Workload) -> Cost:
+    """KVzip (arXiv 2505.23416, section 3): read, and read again behind all of it, with attention once more."""
+    return _repeating(settings, shape, work, carried=1)
+
+
+def attention_matching(settings: MatchingSettings, shape: Shape, work: Workload) -> Cost:
+    """Attention Matching (arXiv 2602.16284, section 3): KVzip, and two least-squares problems a head."""
+    cost = _repeating(settings, shape, work, carried=2)
+    read = kept = flops = 0
+    for part in _parts(settings, shape, work, settings.chunk) if work.pieces else ():
+        read += part
+        tokens = min(settings.query_tokens, sum(words for _, words in _repetitions(settings, part)))
+        queries, slots, size = tokens * shape.heads // shape.kv_heads, kept + part, shape.head_dim
+        kept = min(slots, in_tokens(settings.budget, read))
+        attended = 2 * queries * slots * 2 * size
+        fitted = 2 * queries * kept * (2 * kept + 2 * size + 1) + FIT_STEPS * 2 * kept * kept
+        flops += shape.layers * shape.kv_heads * (attended + fitted + 2 * kept**3 // 3 + 2 * kept * kept * size)
+    return replace(cost, adapt_flops=cost.adapt_flops + flops)
+
+
+def _repetitions(settings: KVzipSettings, part: int) -> list[tuple[int, int]]:
+    """Slots that compete in each chunk of a part, and the tokens of its repetition."""
+    sizes = [min(settings.repeat_chunk, part - begin) for begin in range(0, part, settings.repeat_chunk)]
+    first, later = (round(len(text) / CHARACTERS_A_TOKEN) + 1 for text in (settings.prompt, settings.prompt_later))
+    # a later one begins with the last tokens of the chunk before
+    return [
+        (size + (settings.sinks if number else 0), size + (later + BEGINS_WITH if number else first))
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _repeating(settings: KVzipSettings, shape: Shape, work: Workload, carried: int) -> Cost:
+    """Slots of all heads one after the other, with so many numbers each; they are as wide as the fullest head when
+    asked, which may hold all that was read."""
+
+    def watching(part: int, kept: int, _: int) -> int:
+        passes = 3 if settings.score == "grad" else 1  # a backward pass takes as much as two forward
+        return sum(
+            passes * shape.forward(words, kept + part)
+            + shape.layers * shape.heads * 2 * shape.head_dim * shape.pairs(words, slots)
+            for slots, words in _repetitions(settings, part)
+        )
+
+    cost = _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read), watching, carried=carried)
+    if not work.pieces:
+        return cost
+    kept, heads = cost.ask_slots - work.asked, shape.layers * shape.kv_heads
+    parts = _parts(settings, shape, work, settings.chunk)
+    read, again = sum(parts), max(words for part in parts for _, words in _repetitions(settings, part))
+    held = kept if settings.uniform else read
+    return replace(
+        cost,
+        state_bytes=shape.slot_floats * kept * work.value_bytes + SINGLE * heads * (kept * (1 + carried) + 1) + INTEGER,
+        adapt_slots=cost.adapt_slots + again,
+        ask_slots=held + work.asked,
+        ask_flops=answer(shape, work, held, begun=True),
+        positions=read + max(again, work.asked),
+    )

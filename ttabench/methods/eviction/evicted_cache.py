@@ -1,19 +1,13 @@
 """A cache of which parts were thrown away: keys and values that stayed, and where in the text they stood.
 
-    kept = extended(lm, None, ids_BT, mask_BT, rotary=None, watcher=sums)     read a text on top of it
-    kept = kept.take(slots_LBHP)                                              keep these slots of every layer and head
-    patch = Patch(prefix=kept.prefix(rotary=None))                            what queries continue from
-
-With `rotary`, keys are stored as they were before the model rotated them, and rotated by their slot whenever they are
-used: positions then never exceed what is kept, however long the text was. Without, they keep the position they had.
-
 Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -97,10 +91,7 @@ class EvictedCache:
 
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
-    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side.
-
-    Slots are picked as rows of a table: several times as fast as a `gather`, which has an index for every number.
-    """
+    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side."""
     *own, held = source_LBHS.shape[:4]
     front = [max(sizes) for sizes in zip(own, slots_LBHP.shape[:3], strict=True)]
     first_LBH1 = torch.arange(math.prod(own), device=slots_LBHP.device).view(*own, 1) * held
@@ -191,3 +182,84 @@ def padding_first(valid_BS: Tensor) -> Tensor | None:
     if bool((valid_BS[:, 1:] >= valid_BS[:, :-1]).all()):
         return None
     return valid_BS.long().argsort(dim=1, stable=True)[None, :, None]
+
+
+_FLAT = ("keys", "values", "index", "scores", "bias")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaggedCache:
+    """Kept keys and values: by layer, then by row, then by head, in the order of the text."""
+
+    keys: Tensor
+    """[S, D]"""
+    values: Tensor
+    """[S, D]"""
+    index: Tensor
+    """int32 [S]: place in the text."""
+    scores: Tensor | None = None
+    """float32 [S]: by which a slot stays or goes when more is read; None where nothing more is read."""
+    bias: Tensor | None = None
+    """float32 [S]: what is added to its attention scores; None for nothing."""
+    counts: Tensor
+    """int32 [L, B, H]: slots of every layer, row and head."""
+    next: Tensor
+    """int64 [B]: tokens read, BOS included."""
+
+    @staticmethod
+    def of(state: State) -> RaggedCache | None:
+        """The cache of a state; None before anything was read."""
+        return RaggedCache(**state.tensors) if state.tensors else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As the tensors of a state."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+    def held(self) -> Tensor:
+        """bool [L, B, H, P]: which of the padded slots are there; padding stands behind."""
+        width = int(self.counts.max())
+        return torch.arange(width, device=self.counts.device) < self.counts[..., None]
+
+    def padded(self, flat_S: Tensor, fill: float) -> Tensor:
+        """[L, B, H, P] or [L, B, H, P, D] of a tensor of slots; padding holds `fill`."""
+        held_LBHP = self.held()
+        padded = flat_S.new_full((*held_LBHP.shape, *flat_S.shape[1:]), fill)
+        padded[held_LBHP] = flat_S
+        return padded
+
+    def prefix(self, rotary: None = None) -> Prefix:  # noqa: ARG002  # keys stay where they stood
+        """The slots of all rows, hidden where they are padding, with the position of the text that follows."""
+        held_LBHP = self.held()
+        keys, values = self.padded(self.keys, 0), self.padded(self.values, 0)
+        places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next[:, None, None] - 1)
+        plain = Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), self.next, holds_bos=True)
+        return replace(
+            plain,
+            hidden_LBHP=None if bool(held_LBHP.all()) else tuple((~held_LBHP).unbind(0)),
+            bias_LBHP=None if self.bias is None else tuple(self.padded(self.bias, 0).unbind(0)),
+            positions_LBHP=tuple(places.unbind(0)),
+        )
+
+    def row(self, number: int) -> RaggedCache:
+        """One row alone."""
+        rows_1B1 = torch.arange(self.counts.shape[1], device=self.counts.device)[None, :, None]
+        own_S = (rows_1B1 == number).expand_as(self.counts).flatten().repeat_interleave(self.counts.flatten())
+        parts = {name: part[own_S] for name in _FLAT if (part := getattr(self, name)) is not None}
+        counts, following = self.counts[:, number : number + 1], self.next[number : number + 1]
+        return RaggedCache(**parts, counts=counts, next=following)
+
+
+def stacked(rows: Sequence[RaggedCache]) -> RaggedCache:
+    """Rows as one cache."""
+    if len(rows) == 1:
+        return rows[0]
+    splits = [row.counts.sum((1, 2)).tolist() for row in rows]
+
+    def joined(name: str) -> Tensor:
+        by_row = [getattr(row, name).split(split) for row, split in zip(rows, splits, strict=True)]
+        return torch.cat([part for layer in zip(*by_row, strict=True) for part in layer])
+
+    parts = {name: joined(name) for name in _FLAT if getattr(rows[0], name) is not None}
+    counts, following = torch.cat([row.counts for row in rows], 1), torch.cat([row.next for row in rows])
+    return RaggedCache(**parts, counts=counts, next=following)

@@ -1,18 +1,11 @@
-"""What methods that throw keys and values away have in common: read a text on top of what is left, then evict.
-
-    adapt(state, [[piece], [piece], ...])     one text by default: one prefill, one eviction (the papers' protocol)
-    --set join=false                               one eviction a piece
-    --set chunk=512                                one eviction every 512 tokens at most: memory stays flat
-
-A subclass reads one part and evicts (`_read`); `observed` and `compacted` do what those by attention share.
-"""
+"""What methods that throw keys and values away have in common: read a text on top of what is left, then evict."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +28,8 @@ class EvictingMethod(BaseMethod[SettingsT]):
     """State: the kept keys and values, their places in the text, and how many tokens were read."""
 
     needs: tuple[str, ...] = ("hooks", "gaps", "shape")
+    Cache: ClassVar[type[Any]] = EvictedCache
+    """What a state holds: `EvictedCache` or `RaggedCache`."""
     rotary: Rotary | None
     chunk: int | None
     """Tokens after which it evicts at the latest."""
@@ -49,7 +44,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read pieces as one text, or one by one, see `ReadingSettings.join`."""
-        kept = EvictedCache.of(state)
+        kept = self.Cache.of(state)
         pieces = new_ids(self.lm, state, chunks)
         joined = [[list(chain(*row)) for row in pieces]]
         for rows in joined if self.settings.join else map(list, zip(*pieces, strict=True)):
@@ -62,7 +57,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The kept cache as a prefix."""
-        kept = EvictedCache.of(state)
+        kept = self.Cache.of(state)
         return Patch(prefix=None if kept is None else kept.prefix(self.rotary))
 
     def evicts_nothing(self, tokens: int) -> bool:
@@ -86,7 +81,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
             ]
 
     @abstractmethod
-    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+    def _read(self, kept: Any, ids_BT: Tensor, mask_BT: Tensor) -> Any:
         """The cache that stays after reading these tokens (padded in front) on top of the one before."""
 
 

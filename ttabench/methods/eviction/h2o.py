@@ -1,18 +1,6 @@
 """H2O: keep the heavy hitters, the keys that have received the most attention so far, and the most recent ones.
 
-    score of a slot += attention it receives from every token read;  keep the `recent` last and the top `heavy` others
-
-    context of 1,000 tokens, heavy = recent = 0.1: 200 slots stay; a prompt of 50 is read on top: 210 of both stay; then
-    every token of the answer adds the attention it pays, and one slot goes for it, in every layer and head
-
-Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops). Scores
-travel with their slots: what was evicted is lost, what stays goes on counting. Sums are raw, over all query heads of a
-group. Each query evicts from a copy of its own, so queries never meet and asking changes nothing; no row shares the
-context's keys with another then, and every token of an answer is a step. Measured with nano on one CPU core, 32 queries
-at once: choosing an answer takes about twice as long as with `evict_decode=false`, writing one three to four times.
-
-Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of all of a text,
-its answer included: nothing can be read before a query is known, and nothing is saved.
+Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops).
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Which keys and values to keep: attention received, smoothed, grouped, and the best so many of it.
 
-    sums_BNS = column_sums(call, counted_BT)              how much attention each slot got from the counted queries
-    pooled_BNS = pooled(sums_BNS, kernel=7, how="max")    SnapKV looks at neighbourhoods
-    scores_BHS = grouped(pooled_BNS, heads=2, how="mean") one score a key/value head
-    kept_slots(scores_LBHS, budget_B)                     slots of all layers, ascending, ties to the lower one
-
-SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048. Sums go block by block: O(N * block * S) memory instead of N * T * S.
+SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048.
 
 Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
     D head size.
@@ -21,7 +16,7 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.lm.attention.interface import Call
 from ttabench.methods.eviction.settings import Group, Pool
-from ttabench.methods.parts.amount import Amount
+from ttabench.methods.parts.amount import Amount, in_tokens
 
 BLOCK = 256
 """Queries whose attention weights are alive at a time."""
@@ -29,10 +24,7 @@ BLOCK = 256
 
 def tokens_of(amount: Amount, total_B: Tensor) -> Tensor:
     """int64 [B]: the amount in tokens, for rows that have read so many; shares are rounded down, at least 1."""
-    if isinstance(amount, float):
-        # on the CPU, for not every device has float64
-        return (total_B.cpu().double() * amount).floor().long().clamp(min=1).to(total_B.device)
-    return torch.full_like(total_B, amount)
+    return total_B.new_tensor([in_tokens(amount, total) for total in total_B.tolist()])
 
 
 def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
@@ -56,13 +48,14 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
         part = slice(begin, min(begin + block, columns[-1] + 1))
         scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS  # a group's queries as one matrix
         scores = scores.view(rows, heads, count // heads, -1, slots).float() * call.scaling
-        hidden_BH1TS = ~_seen(call, part)[:, :, None]
+        hidden_BH1TS = ~seen(call, part)[:, :, None]
         weights = scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
         sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
     return sums_BHGS.flatten(1, 2)
 
 
-def _seen(call: Call, part: slice) -> Tensor:
+def seen(call: Call, part: slice) -> Tensor:
+    """bool [B or 1, 1 or H, T, S]: which slots the queries of this part see."""
     if call.mask is not None:
         return call.mask[:, :, part]
     tokens, slots = call.query.shape[2], call.key.shape[2]
@@ -123,9 +116,9 @@ def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
     return valid_BS & (from_end_BS <= amount_B[:, None])
 
 
-def oldest(valid_BS: Tensor, amount: int) -> Tensor:
+def oldest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
     """bool [B, S]: the first so many valid slots of each row."""
-    return valid_BS & (valid_BS.long().cumsum(1) <= amount)
+    return valid_BS & (valid_BS.long().cumsum(1) <= amount_B[:, None])
 
 
 def kept_slots(scores_LBHS: Tensor, budget_B: Tensor) -> Tensor:

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ttabench.core.bounds import at_least
-from ttabench.methods.parts.amount import Amount, check_amount
+from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 
 Pool: TypeAlias = Literal["max", "avg"]
 Group: TypeAlias = Literal["mean", "max", "sum", "per_query"]
 STREAM_BLOCK = 512
 """Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
+BEGINS_WITH = 8
+"""Tokens at the end of a repeated chunk that the prompt of the next one names."""
+FIT_STEPS = 60
+"""Of accelerated projected gradient descent on the weights whose logarithms are biases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class WindowSettings(ReadingSettings):
     """First tokens of the text that always stay, BOS included; 0 is a plain sliding window. None with mode=stride."""
     recent: Amount = 512
     """Last tokens that stay; with mode=postprefill also their share of the tokens read."""
+    budget: Amount | None = None
+    """Slots in all, sinks included: `recent` is then what the sinks leave, which take half of it at most."""
     mode: Literal["stream", "postprefill", "stride"] = "stream"
     """Evict while reading; read everything with full attention and drop the middle afterwards; or read again what
     stays, from position 0."""
@@ -50,15 +56,29 @@ class WindowSettings(ReadingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, n_sink=self.n_sink)
-        check_amount("recent", self.recent)
-        if isinstance(self.recent, float) and self.mode != "postprefill":
-            raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got recent={self.recent}")
+        if self.budget is None:
+            self._check("recent", self.recent)
+        else:
+            self._check("budget", self.budget)
         if self.mode == "postprefill" and self.positions == "cache":
             raise ValueError("mode=postprefill keeps original positions, got positions=cache")
-        if self.mode == "stride" and self.recent < 2:
-            raise ValueError(f"mode=stride keeps recent - 1 tokens, got recent={self.recent}")
         if self.mode == "stride" and self.positions != "auto":
             raise ValueError(f"mode=stride keeps no cache that has positions, got positions={self.positions}")
+
+    def _check(self, name: str, amount: Amount) -> None:
+        check_amount(name, amount)
+        if isinstance(amount, float) and self.mode != "postprefill":
+            raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got {name}={amount}")
+        if self.mode == "stride" and amount < 2:
+            raise ValueError(f"mode=stride keeps {name} - 1 tokens, got {name}={amount}")
+
+    def amounts(self, read: int) -> tuple[int, int]:
+        """Sinks and recent tokens that stay of so many that were read."""
+        if self.budget is None:
+            return self.n_sink, in_tokens(self.recent, read)
+        kept = in_tokens(self.budget, read)
+        sinks = 0 if self.mode == "stride" else min(self.n_sink, kept // 2)
+        return sinks, kept - sinks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +90,8 @@ class SnapKVSettings(ReadingSettings):
     window: Amount = 32
     """Last tokens of the context (or their share of it), which observe and always stay. A last piece that is shorter
     observes with all its tokens."""
+    window_share: float = 1.0
+    """Largest share of the budget that the window takes."""
     kernel: int = 7
     """Slots whose scores are pooled around each one; odd."""
     pool: Pool = "max"
@@ -86,10 +108,16 @@ class SnapKVSettings(ReadingSettings):
         super().__post_init__()
         check_amount("budget", self.budget)
         check_amount("window", self.window)
+        check_amount("window_share", float(self.window_share))
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {self.kernel}")
-        if type(self.window) is type(self.budget) and self.window >= self.budget:
+        if self.window_share == 1.0 and type(self.window) is type(self.budget) and self.window >= self.budget:
             raise ValueError(f"window must be smaller than the budget {self.budget}, got {self.window}")
+
+    def amounts(self, read: int) -> tuple[int, int]:
+        """Budget and window in tokens, of so many that were read."""
+        budget = in_tokens(self.budget, read)
+        return budget, min(in_tokens(self.window, read), in_tokens(float(self.window_share), budget))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,3 +136,76 @@ class H2OSettings(ReadingSettings):
         super().__post_init__()
         check_amount("heavy", self.heavy)
         check_amount("recent", self.recent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSlotsSettings(ReadingSettings):
+    """Settings of `random_slots`."""
+
+    budget: Amount = 0.2
+    """Slots kept in every layer and head, the first token of the text always; or their share of the tokens read."""
+    seed: int = 0
+    """Of the choice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("budget", self.budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVzipSettings(ReadingSettings):
+    """Settings of `kvzip`; the defaults are the released code's, with the first slots that kvpress keeps."""
+
+    budget: Amount = 0.2
+    """Slots kept, as their share of the tokens read or as a number of tokens, of all layers and heads together."""
+    score: Literal["max", "plus", "grad"] = "max"
+    """The largest attention that a slot receives from the text's repetition; weighed by what its value can write
+    (KVzip+); or also by how much the last hidden states depend on it (KVgrad: a backward pass a chunk)."""
+    uniform: bool = False
+    """The same number of slots for every layer and head; false: the best of all of them."""
+    sinks: int = 4
+    """First tokens of the text that always stay."""
+    repeat_chunk: int = 2048
+    """Tokens of the text that are repeated at once; fewer where the model's positions leave no room."""
+    prompt: str = "\n\nRepeat the previous context exactly."
+    """What asks for the repetition of the first chunk."""
+    prompt_later: str = "\n\nRepeat the part of the previous context exactly, starting with"
+    """The same for those that follow; the last tokens of the chunk before stand behind it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("budget", self.budget)
+        at_least(0, sinks=self.sinks)
+        at_least(1, repeat_chunk=self.repeat_chunk)
+        if self.positions != "original":
+            raise ValueError(f"keys stay where they stood in the text, got positions={self.positions}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingSettings(KVzipSettings):
+    """Settings of `attention_matching`."""
+
+    keys: Literal["kvzip", "uniform", "omp"] = "kvzip"
+    """Which slots stay: those of KVzip; of every head as many, those of the largest attention (root mean square); or as
+    many as KVzip gives a head, those that orthogonal matching pursuit picks."""
+    queries: Literal["repeat", "self-study", "random"] = "repeat"
+    """Queries that attention is matched for: of the repetition; of questions that the model asks itself and answers;
+    or normal numbers with the mean and the spread that each channel has in the repetition."""
+    query_tokens: int = 1024
+    """Tokens whose queries are matched, at most, of all chunks together."""
+    fit_bias: bool = True
+    """Fit what is added to the scores of kept slots, by non-negative least squares of the attention's mass."""
+    fit_values: bool = True
+    """Fit the values of kept slots, by least squares of the attention's output."""
+    ridge: float = 1e-3
+    """Weight of staying near the values that were read, against that of an average slot's attention."""
+    seed: int = 0
+    """Of random queries and of what self-study writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, query_tokens=self.query_tokens)
+        if not self.ridge > 0:
+            raise ValueError(f"ridge must be positive, got {self.ridge}")
+        if self.keys == "uniform" and self.uniform:
+            raise ValueError("keys=uniform shares out evenly already: leave uniform out")

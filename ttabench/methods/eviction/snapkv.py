@@ -1,12 +1,6 @@
 """SnapKV: keep the keys and values that the end of the context looks at.
 
-    context of 1,000 tokens, budget 256, window 32:   the last 32 tokens stay; the attention they pay to the 968 before
-    them, smoothed over 7 neighbours, picks the 224 that stay with them, for every key/value head of every layer
-
-    --set query_aware=true       the question observes: nothing is thrown away until it is asked, and each has a cache
-
-Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV). By default the window is the
-tail of the context, not of the question: one cache serves all queries. Generated tokens are appended and never evicted.
+Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV).
 """
 
 from __future__ import annotations
@@ -64,10 +58,17 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     def _room(self, read_B: Tensor) -> int:
         return int(tokens_of(self.settings.budget, read_B))
 
+    def nothing_free(self, tokens: int) -> str:
+        """Why attention chose nothing: the window takes all of the budget, where one of them is a share."""
+        budget_B, window_B = self._amounts(torch.tensor([tokens + len(self.lm.start_ids)]))
+        if self.settings.query_aware or self.evicts_nothing(tokens) or bool(window_B < budget_B):
+            return ""
+        return "the budget held no more than the observation window, so nothing was chosen by attention"
+
     def _amounts(self, read_B: Tensor) -> tuple[Tensor, Tensor]:
         """Budget and window in tokens, int64 [B] each."""
-        budget_B = tokens_of(self.settings.budget, read_B)
-        return budget_B, torch.minimum(tokens_of(self.settings.window, read_B), budget_B)
+        amounts_B2 = read_B.new_tensor([self.settings.amounts(read) for read in read_B.tolist()])
+        return amounts_B2[:, 0], amounts_B2[:, 1]
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix; of a full cache, what each question looks at.

@@ -1,25 +1,13 @@
 """Sliding windows: keep the first few tokens (attention sinks) and the last so many.
 
-    --set n_sink=4 --set recent=512      StreamingLLM: 4 sinks and 512 recent tokens, however long the text
-    --set n_sink=0                       a plain sliding window
-    --set mode=postprefill               another method: read everything with full attention, then drop the middle;
-                                         recent=0.2 keeps the sinks and the newest fifth
-    --set mode=stride, --preset book     another one: the last tokens are read again, from position 0, for every query
-
-Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm). In a stream every token sees the sinks and the
-last `recent` tokens with itself, at their places in the cache; memory is flat in the length of the text. It is read in
-blocks under a banded mask with exactly the effect of token by token. The query reads the cache as reading left it, and
-goes on from its last slot: the tokens of prompt and answer are appended and evict nothing.
-
-`mode=stride` is the sliding window that books are scored with (StreamAdapter, arXiv 2411.09289, Table 2): windows of
-`recent` tokens and the stride that comes in, each encoded anew behind BOS; it keeps token ids and no cache. The last of
-the `recent` is the token that the stride is predicted from, and comes with the query.
+Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -27,8 +15,10 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention.interface import watched
+from ttabench.lm.attention.fused import in_two_parts, merge_partials, summed
+from ttabench.lm.attention.interface import Call, MaskFunction, watched
 from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
@@ -36,12 +26,111 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
-from ttabench.methods.eviction.band import Band, band
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined, padding_first
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import kept_slots, newest, oldest, tokens_of
+from ttabench.methods.eviction.scores import kept_slots, newest, oldest
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
+
+
+@dataclass(frozen=True)
+class Band:
+    """A watcher that attends in place of the model's own attention.
+
+    Args:
+        sinks: first tokens of the text that everyone sees.
+        width: last tokens seen, itself included.
+        query_BT: position of every token read.
+        key_BS: position of every slot, -1 for padding; those of the band are consecutive.
+        rotary: turns queries for the sinks.
+    """
+
+    sinks: int
+    width: int
+    query_BT: Tensor
+    key_BS: Tensor
+    rotary: Rotary
+
+    def __call__(self, call: Call) -> Tensor:
+        """Attention [B, T, N, D] of one layer."""
+        if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
+            places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
+            return replace(self, query_BT=places[0], key_BS=places[1])(call)
+        if in_two_parts(call.query.device):
+            return self._fused(call).transpose(1, 2)
+        rows, count, tokens, size = call.query.shape
+        heads = call.key.shape[1]
+        key_BHDS = call.key.transpose(-1, -2)
+        scores = _folded(call.query, heads) @ key_BHDS
+        if self.sinks:
+            self._turn_to_sinks(call, scores, key_BHDS)
+        scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
+        scores = scores.masked_fill_(~self.seen(call.near)[:, None, None], torch.finfo(torch.float32).min)
+        weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
+        out_BHXD = weights_BHXS @ call.value
+        return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
+
+    def _fused(self, call: Call) -> Tensor:
+        """The same by kernels that write no scores: sinks and band apart where queries are turned; [B, N, T, D]."""
+        seen_BTS, dtype = self.seen(call.near), call.query.dtype
+        if not self.sinks:
+            return summed(call.query, call.key, call.value, call.scaling, bias=_bias(seen_BTS, dtype))[0]
+        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
+        first = self._first(sink_BS)
+        to_sinks_BTS = (seen_BTS & sink_BS[:, None])[..., :first]
+        sinks = summed(
+            self._turned(call), call.key[:, :, :first], call.value[:, :, :first], call.scaling,
+            bias=_bias(to_sinks_BTS, dtype),
+        )  # fmt: skip
+        rest = _bias(seen_BTS & ~sink_BS[:, None], dtype)
+        return merge_partials(sinks, summed(call.query, call.key, call.value, call.scaling, bias=rest))
+
+    def _turned(self, call: Call) -> Tensor:
+        """Queries that stand no further than the end of a full cache."""
+        return self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
+
+    def _near(self) -> Tensor:
+        """int64 [B, T]: where queries stand for the sinks."""
+        return self.query_BT.clamp(max=self.sinks + self.width - 1)
+
+    @staticmethod
+    def _first(sink_BS: Tensor) -> int:
+        """Slots up to the last one that is a sink."""
+        return int(sink_BS.any(0).long().cumsum(0).argmax()) + 1
+
+    def seen(self, near: MaskFunction | None) -> Tensor:
+        """bool [B, T, S]: which slots each token sees; `near`: of those that the model's own window leaves."""
+        seen_BTS = band(self.sinks, self.width, self.query_BT, self.key_BS)
+        if near is None:
+            return seen_BTS
+        key_B1S = self.key_BS[:, None]
+        query_BTS = torch.where(key_B1S < self.sinks, self._near()[..., None], self.query_BT[..., None])
+        return seen_BTS & near(0, 0, query_BTS, key_B1S)
+
+    def _turn_to_sinks(self, call: Call, scores_BHXS: Tensor, key_BHDS: Tensor) -> None:
+        """Overwrite the scores of sinks by those of turned queries."""
+        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
+        first, turned = self._first(sink_BS), self._turned(call)
+        to_sinks = _folded(turned, call.key.shape[1]) @ key_BHDS[..., :first]
+        scores_BHXS[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores_BHXS[..., :first])
+
+
+def band(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
+    """bool [B, T, S]: of slots at these positions (-1: padding) the first, and the last with the token itself."""
+    key_B1S, distance_BTS = key_BS[:, None], query_BT[..., None] - key_BS[:, None]
+    return (key_B1S >= 0) & (distance_BTS >= 0) & ((distance_BTS < width) | (key_B1S < sinks))
+
+
+def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
+    """[B, H, (N/H) T, D]: the queries of the heads that share keys, one after the other."""
+    rows, _, _, size = query_BNTD.shape
+    return query_BNTD.reshape(rows, heads, -1, size)
+
+
+def _bias(seen_BTS: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 1, T, S]: what is added to the scores of slots that are seen, and of those that are not."""
+    bias_BTS = torch.zeros_like(seen_BTS, dtype=dtype)
+    return bias_BTS.masked_fill_(~seen_BTS, torch.finfo(dtype).min)[:, None]
 
 
 class SlidingWindow(EvictingMethod[WindowSettings]):
@@ -53,7 +142,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if settings.mode == "stride":
             self.needs = ()  # tokens alone are kept
         super().__init__(lm, settings)
-        self.growth = "linear" if isinstance(settings.recent, float) else "constant"
+        limit = settings.recent if settings.budget is None else settings.budget
+        self.growth = "linear" if isinstance(limit, float) else "constant"
         if settings.mode == "stride":
             self.own_tensors = ("tokens", "lengths")
         if settings.mode != "postprefill":
@@ -61,24 +151,20 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if settings.mode != "stream":
             self.rotary = None
             return
-        self.width = self._recent + (settings.evict == "after")
+        self.sinks, recent = settings.amounts(0)
+        self.width = recent + (settings.evict == "after")
         self.chunk = settings.chunk or STREAM_BLOCK
         if ways_of(lm).own and settings.positions == "auto":
             self.rotary = None
         if self.rotary is not None:
             most = min(lm.max_positions, ways_of(lm).same_angles or lm.max_positions)
-            room = most - settings.n_sink - self._recent
+            room = most - self.sinks - recent
             if room < 1:
-                fault = f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {most} positions"
+                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {most} positions"
                 more = "" if most == lm.max_positions else ", beyond which its angles change"
                 hint = "Use --set recent=N with a smaller N" + (more and ", or --set positions=original")
                 raise UserError(f"{fault} of {lm.name}{more}.", f"{hint}.")
             self.chunk = min(self.chunk, room)
-
-    @property
-    def _recent(self) -> int:
-        assert isinstance(self.settings.recent, int), "a share is refused but with mode=postprefill"
-        return self.settings.recent
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read pieces, see `EvictingMethod.adapt`; with mode=stride only their last ids stay."""
@@ -86,7 +172,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             return super().adapt(state, chunks)
         new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
-        kept = appended(self.lm, state.tensors, new, self._recent - 1)
+        kept = appended(self.lm, state.tensors, new, self.settings.amounts(0)[1] - 1)
         return State(state.rows, kept, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
@@ -94,8 +180,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         return window_of(state.tensors) if self.settings.mode == "stride" else super().patch(state, asks)
 
     def _room(self, read_B: Tensor) -> int:
-        recent = int(tokens_of(self.settings.recent, read_B))
-        return recent - 1 if self.settings.mode == "stride" else recent + self.settings.n_sink
+        sinks, recent = self.settings.amounts(int(read_B))
+        return recent - 1 if self.settings.mode == "stride" else recent + sinks
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
@@ -123,10 +209,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         real_BT = None if bool(mask_BT.all()) else mask_BT
         query_BT, key_BS = self._places(kept, mask_BT)
         if self.rotary is None:
-            layout = Layout(sees_BTS=band(self.settings.n_sink, self.width, query_BT, key_BS))
+            layout = Layout(sees_BTS=band(self.sinks, self.width, query_BT, key_BS))
             hidden_BTD = window.feed_laid(ids_BT, layout, real_BT)
         else:
-            with watched(Band(self.settings.n_sink, self.width, query_BT, key_BS, self.rotary)):
+            with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
                 hidden_BTD = window.feed(ids_BT, real_BT)
         return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
@@ -148,7 +234,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         order = padding_first(whole.valid)
         whole = whole if order is None else whole.take(order)
         valid_BS = whole.valid
-        recent_B = tokens_of(self.settings.recent, whole.next)
-        stays_BS = oldest(valid_BS, self.settings.n_sink) | newest(valid_BS, recent_B)
+        amounts = [self.settings.amounts(read) for read in whole.next.tolist()]
+        sinks_B, recent_B = whole.next.new_tensor(amounts).unbind(1)
+        stays_BS = oldest(valid_BS, sinks_B) | newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
-        return whole.take(kept_slots(scores_BS[None, :, None], self.settings.n_sink + recent_B))
+        return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

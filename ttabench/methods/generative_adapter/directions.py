@@ -1,12 +1,5 @@
 """The first singular vectors of a sum, as in use and with gradients.
 
-    left_BRQ, right_BQK = directions(sum_BRK, settings)                 without gradients, exact or randomised
-    left_BRQ, right_BQK = learned_directions(sum_BRK, settings)         with them
-
-Only left @ right ever counts, the sum with its first singular values set to 1 and the others to 0. Its derivative is
-known in closed form and finite however near kept values lie to each other (`gradient=exact`); the released code takes
-that of a randomised decomposition, vector by vector.
-
 Shape letters: B rows · R values · K keys · Q rank · N the larger of R and K.
 """
 

@@ -1,11 +1,5 @@
 """From hidden states to a low-rank weight delta of one linear map.
 
-    S += A2 n(H)' n(H) B1                   Generator.summed, equation 3
-    delta W = s A1 norm(S) B2               Generator.delta, equations 6 to 9
-
-S is a sum of (value, key) pairs of tokens, and what enters the map is the query. norm: the first r singular values set
-to 1 and the others to 0; or S over its Frobenius norm or its largest singular value. Everything is float32.
-
 Chen et al., arXiv 2411.05877; n, an RMSNorm with a learned weight, is of the released code.
 
 Shape letters: B rows · T tokens · C width of the model · R values · K keys · Q rank · I/O features in and out.

@@ -1,12 +1,7 @@
 """Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
 
-    adapt   S_t = S_{t-1} + A2 n(H_t)' n(H_t) B1 for every chunk, read by the weights adapted to those before it
-    patch   delta W = s A1 norm(S) B2                                        one forward pass, no gradient step
-
 Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
-2411.05877, equations 3 and 6 to 9. H_t is what enters the layer of the map: the residual stream in front of its first
-norm, in a chunk that stands by itself (positions from 0 on, nothing of other chunks visible). The token that begins a
-text stands in the first chunk, and counts.
+2411.05877, equations 3 and 6 to 9.
 
 Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
 """
@@ -26,8 +21,8 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
 from ttabench.methods.base import tokens_read
-from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, start
-from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
+from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER
+from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
 from ttabench.methods.generative_adapter.parallel import row_logprobs
 from ttabench.methods.generative_adapter.rows import Rows, adapted_to, answers, apart, read_by_base, texts
 from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
@@ -109,7 +104,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             if not chunks:
                 fault = "The first training episodes read nothing, and an aligned training begins on what they read."
                 raise UserError(fault, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
-            start.align(self.networks, [row.ids for row in chunks])
+            align(self.networks, [row.ids for row in chunks])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel` and `rows`.
@@ -198,7 +193,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             self.networks.reading(len(chunks), real_BT if padded else None) as sums,
         ):
             # padding stands behind the text, where causal attention never looks
-            window.feed(ids_BT, filled_BT=real_BT if padded else None)
+            window.feed(ids_BT)
         return torch.stack(sums)
 
     def _merged(self, name: str, delta: LowRank) -> Dense:

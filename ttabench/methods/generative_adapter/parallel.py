@@ -1,10 +1,6 @@
 """Chunks in one forward, layer by layer, and what is predicted after them in further ones: the training form.
 
-    layer l    S of every chunk from what enters the layer; their running sums; the delta of each row; the layer
-
-A row's hidden states depend on chunks before it through deltas of the layers below alone, so all chunks go through a
-layer together, and nothing of them depends on what is predicted after them. Chen et al., arXiv 2411.05877, appendix on
-training: the numbers of the chunks read one by one.
+Chen et al., arXiv 2411.05877, appendix on training: the numbers of the chunks read one by one.
 
 Shape letters: B rows · T tokens · D width · R values · K keys · E chunk rows · U different readers, an owner after so
     many chunks.
@@ -28,7 +24,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.generative_adapter.rows import Row, Rows
-from ttabench.methods.parts.one_forward import ALIKE
+from ttabench.methods.parts.one_forward import alike
 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor]:
@@ -45,15 +41,16 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor
     if rows.chunks:
         ids_BT, real_BT = _padded(lm, rows.chunks)
         with _adapting(networks, readers, real_BT, deltas):
-            hidden_BTD = Window(lm, None, len(ids_BT), retain=False).feed(ids_BT, filled_BT=real_BT)
+            hidden_BTD = Window(lm, None, len(ids_BT), retain=False).feed(ids_BT)
         by_row |= dict(enumerate(_targets(lm, rows.chunks, hidden_BTD, ids_BT)))
-    for places in _alike(rows.asked):
-        group = [rows.asked[place] for place in places]
-        ids_BT, real_BT = _padded(lm, group)
+    places_of = {id(row): place for place, row in enumerate(rows.asked)}
+    for group in alike(rows.asked):
+        places = [places_of[id(row)] for row in group]
+        ids_BT, _ = _padded(lm, group)
         which_B = readers.of(group).to(lm.device)
         own = {name: _spread(delta, which_B) for name, delta in deltas.items()}
         with deltas_applied(lm, own, len(group)):
-            hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT, filled_BT=real_BT)
+            hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT)
         values = _targets(lm, group, hidden_BTD, ids_BT)
         by_row |= {len(rows.chunks) + place: value for place, value in zip(places, values, strict=True)}
     return [by_row[place] for place in range(len(rows.all))]
@@ -87,14 +84,7 @@ class _Readers:
 def _adapting(
     networks: GenerativeAdapterNetworks, readers: _Readers, real_BT: Tensor, deltas: dict[str, LowRank]
 ) -> Iterator[None]:
-    """Adapt every chunk to those that it stands after, as the forward of the block comes to each layer.
-
-    Args:
-        networks: what makes deltas.
-        readers: of the chunks, and of what is predicted after them.
-        real_BT: false where a chunk is padded.
-        deltas: filled with the deltas of all readers, [U, ...] by map.
-    """
+    """Adapt every chunk to those that it stands after, as the forward of the block comes to each layer."""
     if not readers.known:
         yield
         return
@@ -137,14 +127,3 @@ def _targets(lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor) ->
     rows_N, places_N = torch.tensor(places, device=lm.device).unbind(1)
     values_N = logprobs_of(lm, hidden_BTD[rows_N, places_N - 1], ids_BT[rows_N, places_N])
     return list(torch.split(values_N, torch.bincount(rows_N, minlength=len(rows)).tolist()))
-
-
-def _alike(rows: Sequence[Row]) -> list[list[int]]:
-    """Places of rows of about one length, for a forward each: what is padded is computed, too."""
-    groups: list[list[int]] = []
-    for place in sorted(range(len(rows)), key=lambda place: len(rows[place].ids)):
-        if groups and len(rows[place].ids) <= ALIKE * len(rows[groups[-1][0]].ids):
-            groups[-1].append(place)
-        else:
-            groups.append([place])
-    return groups

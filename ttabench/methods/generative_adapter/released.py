@@ -1,13 +1,4 @@
-"""Weights in the names of the released code, chentong0/generative-adapter, as a generative_adapter's own.
-
-    base_model.model.model.layers.3.base_layer.self_attn.o_proj.fastlora_A3.weight      A2 of the map in layer 3
-
-    take(method.networks, safetensors.torch.load_file("model.safetensors"))
-    checkpoints.save(method, Path("mistral-generator"))             what `--checkpoint` takes
-
-The code's sum is the transpose of the paper's; its matrices lie as ours do. Weights of the base model beside them are
-not looked at.
-"""
+"""Weights in the names of the released code, chentong0/generative-adapter, as a generative_adapter's own."""
 
 from __future__ import annotations
 

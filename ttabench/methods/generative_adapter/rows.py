@@ -1,8 +1,5 @@
 """An episode as the rows of one forward: its chunks, and what is to be predicted after some of them.
 
-    c1 | c2 | c3 | [question, answer] after 3          row i of the chunks is adapted to the chunks before it
-    c1 | c2 | c3 | [stretch of c1 c2] after 2 | ...    reconstruction, from the chunks that it is a part of
-
 Chen et al., arXiv 2411.05877, section 2.3 and appendix: rows are texts by themselves, positions from 0 on.
 """
 

@@ -26,6 +26,9 @@ class GenerativeAdapterSettings:
     """r: singular vectors that are kept, the rank of each delta (`norm=svd`)."""
     chunk: int = 1024
     """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    chunk_len: int | None = None
+    """Tokens of every chunk but a text's last. None: what `chunk` says of the text alone. The released code takes what
+    it says of the longest text of a batch, for all of them."""
     scale: float = 1 / 16
     """s: factor of every delta."""
     norm: Literal["svd", "frobenius", "spectral"] = "svd"
@@ -68,6 +71,7 @@ class GenerativeAdapterSettings:
 
     def __post_init__(self) -> None:
         at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
+        at_least(1, chunk_len=self.chunk_len)
         at_least(0, rank_tol=self.rank_tol, niter=self.niter, init_share=self.init_share)
         if self.norm == "svd" and self.rank > min(self.inner, self.keys):
             limits = f"{min(self.inner, self.keys)}, got {self.rank}"
@@ -89,7 +93,8 @@ class GenerativeAdapterSettings:
         """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
         if not tokens:
             return []
-        size = tokens if self.strategy == "concat" else -(-tokens // -(-tokens // self.chunk))
+        size = self.chunk_len or -(-tokens // -(-tokens // self.chunk))
+        size = tokens if self.strategy == "concat" else size
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 

@@ -2,9 +2,63 @@
 
 from __future__ import annotations
 
-from ttabench.methods.icl.cost import cost, most
-from ttabench.methods.icl.settings import InContextSettings
+from dataclasses import dataclass
+from typing import Literal
+
+from ttabench.core.bounds import at_least
+from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book, read_again
+from ttabench.cost.shape import Shape
 from ttabench.methods.spec import MethodSpec
+
+RESERVE = 256
+"""Positions left for prompt and answer when `max_tokens` is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InContextSettings:
+    """Settings of `icl`."""
+
+    truncate: Literal["error", "left", "right"] = "error"
+    """When the context outgrows the window: refuse; forget the oldest tokens; or stop reading."""
+    max_tokens: int | None = None
+    """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
+
+    def __post_init__(self) -> None:
+        at_least(1, max_tokens=self.max_tokens)
+
+    def limit(self, positions: int) -> int:
+        """Context tokens that may stand in the window of a model of so many positions."""
+        return self.max_tokens or max(1, positions - RESERVE)
+
+
+def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
+    """Full context, read once into a cache (decoder forward: arXiv 2204.02311, appendix B)."""
+    if not work.pieces:
+        return closed_book(shape, work)
+    tokens, limit = work.tokens, settings.max_tokens
+    if settings.truncate != "error" and shape.positions is not None:
+        limit = settings.limit(shape.positions)
+    tokens = tokens if limit is None else min(tokens, limit)
+    slots = shape.starts + tokens
+    floats, size = shape.slot_floats * slots, shape.cache_bytes(slots, work.value_bytes) + INTEGER
+    if settings.truncate == "left":
+        return read_again(shape, work, tokens)
+    return Cost(
+        parameters=shape.parameters,
+        state_floats=floats,
+        state_bytes=size,
+        adapt_slots=slots,
+        ask_slots=slots + work.asked,
+        adapt_flops=shape.forward(slots),
+        ask_flops=answer(shape, work, slots, begun=True),
+        positions=slots + work.asked,
+    )
+
+
+def most(settings: InContextSettings, positions: int) -> int | None:
+    """Tokens of context beyond which `truncate=error` refuses."""
+    return settings.limit(positions) if settings.truncate == "error" else None
+
 
 ICL = MethodSpec(
     name="icl",
@@ -15,4 +69,5 @@ ICL = MethodSpec(
     cost=cost,
     most=most,
 )
+
 METHODS = (ICL,)

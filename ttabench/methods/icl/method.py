@@ -1,10 +1,4 @@
-"""In-context learning: everything observed stands in the window, as a key/value cache that is read once.
-
-    state = cache of "<bos>Ada Voss lives in Port Ansel.\\n\\n..."   ->  every query continues from it
-
-The ceiling of a comparison as long as the window suffices. What happens beyond it is declared by `truncate`, and the
-state records how many tokens were lost.
-"""
+"""In-context learning: everything observed stands in the window, as a key/value cache that is read once."""
 
 from __future__ import annotations
 
@@ -22,8 +16,7 @@ from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.icl import ICL
-from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.icl import ICL, InContextSettings
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import appended, window_of
 

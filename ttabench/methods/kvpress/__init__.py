@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from ttabench.methods.kvpress.settings import KvPressSettings
+from dataclasses import dataclass
+
+from ttabench.methods.parts.amount import Amount, as_budget, check_amount
 from ttabench.methods.spec import MethodFamily, MethodSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvPressSettings:
+    """Settings of a press that can be told how much to keep; its own arguments stand behind its name."""
+
+    budget: Amount = 1024
+    """Tokens kept, of every layer and head or on average over them, as the press shares them out: a number, or a share
+    of the tokens read. Its compression_ratio follows from it."""
+
+    def __post_init__(self) -> None:
+        check_amount("budget", self.budget)
+
 
 KVPRESS = MethodSpec(
     name="kvpress:<Press>",
@@ -12,6 +27,7 @@ KVPRESS = MethodSpec(
     Settings=KvPressSettings,
     presets={"nano": KvPressSettings(budget=256)},
     growth="constant",
+    keep=as_budget,
     checked=KvPressSettings(budget=12),
     paper="2510.00636",
 )

@@ -1,28 +1,23 @@
-"""Every one-pass method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
+"""Every prefill method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
 
-    --method kvpress:KnormPress --set budget=256           256 tokens stay in every layer
-    --method kvpress:StreamingLLMPress --set budget=0.2    a fifth of the context stays
-    --method "kvpress:AdaKVPress(SnapKVPress)"             presses that wrap others, by nesting
-
-Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5. A press compresses the
-first forward of a text and no other: all pieces are read as one text, once. What stays is in the order the press left
-it in, which attention does not see; the text that follows goes on at the position after all that was read. Some presses
-throw nothing away and hide slots from single heads instead; they are hidden here, too, and `State.labels` says so.
+Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5.
 
 Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from transformers import AutoTokenizer
 from transformers.cache_utils import DynamicCache
 
 from ttabench.core.errors import UserError
@@ -33,20 +28,155 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.evicted_cache import RaggedCache, stacked
 from ttabench.methods.eviction.scores import tokens_of
-from ttabench.methods.kvpress import KVPRESS
+from ttabench.methods.kvpress import KVPRESS, KvPressSettings
 from ttabench.methods.kvpress import names as presses
-from ttabench.methods.kvpress.settings import KvPressSettings
 from ttabench.methods.parts.amount import Amount
 from ttabench.methods.spec import MethodSpec
 
+
+class Layer(NamedTuple):
+    """What a press leaves of one layer."""
+
+    keys: Tensor
+    """[H, P, D]"""
+    values: Tensor
+    """[H, P, D]"""
+    seen: Tensor
+    """bool [H, P]: which slots a head still sees."""
+
+
+def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool = False) -> float:
+    """The compression ratio at which so many of all tokens stay, in spite of rounding.
+
+    Args:
+        kept: tokens.
+        total: tokens.
+        heads: how many of them, of all layers, the press counts together.
+        counts_removed: whether it computes how many slots go, `int(slots * r)`, and not how many stay,
+            `int(slots * (1 - r))`.
+    """
+    if kept >= total:
+        return 0.0
+    rest = 0.5 / heads
+    return (total - kept + rest) / total if counts_removed else 1.0 - (kept + rest) / total
+
+
+@contextmanager
+def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
+    """A model as presses expect it, and on the way out as it was before.
+
+    Attention is told `cache_position`, which transformers has not passed since 5.4. Presses add `rotary_emb` and
+    `masked_key_indices` to it, replace the decoder's `forward`, and choose another attention for a while; all of that
+    is taken away again. A press that asks for the model's tokenizer gets this one.
+
+    Yields:
+        A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
+
+    Raises:
+        UserError: a press reads more than the model has positions for.
+    """
+    masked: list[Any] = []
+    modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
+    attention, forward = str(lm.model.config._attn_implementation), vars(lm.decoder).get("forward")
+    before = [set(vars(module)) | set(module._modules) for module in modules]  # kvpress itself may have left its mark
+    hooks = [module.register_forward_pre_hook(_placed(lm), with_kwargs=True) for module in modules]
+    for module in modules:
+        vars(module)["masked_key_indices"] = None
+    try:
+        if eager:
+            lm.model.set_attn_implementation("eager")
+        with _own_tokenizer(lm):
+            yield masked
+        masked += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
+    finally:
+        if str(lm.model.config._attn_implementation) != attention:
+            lm.model.set_attn_implementation(attention)
+        vars(lm.decoder).pop("forward", None)
+        if forward is not None:
+            vars(lm.decoder)["forward"] = forward
+        for module, hook, own in zip(modules, hooks, before, strict=True):
+            hook.remove()
+            module.masked_key_indices = None
+            for name in {"masked_key_indices", "rotary_emb"} - own:
+                if hasattr(module, name):
+                    delattr(module, name)
+
+
+def _placed(lm: LM) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """A hook that tells attention at which positions its tokens stand."""
+
+    def place(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        hidden_BTD, cache = kwargs["hidden_states"], kwargs["past_key_values"]
+        past = cache.get_seq_length(module.layer_idx)
+        behind = past + hidden_BTD.shape[1]
+        if behind > lm.max_positions:
+            fault = f"A context of {behind} tokens exceeds the {lm.max_positions} positions of {lm.name}"
+            again = f"; the press reads {behind - past} of them a second time" if past else ""
+            hint = "Read less (--task-set documents=N) or give a --model with more positions."
+            raise UserError(f"{fault}{again}.", hint)
+        return args, {"cache_position": torch.arange(past, behind, device=hidden_BTD.device), **kwargs}
+
+    return place
+
+
+@contextmanager
+def _own_tokenizer(lm: LM) -> Iterator[None]:
+    """While presses load the tokenizer of the model's name, they get this model's; with a chat template if one is
+    used."""
+    tokenizer = copy(lm.tokenizer)
+    if lm.chat is None:
+        tokenizer.chat_template = None
+    loads = vars(AutoTokenizer)["from_pretrained"]
+    AutoTokenizer.from_pretrained = lambda *_, **__: tokenizer
+    try:
+        yield
+    finally:
+        AutoTokenizer.from_pretrained = loads
+
+
+def layers_left(cache: DynamicCache, hidden: Sequence[tuple[Tensor, Tensor] | None], tokens: int) -> list[Layer]:
+    """What is left of a text of so many tokens; what a press read behind it is left out."""
+    layers = []
+    for layer, hidden_HP in zip(cache.layers, hidden, strict=True):
+        keys, values = layer.keys[0, :, :tokens], layer.values[0, :, :tokens]
+        seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
+        if hidden_HP is not None:
+            heads, slots = (part.to(keys.device) for part in hidden_HP)
+            seen[heads, slots] = False
+        layers.append(Layer(keys, values, seen))
+    return layers
+
+
+def are_even(layers: Sequence[Layer]) -> bool:
+    """Whether all heads of all layers keep the same number of slots, and none is hidden."""
+    return len({layer.seen.shape for layer in layers}) == 1 and all(bool(layer.seen.all()) for layer in layers)
+
+
+def ragged(layers: Sequence[Layer], following: int) -> RaggedCache:
+    """What is left of a text, with the position of the one that follows.
+
+    Of layers that were cut it is not known which slots stayed: they are said to be the last ones.
+    """
+    device = layers[0].keys.device
+    keys, values = (torch.cat([part[layer.seen].to(device) for part, layer in zip(parts, layers, strict=True)])
+                    for parts in ([layer.keys for layer in layers], [layer.values for layer in layers]))  # fmt: skip
+    places = [layer.seen.nonzero()[:, 1].to(device) + following - layer.seen.shape[1] for layer in layers]
+    counts = torch.stack([layer.seen.sum(-1, dtype=torch.int32).to(device) for layer in layers])
+    return RaggedCache(
+        keys=keys,
+        values=values,
+        index=torch.cat(places).int(),
+        counts=counts[:, None],
+        next=torch.tensor([following], device=device),
+    )
+
+
 MOVING = {"KeyRerotationPress"}
 """Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
-EAGER = {"ObservedAttentionPress"}
+EAGER = {"ObservedAttentionPress", "KVComposePress"}
 """Presses that read attention weights, which only eager attention hands out, all T x T of them."""
-HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
-"""Presses that hide slots from single heads and keep all of them."""
-
 ASKED = 256
 """Tokens of prompt and answer for which there must be room in a window of the model."""
 LABEL_NOTES = {
@@ -62,7 +192,11 @@ LABEL_NOTES = {
 
 
 class KvPress(BaseMethod[Any]):
-    """The cache of the context after a press. State: keys, values, next; mask and hidden where there is such."""
+    """The cache of the context after a press.
+
+    State: keys, values [L, B, H, P, D] and next, mask where rows are padded; a `RaggedCache` where a press keeps more
+    of one layer or head than of another.
+    """
 
     spec = KVPRESS
     reads = "once"
@@ -77,7 +211,7 @@ class KvPress(BaseMethod[Any]):
         self.budget: Amount | None = settings.budget if isinstance(settings, KvPressSettings) else None
         names = {press.name for press in self.wanted.all()}
         self.eager = bool(names & EAGER)
-        self.growth = "constant" if isinstance(self.budget, int) and not names & HIDING else "linear"
+        self.growth = "constant" if isinstance(self.budget, int) else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
             fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
             raise UserError(f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
@@ -98,10 +232,15 @@ class KvPress(BaseMethod[Any]):
         texts = [[*self.lm.start_ids, *ids] for ids in rows]
         left = [self._compressed(ids) for ids in texts]
         moved = self.wanted.name in MOVING
-        following = [row["keys"].shape[2] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]
-        tensors = _stacked(left, torch.tensor(following, device=self.lm.device))
-        reduced = any(row["keys"].shape[2] < len(ids) for row, ids in zip(left, texts, strict=True))
-        labels = {"cache_reduced": reduced, "needs_eager": self.eager}
+        following = [row[0].keys.shape[1] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]
+        if all(map(are_even, left)):
+            tensors = _padded(left, torch.tensor(following, device=self.lm.device))
+        else:
+            tensors = stacked([ragged(*row) for row in zip(left, following, strict=True)]).tensors()
+        whole = [
+            int(layer.seen.sum(-1).min()) == len(ids) for row, ids in zip(left, texts, strict=True) for layer in row
+        ]
+        labels = {"cache_reduced": not all(whole), "needs_eager": self.eager}
         return State(state.rows, tensors, {"tokens_read": [len(ids) for ids in rows], "labels": labels})
 
     def evicts_nothing(self, tokens: int) -> bool:
@@ -114,16 +253,11 @@ class KvPress(BaseMethod[Any]):
         held = state.tensors
         if not held:
             return Patch()
-        hidden = tuple(held["hidden"].unbind(0)) if "hidden" in held else None
-        keys, values = tuple(held["keys"].unbind(0)), tuple(held["values"].unbind(0))
-        return Patch(prefix=Prefix(keys, values, held["next"], held.get("mask"), holds_bos=True, hidden_LBHP=hidden))
+        return Patch(prefix=RaggedCache(**held).prefix() if "counts" in held else _prefix(**held))
 
-    def _compressed(self, ids: list[int]) -> dict[str, Tensor]:
-        """The cache that a press leaves: keys and values [L, H, P, D], hidden bool [L, H, P] if slots are hidden."""
+    def _compressed(self, ids: list[int]) -> list[Layer]:
+        """What a press leaves of every layer."""
         total = len(ids)
-        if total > self.lm.max_positions:
-            fault = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
-            raise UserError(fault, "Read less (--task-set documents=N) or give a --model with more positions.")
         first, behind = torch.zeros(1), torch.full((1,), total + ASKED)
         if not all(bool(near(0, 0, behind, first)) for near in ways_of(self.lm).local.values()):
             fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"
@@ -132,119 +266,63 @@ class KvPress(BaseMethod[Any]):
             )
         press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
         if self.budget is not None:
-            press.compression_ratio = removed_share(int(tokens_of(self.budget, torch.tensor([total]))), total)
+            press.compression_ratio = self._ratio(total)
         cache = DynamicCache()
-        modules = [block.self_attn for block in self.lm.decoder.layers]  # type: ignore[union-attr]
         try:
-            with compressing(self.lm, modules, eager=self.eager) as hidden, press(self.lm.model):
+            with compressing(self.lm, eager=self.eager) as hidden, press(self.lm.model):
                 ids_BT = torch.tensor([ids], device=self.lm.device)
                 self.lm.decoder(input_ids=ids_BT, past_key_values=cache, use_cache=True)
-        except (UserError, torch.OutOfMemoryError):
-            raise
         except Exception as error:  # whatever a press of another package raises, it refuses this text
+            for cause in (error, error.__context__):  # some stumble as they clean up
+                if isinstance(cause, UserError | torch.OutOfMemoryError):
+                    raise cause from None
             reason = " ".join(str(error).split()) or type(error).__name__
             fault = f"{self.wanted.name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
             raise UserError(
                 fault, "Give it other arguments (?key=value), more text, or choose another press."
             ) from error
-        return self._measured(cache, hidden)
+        return layers_left(cache, hidden, total)
 
-    def _measured(self, cache: DynamicCache, hidden: list[Tensor | None]) -> dict[str, Tensor]:
-        slots = sorted({int(layer.keys.shape[2]) for layer in cache.layers})
-        if len(slots) > 1:
-            fault = f"{self.wanted.name} keeps {slots[0]} tokens in one layer and {slots[-1]} in another."
-            raise UserError(fault, "Choose a press that keeps the same number of tokens in all layers.")
-        joined = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
-        if any(hidden_HP is not None for hidden_HP in hidden):
-            blind = torch.zeros(joined["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
-            for layer_HP, hidden_HP in zip(blind, hidden, strict=True):
-                if hidden_HP is not None:
-                    layer_HP[hidden_HP[0], hidden_HP[1]] = True
-            joined["hidden"] = blind
-        return joined
+    def _ratio(self, total: int) -> float:
+        """The compression ratio at which the budget of a text of so many tokens stays."""
+        assert self.budget is not None
+        kept, name = int(tokens_of(self.budget, torch.tensor([total]))), self.wanted.name
+        heads = self.lm.layers * self.lm.kv_heads if name in presses.OVER_ALL else 1
+        return removed_share(kept, total, heads, counts_removed=presses.OVER_ALL.get(name, False))
 
 
-def removed_share(kept: int, total: int) -> float:
-    """The compression ratio at which a press keeps so many of all tokens, in spite of rounding: `int(T * (1 - r))`."""
-    return 0.0 if kept >= total else 1.0 - (kept + 0.5) / total
+def _prefix(keys: Tensor, values: Tensor, next: Tensor, mask: Tensor | None = None) -> Prefix:  # noqa: A002  # so they are stored
+    """Rows of which every layer and head kept the same number of slots."""
+    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next, mask, holds_bos=True)
 
 
-@contextmanager
-def compressing(lm: LM, modules: Sequence[nn.Module], *, eager: bool) -> Iterator[list[Any]]:
-    """A model as presses expect it, and on the way out as it was before.
+def _padded(rows: Sequence[Sequence[Layer]], next_B: Tensor) -> dict[str, Tensor]:
+    """Such rows as one state; shorter ones are padded in front."""
+    slots = [row[0].keys.shape[1] for row in rows]
+    gaps = torch.tensor([max(slots) - slot for slot in slots], device=next_B.device)
 
-    Attention is told `cache_position`, which transformers has not passed since 5.4; presses add `rotary_emb` and
-    `masked_key_indices` to it, which are taken away again.
+    def joined(name: str) -> Tensor:
+        by_row = [torch.stack([getattr(layer, name).to(next_B.device) for layer in row]) for row in rows]
+        return torch.stack([pad(row, (0, 0, max(slots) - row.shape[2], 0)) for row in by_row], dim=1)
 
-    Yields:
-        A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
-    """
-    masked: list[Any] = []
-    before = str(lm.model.config._attn_implementation)
-    rotating = [hasattr(module, "rotary_emb") for module in modules]
-    hooks = [module.register_forward_pre_hook(_with_positions, with_kwargs=True) for module in modules]
-    for module in modules:
-        vars(module)["masked_key_indices"] = None
-    try:
-        if eager:
-            lm.model.set_attn_implementation("eager")
-        yield masked
-        masked += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
-    finally:
-        if eager:
-            lm.model.set_attn_implementation(before)
-        for module, hook, own in zip(modules, hooks, rotating, strict=True):
-            hook.remove()
-            del module.masked_key_indices
-            if hasattr(module, "rotary_emb") and not own:
-                del module.rotary_emb
-
-
-def _with_positions(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    hidden_BTD, cache = kwargs["hidden_states"], kwargs["past_key_values"]
-    past = cache.get_seq_length(module.layer_idx)
-    places = torch.arange(past, past + hidden_BTD.shape[1], device=hidden_BTD.device)
-    return args, {"cache_position": places, **kwargs}
-
-
-def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, Tensor]:
-    """Rows as one state; shorter ones are padded in front."""
-    slots = [row["keys"].shape[2] for row in rows]
-    gaps = [max(slots) - slot for slot in slots]
-    stacked = {
-        name: torch.stack([pad(row[name], (0, 0, gap, 0)) for row, gap in zip(rows, gaps, strict=True)], dim=1)
-        for name in ("keys", "values")
-    }
-    stacked["next"] = next_B
-    if any(gaps):
-        stacked["mask"] = (
-            torch.arange(max(slots), device=next_B.device) >= torch.tensor(gaps, device=next_B.device)[:, None]
-        )
-    if any("hidden" in row for row in rows):
-        blind = [row["hidden"] if "hidden" in row else torch.zeros_like(row["keys"][..., 0].bool()) for row in rows]
-        stacked["hidden"] = torch.stack(
-            [pad(slots_of_layer, (gap, 0)) for slots_of_layer, gap in zip(blind, gaps, strict=True)], dim=1
-        )
-    return stacked
+    tensors = {"keys": joined("keys"), "values": joined("values"), "next": next_B}
+    if gaps.any():
+        tensors["mask"] = torch.arange(max(slots), device=next_B.device) >= gaps[:, None]
+    return tensors
 
 
 def spec_of(text: str) -> MethodSpec:
     """The method of a press as it was typed.
 
     Raises:
-        UserError: whatever `names` refuses; a press that reads a text several times or evicts while decoding; a ratio
-            beside a budget.
+        UserError: whatever `names` refuses; a ratio beside a budget.
     """
     wanted = presses.parse(text)
     known = presses.known_presses()
-    for press in wanted.all():
-        if presses.passes_of_its_own(presses.class_of(press, known)):
-            fault = f"{press.name} reads the text several times, or evicts while the answer is generated;"
-            hint = "Choose another press, or use kvpress's own pipeline."
-            raise UserError(f"{fault} ttabench runs only presses that read the text in one pass.", hint)
+    presses.check_passes(wanted, known)
     spec = replace(KVPRESS, name=f"kvpress:{text}")
     if not presses.takes_a_budget(presses.build(wanted, known)):
-        spec = replace(spec, Settings=NoSettings, presets={})
+        spec = replace(spec, Settings=NoSettings, presets={}, keep=None)
     elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
         ratio = given[0].arguments["compression_ratio"]
         fault = f"{given[0].name} takes no compression_ratio here (got {ratio}): --set budget says how much is kept."

@@ -1,20 +1,14 @@
-"""Presses of NVIDIA's kvpress by name: `AdaKVPress(SnapKVPress?window_size=32)?alpha_safeguard=0.1`.
-
-    found = parse("AdaKVPress(SnapKVPress?window_size=32)")       what stands there, without kvpress
-    build(found, known_presses())                                 AdaKVPress(press=SnapKVPress(window_size=32))
-
-A press in brackets is wrapped by the one in front of them; `?key=value&key=value` sets arguments. kvpress is imported
-by `known_presses` and nowhere else: importing it wraps every attention function of transformers in this process.
-"""
+"""Presses of NVIDIA's kvpress by name: `AdaKVPress(SnapKVPress?window_size=32)?alpha_safeguard=0.1`."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments, parse_value
@@ -24,6 +18,19 @@ INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 te
 DEEPEST = 20
 """Presses within each other."""
 ABSTRACT = ("BasePress", "ScorerPress")
+
+OVER_ALL = {"KVzipPress": True, "KVgradPress": True, "FastKVzipPress": True, "KVComposePress": False}
+"""Presses that decide when all layers were read, after further passes or none, and share their budget out over all
+layers and heads; whether they count the slots that go, not those that stay (see `removed_share`)."""
+_WHILE_ANSWERING = "evicts while the answer is generated, and ttabench compresses what was read before"
+UNREAD = {
+    "DecodingPress": _WHILE_ANSWERING,
+    "CompressionRatioDecodingPress": _WHILE_ANSWERING,
+    "PrefillDecodingPress": _WHILE_ANSWERING,
+    "FinchPress": "needs the question behind the text, and ttabench compresses a text before it is asked",
+    "RestoreKVPress": "loads a LoRA into the model and leaves it there, and ttabench keeps the model as it was",
+}
+"""Presses whose passes ttabench does not run, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +92,7 @@ def known_presses() -> dict[str, type[Any]]:
         kvpress = import_module("kvpress")
     except ImportError as error:
         raise UserError(f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL}") from None
+    logging.getLogger("kvpress").setLevel(logging.ERROR)  # it warns whenever a press is made: for every text here
     named = {name: getattr(kvpress, name) for name in kvpress.__all__ if name not in ABSTRACT}
     return {name: cls for name, cls in named.items() if issubclass(cls, kvpress.BasePress)}
 
@@ -101,10 +109,10 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
             refuses; a press or an argument missing, or presses that it does not wrap.
     """
     cls = class_of(wanted, known)
-    taken = [spec for spec in inspect.signature(cls).parameters.values() if not spec.name.startswith("_")]
+    taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
     hints = get_type_hints(cls.__init__)
-    places = [spec.name for spec in taken if _takes_a_press(hints[spec.name], tuple(known.values()))]
-    plain = [spec.name for spec in taken if spec.name not in places]
+    places = [name for name in taken if _takes_a_press(hints[name], tuple(known.values()))]
+    plain = [name for name in taken if name not in places]
     presses = [build(press, known) for press in wanted.wrapped]
     listed = len(places) == 1 and get_origin(hints[places[0]]) is list
     if len(presses) > len(places) and not listed:
@@ -114,17 +122,14 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
     given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
     for key, text in wanted.arguments.items():
         if key not in plain:
-            _refuse_argument(wanted, key, plain)
+            raise UnknownName(f"argument of {wanted.name}", key, plain)
         given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
-    needless = [s.name for s in taken if not (s.default is s.empty or (s.name in places and s.default is None))]
-    missing = [s.name for s in taken if s.name not in given and s.name not in needless]
-    if missing:
-        example = "(SnapKVPress)" if missing[0] in places else f"?{missing[0]}=..."
-        raise UserError(f"{wanted.name} needs its {missing[0]}.", f"Write 'kvpress:{wanted.name}{example}'.")
     try:
         return cls(**given)
     except (AssertionError, TypeError, ValueError) as error:
-        raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", "See kvpress's documentation.") from None
+        inside = "(SnapKVPress)" if places else "?key=value"
+        hint = f"Write 'kvpress:{wanted.name}{inside}', and see kvpress's documentation."
+        raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", hint) from None
 
 
 def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
@@ -138,12 +143,6 @@ def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
     return known[wanted.name]
 
 
-def _refuse_argument(wanted: Press, key: str, plain: list[str]) -> NoReturn:
-    if not plain:
-        raise UserError(f"{wanted.name} takes no arguments, got {key}={wanted.arguments[key]}.", "Leave it out.")
-    raise UnknownName(f"argument of {wanted.name}", key, plain)
-
-
 def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
     """Whether an annotation is a press, may be one, or is a list of them."""
     if isinstance(hint, type) and not get_args(hint):
@@ -151,10 +150,22 @@ def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
     return any(_takes_a_press(part, presses) for part in get_args(hint))
 
 
-def passes_of_its_own(cls: type[Any]) -> bool:
-    """Whether a press replaces the one pass of `BasePress.__call__`, to read several times or evict while decoding."""
-    base = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))
-    return vars(base)["__call__"] is not cls.__call__
+def check_passes(wanted: Press, known: Mapping[str, type[Any]]) -> None:
+    """Whether ttabench can have a text read as these presses want it.
+
+    Raises:
+        UserError: one of them replaces `BasePress.__call__` in another way than those of `OVER_ALL`, or is one of those
+            and wrapped: a press that wraps another leaves its passes out.
+    """
+    for press in wanted.all():
+        cls = class_of(press, known)
+        first = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))
+        if vars(first)["__call__"] is cls.__call__ or (press is wanted and press.name in OVER_ALL):
+            continue
+        why = UNREAD.get(press.name, "reads the text in a way of its own, which ttabench does not know")
+        if press.name in OVER_ALL:
+            why = f"reads the text several times, which {wanted.name} leaves out"
+        raise UserError(f"{press.name} {why}.", "Choose another press, or use kvpress's own pipeline.")
 
 
 def takes_a_budget(press: Any) -> bool:

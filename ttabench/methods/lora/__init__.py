@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
-from ttabench.methods.lora.cost import cost
-from ttabench.methods.lora.settings import PRESETS, RECIPES, LoraSettings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ttabench.cost.load import Cost, Workload, closed_book
+from ttabench.cost.lowrank import Factors, targeted
+from ttabench.cost.shape import Shape
+from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings(LoraShape):
+    """Settings of `lora`; the defaults are those of StreamAdapter's comparison."""
+
+    full_context: bool = False
+    """Whether prompts stand behind all that was read before them in training. In use nothing is read either way: full
+    context after that training is `icl` with the checkpoint as `--base-checkpoint`."""
+
+
+PRESETS: Mapping[str, LoraSettings] = {
+    # As many parameters as StreamAdapter's preset has there.
+    "nano": LoraSettings(rank=43, alpha=43.0),
+    "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
+    "tinyllama-1.1b": LoraSettings(),
+    "llama-3-8b": LoraSettings(),
+    "phi-3-medium": LoraSettings(),
+}
+
+_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0)
+
+_PAPER = Recipe(documents=(1,), schedule="cosine", beta2=0.95, decay=0.01)
+
+RECIPES: Mapping[str, Recipe] = {
+    "nano": replace(_OURS, documents=(1,), questions=8, batch_documents=16, steps=600, lr=1e-3, warmup=50),
+    "smollm2-135m": replace(_OURS, documents=(2, 4, 8), rounds=100, questions=4, steps=300, lr=5e-4, warmup=20),
+    "tinyllama-1.1b": replace(_PAPER, batch_documents=16, lr=1e-4, warmup=100),
+    "llama-3-8b": replace(_PAPER, batch_documents=8, lr=8e-5, warmup=300),
+    "phi-3-medium": replace(_PAPER, batch_documents=4, lr=5e-5, warmup=500),
+}
+
+
+def cost(settings: LoraSettings, shape: Shape, work: Workload) -> Cost:
+    """LoRA (arXiv 2106.09685), trained beforehand: the context is not read."""
+    factors = Factors(shape, settings.rank, targeted(settings.targets, shape))
+    bare = closed_book(shape, work)
+    asked = bare.ask_flops + factors.forward(shape.starts + work.asked)
+    return replace(bare, added_parameters=factors.size, ask_flops=asked)
+
 
 LORA = MethodSpec(
     name="lora",
@@ -18,4 +64,5 @@ LORA = MethodSpec(
     checked=LoraSettings(rank=2),
     paper="2106.09685",
 )
+
 METHODS = (LORA,)

@@ -1,10 +1,6 @@
 """LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
 
-    ttabench train --method lora --task superglue     then     ttabench eval --method lora --task superglue
-
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
-Training prompts have no demonstrations, whatever a training episode shows, unless `full_context` is set. What a task
-keeps in the window (its `ratio` or `window`) is read by the adapted weights, in training too.
 """
 
 from __future__ import annotations
@@ -23,8 +19,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.lora import LORA
-from ttabench.methods.lora.settings import LoraSettings
+from ttabench.methods.lora import LORA, LoraSettings
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 from ttabench.methods.trainable import Trainable, training_item

@@ -1,12 +1,6 @@
 """Keep a bank of document latents within a size: drop one, or average two, whenever an append exceeds it.
 
-    random           drop a uniformly drawn entry
-    average_random   average two uniformly drawn entries
-    average_nearest  average the two most similar entries, by cosine of the flattened latents
-
-Paper: Tack et al., arXiv 2403.04317, section 4.3 and Figure 7 (nearest is best there). The paper leaves open when this
-happens; here it is online, at the append that would exceed the cap, over all entries with the new one; merged entries
-may merge again, the lower index keeps the result, ties go to the lower indices.
+Paper: Tack et al., arXiv 2403.04317, section 4.3 and Figure 7 (nearest is best there).
 
 Shape letters: K entries · T tokens · D width.
 """

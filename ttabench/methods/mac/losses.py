@@ -1,17 +1,5 @@
 """What MAC is trained on (Algorithm 1), and auxiliary losses beyond the paper that are off by default.
 
-    answer     -log p(answer | question behind the prefix aggregated from all documents of the episode), per token
-    own        the same with only the question's own document in the bank
-    retrieval  InfoNCE between mean question and mean document latents, over all documents of the batch
-    attention  -log of the attention that the aggregator pays to the question's own document
-    tree       the same of the entry that holds it at every upper level of a tree
-    words      cross-entropy between what the T5's own head (its embeddings) reads off the mean decoder state of a
-               document and the document's words, weighted by inverse document frequency in the batch
-
-Backpropagation dropout: only a subset of round((1 - p) K) documents of an episode carries gradient through the
-amortiser; the others are amortised without. The aggregation is one dense attention of all questions over one bank, or,
-in `hierarchy_aware` of the episodes, a tree of groups of random size.
-
 Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
 T latent tokens · D base width · E width of the T5 · V its vocabulary.
 """

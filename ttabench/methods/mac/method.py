@@ -1,12 +1,6 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
 
-    adapt   phi_k = g_amort(d_k), kept in the bank                         no gradient step, no pass of the base model
-    patch   phi* = h_psi(g_input(x), {phi_k}); prefix = expand(phi*)       one cross-attention over the bank
-    answer  the frozen LM on x behind the prefix
-
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-Algorithm 1 (training) is `losses`, Algorithm 2 (use) this file, Algorithm 3 `tree`, Figure 7 `bank_cap`,
-Table 4 `modulation`. An empty bank adds nothing: the base model answers as it is.
 
 Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
 """
@@ -24,11 +18,11 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
+from ttabench.methods.base import PieceShares
 from ttabench.methods.mac import MAC, bank, tree
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
-from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.trainable import Trainable
 
 ATTENDED_AT_ONCE = 8

@@ -1,8 +1,5 @@
 """The four networks of MAC on one base model, and what they make of texts, banks and latents.
 
-    documents --amortiser--> latents        questions --input_encoder--> query tokens
-    query tokens, bank --aggregator--> one latent a question --expansion--> `Patch`
-
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
 
 Shape letters: B texts or questions · K documents · T latent tokens · D base width.
@@ -19,12 +16,26 @@ from transformers import PreTrainedModel, T5Model
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix
-from ttabench.methods.mac.amortiser import Amortiser, EncoderDecoder, OneStack
-from ttabench.methods.mac.expansion import LowRankExpansion, PrefixExpansion, PrefixShape
+from ttabench.methods.mac.latents import (
+    Amortiser,
+    EncoderDecoder,
+    LowRankExpansion,
+    OneStack,
+    PrefixExpansion,
+    PrefixShape,
+)
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.settings import MacSettings
-from ttabench.methods.mac.stacks import folder_of, stack_of, start_stack
-from ttabench.methods.mac.t5 import T5Text, config_of, is_scratch, start_embeddings, start_from
+from ttabench.methods.mac.t5 import (
+    T5Text,
+    config_of,
+    folder_of,
+    is_scratch,
+    stack_of,
+    start_embeddings,
+    start_from,
+    start_stack,
+)
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""

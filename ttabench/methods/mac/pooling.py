@@ -1,11 +1,6 @@
 """Question tokens gather what they need from a bank of document latents: a stack of pre-norm cross-attention blocks.
 
-    x = g_input(question);  for every block:  x += Attn(LN(x), LN(bank));  x += W2 gelu(W1 LN(x))
-
-The bank has no positions, so its order means nothing. It is shared by all questions of a reader: their tokens are laid
-side by side along one query axis, and no copy of the bank is ever made. When answering, the bank is read in blocks with
-a running maximum and sum (the log-sum-exp of flash attention), so memory does not grow with it; in training it is one
-dense attention. Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `tree`.
+Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `tree`.
 
 Shape letters: R readers · Q questions of a reader · K documents · T tokens of each · D width · X = Q*T · N = K*T ·
 H heads · E head size.

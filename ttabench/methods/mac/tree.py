@@ -1,9 +1,5 @@
 """A bank aggregated by a tree of groups of documents, one tree a question: no aggregation sees more than a group.
 
-    aggregated   a level replaces each group by the latent aggregated from it, until one is left (Algorithm 3)
-    attended     a level keeps of each group the document that the question attends to most, until one group is left,
-                 which is aggregated like a bank of its own. Beyond the paper: it needs no training on trees
-
 Paper: Tack et al., arXiv 2403.04317, section 3.3 and Algorithm 3.
 
 Shape letters: Q questions · K documents or entries of a level · O owners of a level's entries: 1 for all questions, or

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ttabench.methods.none.cost import cost
+from ttabench.cost.formula import NoSettings
+from ttabench.cost.load import Cost, Workload, closed_book
+from ttabench.cost.shape import Shape
 from ttabench.methods.spec import MethodSpec
+
+
+def cost(_: NoSettings, shape: Shape, work: Workload) -> Cost:
+    """Closed book."""
+    return closed_book(shape, work)
+
 
 NONE = MethodSpec(
     name="none",
@@ -11,4 +19,5 @@ NONE = MethodSpec(
     where="ttabench.methods.none.method:NoContext",
     cost=cost,
 )
+
 METHODS = (NONE,)

@@ -1,7 +1,4 @@
-"""No context: the base model as it is, the floor of every comparison.
-
-"Where does Ada Voss live?"  ->  whatever the weights know
-"""
+"""No context: the base model as it is, the floor of every comparison."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 """CaMeLS: online finetuning where a small LM, meta-learned, says what each token weighs.
 
-    train   w = weights(x_1 .. x_U);  theta_U = U steps of gradient descent from theta_0, unrolled
-            loss = CE(answers; theta_U) + kl_weight * KL(theta_0 || theta_U) on a text of the base's own
-    adapt   as `uniform`, the loss of token t times w_t
-
-Hu et al., arXiv 2305.15076. The weights learned on a small base serve a larger one of the same tokenizer (`proxy`).
+Hu et al., arXiv 2305.15076.
 """
 
 from __future__ import annotations
@@ -118,7 +114,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             items = [training_item(lm, ask) for ask in episode.asks()]
             answer.append(answers_loss(lm, trained, after, items))
             text = self._locality(episode)
-            locality.append(s.kl_weight * moved(lm, trained, before, after, text))
+            locality.append(s.kl_weight * moved(lm, trained, before, after, text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}, after
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:

@@ -1,12 +1,5 @@
 """Gradient steps on the documents that are read, under which the base answers closed book: what the methods share.
 
-    adapt   for each step: theta <- step(theta, mean over its documents of sum_t w_t CE(x_t | x_<t; theta) / normaliser)
-    patch   theta - base, as deltas                                      the same for every question
-    answer  the adapted weights on the question, closed book
-
-Methods say which documents a step has (`lessons`) and what tokens weigh (`token_weights`): `method` one document a
-step, in order; `cpt` several passes over batches of them.
-
 Shape letters: B readers · N numbers of a reader · T tokens of a document.
 """
 
@@ -28,9 +21,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_logprobs
 from ttabench.methods.base import BaseMethod, Stopped
-from ttabench.methods.parts.descent import MOMENTS, Descent
-from ttabench.methods.parts.descent_settings import DescentSettings
-from ttabench.methods.parts.trained import trained_by
+from ttabench.methods.parts.lora_shape import DescentSettings
+from ttabench.methods.parts.trained import MOMENTS, Descent, trained_by
 
 DescentT = TypeVar("DescentT", bound=DescentSettings)
 SHORTER = "Read less of each document (--set max_tokens=N)."
@@ -39,12 +31,13 @@ Document = tuple[Observe, list[int]]
 
 
 class Descending(BaseMethod[DescentT]):
-    """State: a reader's numbers `weights` [B, N], Adam's moments of them, and `steps` [B]."""
+    """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
+
+    one_reader = True
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
         super().__init__(lm, settings)
         self._trained = trained_by(lm, settings)
-        self.one_reader = settings.restrict == "none"
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
         """The documents of each gradient step.
@@ -69,44 +62,42 @@ class Descending(BaseMethod[DescentT]):
         return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Take all gradient steps, reader by reader.
+        """Take all gradient steps.
 
         Raises:
             Stopped: a loss or its gradient is not finite; the state before that document is in it.
             UserError: a document is longer than the model's positions.
         """
-        tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh(state.rows)).items()}
-        read, cut = list(state.meta["tokens_read"]), list(state.meta["truncated_documents"])
-        for row in range(state.rows):
-            vectors = {name: tensors[name][row] for name in tensors if name != "steps"}
-            steps = int(tensors["steps"][row])
-            descent = Descent(vectors, self._trained.layout, self.settings, steps)
-            wholes = [piece_ids(self.lm, chunk[row], first=True) for chunk in chunks]
-            texts = [whole[: self.settings.max_tokens] for whole in wholes]
-            read[row] += sum(map(len, texts))
-            cut[row] += sum(len(text) < len(whole) for text, whole in zip(texts, wholes, strict=True))
-            start = len(self.lm.start_ids)
-            predicting = [number for number, text in enumerate(texts) if start + len(text) > 1]
-            for numbers in self.lessons(predicting, steps):
-                if not self._step(descent, [(chunks[number][row], texts[number]) for number in numbers], steps):
-                    raise self._stopped(state, chunks, numbers[0], chunks[numbers[0]][row])
-                steps += 1
-            tensors["steps"][row] = steps
+        tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
+        vectors, steps = {name: each[0] for name, each in tensors.items() if name != "steps"}, int(tensors["steps"])
+        descent = Descent(vectors, self._trained.layout, self.settings, steps)
+        pieces = [piece for (piece,) in chunks]
+        wholes = [piece_ids(self.lm, piece, first=True) for piece in pieces]
+        texts = [whole[: self.settings.max_tokens] for whole in wholes]
+        start = len(self.lm.start_ids)
+        predicting = [number for number, text in enumerate(texts) if start + len(text) > 1]
+        for numbers in self.lessons(predicting, steps):
+            if not self._step(descent, [(pieces[number], texts[number]) for number in numbers], steps):
+                raise self._stopped(state, chunks, numbers[0])
+            steps += 1
+        tensors["steps"].fill_(steps)
+        (read,), (cut,) = state.meta["tokens_read"], state.meta["truncated_documents"]
+        read += sum(map(len, texts))
+        cut += sum(len(text) < len(whole) for text, whole in zip(texts, wholes, strict=True))
         tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        return State(state.rows, tensors, {**state.meta, "tokens_read": read, "truncated_documents": cut})
+        return State(1, tensors, {**state.meta, "tokens_read": [read], "truncated_documents": [cut]})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Weight changes that the numbers stand for."""
         if "weights" not in state.tensors:
             return Patch()
-        return Patch(deltas=self._trained.deltas(state.tensors["weights"]))
+        return Patch(deltas=self._trained.deltas(state.tensors["weights"][0]))
 
-    def _fresh(self, rows: int) -> dict[str, Tensor]:
-        start_N = self._trained.start()
-        made = {"weights": start_N.expand(rows, -1)}
+    def _fresh(self) -> dict[str, Tensor]:
+        made = {"weights": self._trained.start()[None]}
         if self.settings.optimizer == "adam":
-            made |= {name: torch.zeros_like(start_N).expand(rows, -1) for name in MOMENTS}
-        return {**made, "steps": torch.zeros(rows, dtype=torch.int64, device=self.lm.device)}
+            made |= {name: torch.zeros_like(made["weights"]) for name in MOMENTS}
+        return {**made, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
 
     def _step(self, descent: Descent, documents: Sequence[Document], steps: int) -> bool:
         """One step on some documents; false, and no step, where loss or gradient are not finite."""
@@ -134,8 +125,9 @@ class Descending(BaseMethod[DescentT]):
             finally:
                 self.lm.model.eval()
 
-    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int, piece: Observe) -> Stopped:
+    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int) -> Stopped:
         """Error about a document that has no finite gradient, with the state of all that was read before it."""
+        (piece,) = chunks[number]
         if self.reads == "run":
             number = 0  # passes go over all of them: none was read to its end
         before = self.adapt(state, chunks[:number]) if number else state

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.methods.parts.descent_settings import DescentSettings
+from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.recipe import Recipe
 
 

@@ -1,7 +1,5 @@
 """What a small LM says the tokens of a document weigh.
 
-    h = decoder(document);  w_t = softplus_3(W2 gelu(W1 h_t))             w_t sees the tokens up to t, itself included
-
 CaMeLS (Hu et al., arXiv 2305.15076, section 3.2): all weights of the decoder are trained, W2 starts at zero, so that
 every token weighs ln 2 / 3 = 0.231.
 

@@ -1,9 +1,5 @@
 """Gradient steps that can be learned through: a few documents unrolled, and what the weights after them are worth.
 
-    theta_0 = the base's numbers
-    theta_u = theta_(u-1) - rate * d/d theta L(x_u, w_u; theta_(u-1))            plain steps, kept on the tape
-    outer   = mean CE of the answers under theta_U + kl_weight * KL(theta_0 || theta_U) on a text of no document
-
 CaMeLS (Hu et al., arXiv 2305.15076, section 3): the gradient of `outer` goes to the weights w of tokens through all
 steps, in second order.
 
@@ -18,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
+from ttabench.lm.forward.head import second_order
 from ttabench.lm.forward.patching import forward
-from ttabench.lm.forward.second_order import second_order
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
-from ttabench.methods.online.losses import weighted_loss
+from ttabench.methods.online.method import weighted_loss
 from ttabench.methods.online.settings import OnlineSettings
 from ttabench.methods.parts.trained import Factors, Weights
 
@@ -84,13 +80,13 @@ def answers_loss(lm: LM, trained: Weights | Factors, parts: Parts, items: Sequen
 
 
 def moved(lm: LM, trained: Weights | Factors, before: Parts, after: Parts, ids: Sequence[int]) -> Tensor:
-    """KL(before || after) of the next token, mean over the tokens of a text; differentiable in `after`."""
+    """KL(before || after) of the next token after each token of a text, [T]; differentiable in `after`."""
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), trained.in_place(before) as patch:
         held_TV = _logprobs(lm, patch, ids_BT)
     with torch.enable_grad(), second_order(), trained.in_place(after) as patch:
         now_TV = _logprobs(lm, patch, ids_BT)
-    return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1).mean()
+    return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1)
 
 
 def _logprobs(lm: LM, patch: Patch, ids_BT: Tensor) -> Tensor:

@@ -1,9 +1,4 @@
-"""Methods together: `--method rag+mac`. All of them read, and their patches are put on the model at once.
-
-    pair_of("rag+mac", [find("rag"), find("mac")])      a MethodSpec: settings rag_top, mac_bank_cap ...
-
-What is known of it follows from its parts: settings are theirs, named after the part; bytes and operations add.
-"""
+"""Methods together: `--method rag+mac`. All of them read, and their patches are put on the model at once."""
 
 from __future__ import annotations
 
@@ -15,9 +10,10 @@ from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Growth
+from ttabench.core.types import Growth, Json
 from ttabench.cost.load import Cost, Workload, closed_book
 from ttabench.cost.shape import Shape
+from ttabench.methods.parts.amount import Amount
 from ttabench.methods.spec import MethodSpec
 
 SIGN = "+"
@@ -97,6 +93,7 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
         piece_shares=partial(_tells, tuple(labels), tuple(parts)),
+        keep=partial(_kept, tuple(labels), tuple(parts)) if any(part.keep for part in parts) else None,
         looks_at_question=any(part.looks_at_question for part in parts),
         checked=settings(**joined(labels, [part.checked or part.Settings() for part in parts])),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
@@ -138,13 +135,16 @@ def _tells(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any) ->
     return any(part.piece_shares(own) for part, own in zip(parts, parted(settings, labels, parts), strict=True))
 
 
+def _kept(labels: Sequence[str], parts: Sequence[MethodSpec], amount: Amount) -> dict[str, Json]:
+    """The settings of every part that has a budget."""
+    kept = [(label, part.keep(amount)) for label, part in zip(labels, parts, strict=True) if part.keep]
+    return {f"{label}_{key}": value for label, own in kept for key, value in own.items()}
+
+
 def _cost(
     labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, shape: Shape, work: Workload
 ) -> Cost | None:
-    """The sum of the parts beyond the closed book, and the closed book once; None where a part has none.
-
-    What one part's slots cost the tokens of another is left out.
-    """
+    """The sum of the parts beyond the closed book, and the closed book once; None where a part has none."""
     bare, costs = closed_book(shape, work), []
     for part, own in zip(parts, parted(settings, labels, parts), strict=True):
         cost_of_part = part.cost(own, shape, work) if part.cost else None

@@ -1,12 +1,4 @@
-"""Methods together: all of them read, and their patches are put on the model at once.
-
-    adapt   each part reads every piece into a state of its own          tensors "rag.texts", "mac.bank"
-    patch   prefix, then tokens in the order of the parts; deltas of one weight add up
-    answer  the adapted weights read the tokens behind the prefix, then the prompt
-
-Two prefixes have no order: of methods that put keys and values in front of the text only one can take part. Which do is
-seen before anything is read, on one short piece.
-"""
+"""Methods together: all of them read, and their patches are put on the model at once."""
 
 from __future__ import annotations
 
@@ -20,9 +12,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Ask, Json, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, Reads
+from ttabench.methods.base import BaseMethod, PieceShares, Reads
 from ttabench.methods.pair import BY_SIZE, SIGN, PairSpec
-from ttabench.methods.piece_shares import PieceShares
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """Grouping of pieces that a part wants in one call of `adapt`, from least to most."""

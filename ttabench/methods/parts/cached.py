@@ -1,10 +1,4 @@
-"""A key/value cache among the tensors of a state, and as the prefix that it is.
-
-tensors = cached(prefix)          keys and values [L, B, H, P, D], next position [B], mask [B, P] where slots are empty
-prefix = prefix_of(tensors)       None where nothing was cached
-
-Layers of unequal shapes, or on several devices, are tensors of their own: "keys.0", "keys.1" ...
-"""
+"""A key/value cache among the tensors of a state, and as the prefix that it is."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 """Low-rank factors of linear maps (LoRA): how they start, and the weight deltas they are.
 
-    factors = started(lm, LoraShape(rank=64, alpha=64), seed=0)     A drawn, B zero: the base model as it is
-    Patch(deltas=deltas(factors, shape))                            y += (alpha / r) (x A^T) B^T
-
-Hu et al., arXiv 2106.09685. A starts as in peft, Kaiming uniform with a = sqrt(5); B at 0. Every linear map
-inside the decoder layers by default, the head never.
+Hu et al., arXiv 2106.09685.
 
 Shape letters: R rank · I/O features in and out.
 """
@@ -20,8 +16,8 @@ from torch import Tensor, nn
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
+from ttabench.methods.parts.dropout import KeptDropout
 from ttabench.methods.parts.lora_shape import LoraShape
-from ttabench.methods.parts.row_dropout import RowDropout
 
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
@@ -58,7 +54,7 @@ def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dic
 
 
 def deltas(
-    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: RowDropout | None = None
+    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: KeptDropout | None = None
 ) -> dict[str, LowRank]:
     """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows."""
     by_name = {}

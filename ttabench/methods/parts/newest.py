@@ -1,8 +1,4 @@
-"""The newest token ids of every row, as tensors of a state: what is read again in front of every query.
-
-tensors = appended(lm, state.tensors, [[5, 6, 7]], limit=2)      {"tokens": [[6, 7]], "lengths": [2]}
-patch = window_of(tensors)                                       Patch(tokens_BT=[[6, 7]], ...)
-"""
+"""The newest token ids of every row, as tensors of a state: what is read again in front of every query."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
 """Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
 
-    BOS c(1) c(2) I O               full context: a question sees the pieces before it
-    BOS c(1) COMP c(2) COMP I O     compressed memory: a question sees what the pieces became
-
-Tokens stand in blocks, each of which sees itself up to itself: a piece, a question with its answer. What a token sees
-beyond its block is said by two counts: of pieces as text, and of pieces as what they became. Questions may stand
-between pieces; no block sees a question.
-
 Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
 """
 
@@ -15,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -162,13 +156,14 @@ class Batch:
         return own_BTT & causal_TT
 
 
+LaidT = TypeVar("LaidT", bound=Any)
 ALIKE = 1.25
 """How much longer than the shortest the longest row of a forward may be."""
 
 
-def alike(rows: Sequence[Row]) -> list[list[Row]]:
+def alike(rows: Sequence[LaidT]) -> list[list[LaidT]]:
     """The rows in groups of about one length, for a forward each: what is padded is computed, too."""
-    groups: list[list[Row]] = []
+    groups: list[list[LaidT]] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
         if groups and len(row.ids) <= ALIKE * len(groups[-1][0].ids):
             groups[-1].append(row)

@@ -1,10 +1,5 @@
 """What gradient steps on a text train, as one vector of numbers a reader: all weights, or low-rank factors of maps.
 
-    trained = trained_by(lm, settings)
-    start_N = trained.start()                               the base model as it is
-    with trained.in_place(leaves) as patch: ...             forwards see the leaves, gradients reach them
-    trained.deltas(vectors_BN)                              what they change, for a `Patch`
-
 Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out.
 """
 
@@ -12,36 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, Patch
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.descent_settings import DescentSettings
-from ttabench.methods.parts.lora_shape import LoraShape
-
-
-class Trained(Protocol):
-    """Trained numbers, and how they act on the base model."""
-
-    layout: Mapping[str, torch.Size]
-    """Shapes of its parts by name, in the order in which they stand in the vector."""
-
-    def start(self) -> Tensor:
-        """The numbers [N] at which the base model is as it was, float32."""
-        ...
-
-    def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
-        """Run a block in which the base model acts under these parts and the patch given; differentiable."""
-        ...
-
-    def deltas(self, vectors_BN: Tensor) -> dict[str, Delta]:
-        """Weight changes that these numbers stand for."""
-        ...
+from ttabench.methods.parts.dropout import KeptDropout
+from ttabench.methods.parts.lora_shape import DescentSettings, LoraShape
 
 
 def shaped(vector_N: Tensor, layout: Mapping[str, torch.Size]) -> dict[str, Tensor]:
@@ -67,11 +42,9 @@ class Weights:
         with weights_as(self._lm, parts):
             yield Patch()
 
-    def deltas(self, vectors_BN: Tensor) -> dict[str, Delta]:
-        """Their differences from the base's own; of one reader."""
-        changed = (vectors_BN - self.start()).unbind()
-        assert len(changed) == 1, "all weights are those of one reader"
-        return {name: Dense(part[None]) for name, part in shaped(changed[0], self.layout).items()}
+    def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
+        """Their differences from the base's own."""
+        return {name: Dense(part[None]) for name, part in shaped(vector_N - self.start(), self.layout).items()}
 
 
 class Factors:
@@ -96,15 +69,14 @@ class Factors:
         """The base model under a patch of the factors."""
         yield Patch(deltas=self.low_rank({name: part[None] for name, part in parts.items()}))
 
-    def deltas(self, vectors_BN: Tensor) -> dict[str, Delta]:
-        """The low-rank deltas of every reader."""
-        rows = [shaped(vector_N, self.layout) for vector_N in vectors_BN]
-        return self.low_rank({name: torch.stack([row[name] for row in rows]) for name in self.layout})
+    def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
+        """The low-rank deltas."""
+        return {**self.low_rank({name: part[None] for name, part in shaped(vector_N, self.layout).items()})}
 
-    def low_rank(self, parts: Mapping[str, Tensor]) -> dict[str, Delta]:
+    def low_rank(self, parts: Mapping[str, Tensor], zeros: KeptDropout | None = None) -> dict[str, LowRank]:
         """The deltas of these parts, each [B, ...]; differentiable."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
-        return {**lora.deltas(pairs, self._settings)}
+        return lora.deltas(pairs, self._settings, zeros)
 
 
 def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
@@ -114,3 +86,44 @@ def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
         UserError: a linear map is named that the base does not have.
     """
     return Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
+
+
+MOMENTS = ("first_moment", "second_moment")
+
+
+class Descent:
+    """An optimiser of one reader.
+
+    Args:
+        vectors: "weights" [N], and of Adam `MOMENTS` [N]; changed in place.
+        layout: shapes of the parts by name.
+        settings: which optimiser.
+        steps: taken before.
+    """
+
+    def __init__(
+        self, vectors: Mapping[str, Tensor], layout: Mapping[str, torch.Size], settings: DescentSettings, steps: int
+    ) -> None:
+        self._clip = settings.clip
+        self.leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
+        """Trained tensors by name: gradients reach them."""
+        parts = list(self.leaves.values())
+        if settings.optimizer == "sgd":
+            self._optimiser: torch.optim.Optimizer = torch.optim.SGD(parts, lr=settings.lr)
+            return
+        betas = (0.9, settings.beta2)
+        self._optimiser = torch.optim.Adam(parts, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
+        first, second = (shaped(vectors[name], layout) for name in MOMENTS)
+        for name, leaf in self.leaves.items():
+            counted = torch.tensor(float(steps), device=leaf.device)
+            self._optimiser.state[leaf] = {"step": counted, "exp_avg": first[name], "exp_avg_sq": second[name]}
+
+    def slopes(self, loss: Tensor) -> float:
+        """Take the gradients of a loss, clipped; their norm before that."""
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(torch.nn.utils.clip_grad_norm_(self.leaves.values(), self._clip))
+
+    def step(self) -> None:
+        """One step along the gradients taken."""
+        self._optimiser.step()

@@ -2,9 +2,93 @@
 
 from __future__ import annotations
 
-from ttabench.methods.rag.cost import cost
-from ttabench.methods.rag.settings import RagSettings
+from dataclasses import dataclass, replace
+
+from ttabench.core.bounds import at_least
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.types import Json
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
+from ttabench.cost.shape import Shape
+from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec, always
+
+CHARACTERS_A_WORD = 9
+"""Characters of English text for each word that is not a stop word of bm25s."""
+
+BM25 = "bm25"
+
+DOCUMENTS, QUESTIONS = "ctx_encoder", "question_encoder"
+"""What tells the two encoders of DPR apart in their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RagSettings:
+    """Settings of `rag`."""
+
+    retriever: str = BM25
+    """What ranks documents: bm25; dense (all-MiniLM-L6-v2 of a package); or a sentence encoder, by folder or hub id
+    (facebook/contriever, facebook/dpr-ctx_encoder-single-nq-base)."""
+    question_retriever: str = ""
+    """Encoder of questions where that is another one; empty: the same, or DPR's own beside its encoder of documents."""
+    top: int = 3
+    """Documents that are read in front of a question (1, 3 and 5 in Table 2 of arXiv 2403.04317)."""
+    read: Amount | None = None
+    """Tokens of documents that are read in front of a question at most, or their share of all that were read: documents
+    in the order of their scores until it is full, the last one cut. None: `top` documents."""
+    document_tokens: int = 512
+    """A document keeps its first so many tokens of the base model."""
+    k1: float = 1.5
+    """bm25: how soon a word that is repeated counts no more."""
+    b: float = 0.75
+    """bm25: how much longer documents count less, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if not self.retriever:
+            raise ValueError("retriever must name one: bm25, dense, a folder or a hub id")
+        if self.retriever == BM25 and self.question_retriever:
+            raise ValueError(f"question_retriever is for encoders, got {self.question_retriever!r} beside {BM25}")
+        if self.read is not None:
+            check_amount("read", self.read)
+        at_least(1, top=self.top, document_tokens=self.document_tokens)
+        at_least(0, k1=self.k1, b=self.b)
+        if self.b > 1:
+            raise ValueError(f"b must lie in [0, 1], got {self.b}")
+
+    def room(self, read: int, starts: int) -> int | None:
+        """Tokens of documents in front of a question, where the context has so many and a text begins with `starts`."""
+        return None if self.read is None else max(1, in_tokens(self.read, read + starts) - starts)
+
+    @property
+    def question_encoder(self) -> str:
+        """Name of the encoder of questions."""
+        return self.question_retriever or self.retriever.replace(DOCUMENTS, QUESTIONS)
+
+
+def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
+    """Retrieval (arXiv 2403.04317, Table 2): texts of English words and an index are kept, and what is found is read
+    anew in front of every question. None where an encoder ranks documents."""
+    if settings.retriever != BM25:
+        return None
+    pieces = [min(tokens, settings.document_tokens) for tokens in work.pieces]
+    bare, whole = closed_book(shape, work), sum(pieces)
+    if not pieces:
+        return bare
+    room = settings.room(whole, shape.starts)
+    found = min(settings.top, len(pieces)) * whole // len(pieces) if room is None else min(room, whole)
+    slots, characters = shape.starts + found, whole * CHARACTERS_A_TOKEN
+    return replace(
+        bare,
+        state_bytes=round(characters) + round(characters / CHARACTERS_A_WORD) * INTEGER + 2 * len(pieces) * SINGLE,
+        ask_slots=slots + work.asked,
+        ask_flops=shape.forward(slots) + answer(shape, work, slots, begun=True),
+        positions=slots + work.asked,
+    )
+
+
+def _reads(amount: Amount) -> dict[str, Json]:
+    """What a question reads is the budget: what is kept of a text are its words."""
+    return {"read": amount}
+
 
 RAG = MethodSpec(
     name="rag",
@@ -16,7 +100,9 @@ RAG = MethodSpec(
     looks_at_question=True,
     piece_shares=always,
     cost=cost,
+    keep=_reads,
     checked=RagSettings(top=2),
     paper="2403.04317",
 )
+
 METHODS = (RAG,)

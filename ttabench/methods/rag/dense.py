@@ -1,10 +1,4 @@
-"""Dense retrieval: vectors of documents in the state, and their dot products with that of the question.
-
-    retriever = DenseRetriever("dense", "dense", device)
-    retriever.index(retriever.documents(["Ada Voss lives in Port Ansel."])).scores(*retriever.questions(["Who?"]))
-
-Encoders are those of `parts/sentences`: all-MiniLM-L6-v2, sentence-transformers, Contriever, DPR.
-"""
+"""Dense retrieval: vectors of documents in the state, and their dot products with that of the question."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.methods.parts.sentences import SentenceEncoder
+from ttabench.methods.parts.stored import SentenceEncoder
 
 
 class DenseRetriever:

@@ -1,77 +1,184 @@
 """Retrieval-augmented generation: every text is kept, and a question is answered behind those that it finds.
 
-    adapt   texts and what their index is made of go into the state      no pass of the base model
-    patch   the bare question, whatever template stands around it, finds `top` documents
-    answer  the frozen LM reads them, in the order of the stream, and then the prompt
-
-As in Table 2 of MAC, arXiv 2403.04317. Of documents that match a question equally well the later ones are read. The
-weights of words depend on all documents: they are computed when something is asked, once for a state. Sentence encoders
-make a vector of each document as it arrives.
+As in Table 2 of MAC, arXiv 2403.04317.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Any
 
+import bm25s
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import JOINER, Ask, Observe
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, tokens_read
-from ttabench.methods.parts.ragged import appended, items
-from ttabench.methods.piece_shares import PieceShares
-from ttabench.methods.rag import RAG
-from ttabench.methods.rag.bm25 import WordRetriever
-from ttabench.methods.rag.settings import BM25, RagSettings
-from ttabench.methods.rag.texts import packed, unpacked
+from ttabench.methods.base import BaseMethod, PieceShares, tokens_read
+from ttabench.methods.rag import BM25, RAG, RagSettings
+
+if TYPE_CHECKING:
+    from ttabench.methods.rag.dense import DenseRetriever, Vectors
+
+
+NO_ITEM = -1
+
+
+def appended(tensors: Mapping[str, Tensor], name: str, rows_new: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+    """Both tensors of that name with more items behind those of each row.
+
+    Args:
+        tensors: those of a state; items of that name may be there.
+        name: of the items.
+        rows_new: the next items of every row, each a tensor whose first dimension is its length.
+    """
+    flat, sizes = [], []
+    for row, new in enumerate(rows_new):
+        old_N, counts = _row(tensors, name, row)
+        flat.append(torch.cat([*([] if old_N is None else [old_N]), *new]) if new or old_N is not None else None)
+        sizes.append([*counts, *map(len, new)])
+    some = next((texts_of_row for texts_of_row in flat if texts_of_row is not None), None)
+    if some is None:
+        return {}
+    widest, most = max(len(texts_of_row) for texts_of_row in flat if texts_of_row is not None), max(map(len, sizes))
+    table = some.new_zeros(len(flat), widest, *some.shape[1:])
+    for row, texts_of_row in enumerate(flat):
+        if texts_of_row is not None:
+            table[row, : len(texts_of_row)] = texts_of_row
+    padded = [[*row, *[NO_ITEM] * (most - len(row))] for row in sizes]
+    return {name: table, f"{name}_sizes": torch.tensor(padded, dtype=torch.int32)}
+
+
+def items(tensors: Mapping[str, Tensor], name: str, row: int) -> list[Tensor]:
+    """The items of one row, in order; none while nothing was appended."""
+    flat_N, sizes = _row(tensors, name, row)
+    return [] if flat_N is None else list(torch.split(flat_N, sizes))
+
+
+def _row(tensors: Mapping[str, Tensor], name: str, row: int) -> tuple[Tensor | None, list[int]]:
+    if name not in tensors:
+        return None, []
+    sizes = [size for size in tensors[f"{name}_sizes"][row].tolist() if size != NO_ITEM]
+    return tensors[name][row, : sum(sizes)], sizes
+
+
+NUL = "\0"
+
+
+def packed(piece: Observe) -> bytes:
+    """The bytes of a piece, all but its key."""
+    more: dict[str, Any] = {}
+    if piece.joiner != JOINER:
+        more["joiner"] = piece.joiner
+    if piece.turns is not None:
+        more["turns"] = piece.turns
+    if piece.ids:
+        more["ids"] = piece.ids
+    tail = NUL + json.dumps(more, separators=(",", ":")) if more or NUL in piece.text else ""
+    return (piece.text + tail).encode("utf-8", "surrogatepass")
+
+
+def unpacked(data: bytes) -> Observe:
+    """The piece of these bytes, without a key."""
+    whole = data.decode("utf-8", "surrogatepass")
+    if NUL not in whole:
+        return Observe(text=whole)
+    text, _, tail = whole.rpartition(NUL)
+    more = json.loads(tail)
+    turns = more.get("turns")
+    return Observe(
+        text=text,
+        joiner=more.get("joiner", JOINER),
+        ids=tuple(more.get("ids", ())),
+        turns=None if turns is None else (turns[0], turns[1]),
+    )
+
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
+
+
+@lru_cache(maxsize=2**16)
+def _hash(word: str) -> int:
+    """64 bits of a word: two words of a vocabulary of a million share them once in 30 million vocabularies."""
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+
+
+def words_of(texts: Sequence[str]) -> list[Tensor]:
+    """The hashed words of each text, int64, in its order."""
+    split = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
+    return [torch.tensor([_hash(word) for word in words], dtype=torch.int64) for words in split]
+
+
+@dataclass(frozen=True)
+class WordRetriever:
+    """BM25 of hashed words.
+
+    Args:
+        k1: how soon a word that is repeated counts no more.
+        b: how much longer documents count less.
+    """
+
+    k1: float
+    b: float
+    tensor = "words"
+    identity = ""
+
+    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+        """Ids that the state keeps of each text for its index."""
+        return words_of(texts)
+
+    def questions(self, texts: Sequence[str]) -> list[Tensor]:
+        """Words that each question is compared by."""
+        return words_of(texts)
+
+    def index(self, documents: Sequence[Tensor]) -> Bm25:
+        """The question, prepared once for all documents."""
+        return Bm25(documents, k1=self.k1, b=self.b)
+
+
+class Bm25:
+    """Weights of every word of a collection in every document of it.
+
+    Args:
+        words: the hashed words of each document.
+        k1: how soon a word that is repeated counts no more.
+        b: how much longer documents count less.
+    """
+
+    def __init__(self, words: Sequence[Tensor], *, k1: float, b: float) -> None:
+        ids_of_documents = [document.tolist() for document in words]
+        self._places = {word: place for place, word in enumerate(sorted(set().union(*ids_of_documents)))}
+        self._documents = len(ids_of_documents)
+        self._index = bm25s.BM25(k1=k1, b=b)
+        if self._places:
+            ids = [[self._places[word] for word in document] for document in ids_of_documents]
+            self._index.index((ids, dict(self._places)), create_empty_token=False, show_progress=False)
+
+    def scores(self, words: Tensor) -> NDArray[np.float32]:
+        """How well each document matches, [documents]; 0 where it has none of these hashed words of a question."""
+        places = [self._places[word] for word in words.tolist() if word in self._places]
+        if not places:
+            return np.zeros(self._documents, dtype=np.float32)
+        scores_K: NDArray[np.float32] = self._index.get_scores_from_ids(places)
+        return scores_K
+
 
 MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
 
 READ_ALIKE = "texts read for a question: all alike, whatever their scores"
-
-
-class Index(Protocol):
-    """All documents of one reader, ready to be compared with a question."""
-
-    def scores(self, question: Tensor, /) -> NDArray[np.float32]:
-        """How well each document matches, [documents]."""
-        ...
-
-
-class Retriever(Protocol):
-    """A retriever: it makes an index of texts."""
-
-    @property
-    def tensor(self) -> str:
-        """Name of what the state keeps for the index."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """Digest of its weights; "" where it has none."""
-        ...
-
-    def documents(self, texts: Sequence[str]) -> list[Tensor]:
-        """The part of each text that the state keeps."""
-        ...
-
-    def questions(self, texts: Sequence[str]) -> list[Tensor]:
-        """The form in which each question is compared."""
-        ...
-
-    def index(self, documents: Sequence[Tensor]) -> Index:
-        """The question, prepared once for all documents."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +187,7 @@ class Collection:
 
     texts: list[Tensor]
     """UTF-8, uint8 each, see `texts`."""
-    index: Index
+    index: Bm25 | Vectors
 
     def piece(self, number: int) -> Observe:
         """A document as it was read."""
@@ -144,13 +251,18 @@ class Rag(BaseMethod[RagSettings]):
         Raises:
             UserError: the index is of another encoder, or of other documents.
         """
-        collections = self._collections(state)
+        return [sorted(ids) for ids in self._read(state, asks)]
+
+    def _read(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
+        """Ids of the documents that each question reads, by their number, the best one first where room decides."""
+        collections, read = self._collections(state), tokens_read(state)
         asked = self.retriever.questions([ask.question_text for ask in asks])
-        rows = _rows(state, asks)
-        return [
-            best(collections[row].index.scores(query), self.settings.top)
-            for row, query in zip(rows, asked, strict=True)
-        ]
+        found = []
+        for row, query in zip(_rows(state, asks), asked, strict=True):
+            scores, room = collections[row].index.scores(query), self.settings.room(read[row], len(self.lm.start_ids))
+            ranked = best(scores, self.settings.top) if room is None else in_order(scores)
+            found.append(self._ids(collections[row], ranked, room))
+        return found
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
         """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
@@ -178,15 +290,21 @@ class Rag(BaseMethod[RagSettings]):
         """
         if not asks or "texts" not in state.tensors:
             return Patch()
-        numbers, collections = self.found(state, asks), self._collections(state)
-        read = [self._ids(collections[row], own) for row, own in zip(_rows(state, asks), numbers, strict=True)]
+        read = [[token for _, ids in sorted(own.items()) for token in ids] for own in self._read(state, asks)]
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def _ids(self, collection: Collection, numbers: Sequence[int]) -> list[int]:
-        pieces = [piece_ids(self.lm, collection.piece(n), first=not place) for place, n in enumerate(numbers)]
-        return [token for ids in pieces for token in ids]
+    def _ids(self, collection: Collection, ranked: Sequence[int], room: int | None) -> dict[int, list[int]]:
+        """Ids by document, as they stand in the window; where room decides, of as many as fit, the last one cut."""
+        if room is not None:
+            lengths = accumulate(len(piece_ids(self.lm, collection.piece(n), first=False)) for n in ranked)
+            ranked = ranked[: 1 + sum(1 for _ in takewhile(lambda length: length < room, lengths))]
+        found, left = dict[int, list[int]](), room
+        for number in ranked:
+            found[number] = piece_ids(self.lm, collection.piece(number), first=number == min(ranked))[:left]
+            left = None if left is None else left - len(found[number])
+        return found
 
     def _check(self, state: State) -> None:
         if state.meta["retriever"] != self.retriever.identity:
@@ -213,7 +331,7 @@ class Rag(BaseMethod[RagSettings]):
         return Collection([text.cpu() for text in texts], self.retriever.index(indexed))
 
 
-def retriever_of(settings: RagSettings, device: torch.device) -> Retriever:
+def retriever_of(settings: RagSettings, device: torch.device) -> WordRetriever | DenseRetriever:
     """The retriever that the settings name.
 
     Raises:
@@ -238,3 +356,8 @@ def best(scores: NDArray[np.float32], top: int) -> list[int]:
     least = np.partition(scores, len(scores) - top)[len(scores) - top]
     above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
     return sorted([*above.tolist(), *equal[len(equal) - (top - len(above)) :].tolist()])
+
+
+def in_order(scores: NDArray[np.float32]) -> list[int]:
+    """All places, the highest score first; of equal ones the last."""
+    return sorted(range(len(scores)), key=lambda place: (-scores[place], -place))

@@ -1,20 +1,6 @@
 """StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
 
-    adapt   h_i = alpha_i h_{i-1} + S_i for every chunk of C tokens, at every linear map      a state of fixed size
-    patch   W' = W + W1 h^T W2, and the tokens that still stand in the window
-
-Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289. No code
-was published; the equations are in `chunk_state`. h starts at 0 and the first chunk adds S_0 (read literally,
-the paper's h_0 = 0 would lose it). The token that begins a text, BOS, is the same for every text and not mapped.
-
-Two ways to read (`window`):
-
-    None    demonstrations: the base model reads all, all of it is mapped; tokens that fill no chunk are a short last
-            one when asked. What a task keeps in the window (its `ratio`) is read by the adapted weights.
-    1024    books: whenever 1,024 tokens stand in the window (the last of them comes with the query, which is predicted
-            from it), the oldest `stride` are mapped, as the weights in force see them, and leave; the others are read
-            again by the new weights. A token's keys and values depend on what stands before it, so only those that
-            leave are read: one forward a token.
+Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289.
 
 Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
 """
@@ -38,8 +24,9 @@ from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import ids_of, window_of
-from ttabench.methods.streamadapter import STREAMADAPTER, judged, segments
+from ttabench.methods.streamadapter import STREAMADAPTER, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
+from ttabench.methods.streamadapter.segments import Seen, by_layer, parts_of, read_segment, state_after
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import Trainable, training_item
 
@@ -127,7 +114,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         """With `form=segments`: NLL under the text's own state, another text's and none, see `judged`."""
         if self.settings.form != "segments":
             return super().validate(episodes)
-        return judged.validated(self.networks, episodes)
+        return validated(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas.
@@ -223,3 +210,61 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         )
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
         return self.networks.advanced(h_LBMRE, keys, values, full_B)
+
+
+JUDGED_TOKENS = 4096
+"""Of each validation text."""
+
+
+def validated(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> dict[str, float]:
+    """NLL a token of texts under their own state, another text's and none, see `judged` and `compared`."""
+    rows = next(parts_of(networks, episodes, max(2, JUDGED_TOKENS // networks.settings.stride)))
+    ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=networks.lm.device)
+    return compared(judged(networks, ids_BT, networks.settings.stride), networks.settings.stride)
+
+
+def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
+    """Means of what `judged` found, and how much worse another state is, with standard errors over texts.
+
+    The first segment of a text has no state and is left out; "late" is the second half of every segment.
+    """
+    by_name = {name: values.view(len(values), -1, segment)[:, 1:] for name, values in losses.items()}
+    means = {name: float(values.mean()) for name, values in by_name.items()}
+    for name in ("other", "none"):
+        worse_BST = by_name[name] - by_name["own"]
+        for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):
+            each_B = values_BST.mean((1, 2))
+            means[f"{name}_less_own{part}"] = float(each_B.mean())
+            means[f"{name}_less_own{part}_stderr"] = float(each_B.std() / len(each_B) ** 0.5)
+    return means
+
+
+@torch.no_grad()
+def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dict[str, Tensor]:
+    """NLL [B, T - 1] of every token of texts from their beginning, under three states.
+
+    Args:
+        networks: what is judged.
+        ids_BT: texts of two rows or more, as `learned` takes them.
+        segment: tokens of a segment.
+
+    Returns:
+        "own": under the text's state; "other": under that of the next row at the same place; "none": the base model.
+    """
+    losses_by_state: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
+    h_LBMRE = networks.empty(ids_BT.shape[0])["h"]
+    for end in range(segment, ids_BT.shape[1], segment):
+        part_BT = ids_BT[:, end - segment : end + 1]
+        states = {"own": h_LBMRE, "other": h_LBMRE.roll(-1, 1), "none": torch.zeros_like(h_LBMRE)}
+        known = {"own": h_LBMRE} if end == segment else states
+        read = {name: _by_row(networks, losses, part_BT) for name, losses in known.items()}
+        for name, parts in losses_by_state.items():
+            parts.append(torch.cat([loss for loss, _ in read.get(name, read["own"])]))
+        seen = by_layer([row for _, row in read["own"]])
+        h_LBMRE = state_after(networks, h_LBMRE, [(torch.cat(keys), torch.cat(values)) for keys, values in seen])
+    return {name: torch.cat(parts, dim=1) for name, parts in losses_by_state.items()}
+
+
+def _by_row(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> list[tuple[Tensor, Seen]]:
+    """Row by row, so that the logits of one are alive at a time."""
+    return [read_segment(networks, h_LBMRE[:, i : i + 1], part_BT[i : i + 1]) for i in range(len(part_BT))]

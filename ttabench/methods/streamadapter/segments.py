@@ -1,14 +1,5 @@
 """StreamAdapter trained on long texts in disjoint segments: every token is read once, and every token is a target.
 
-    h_0 --> h_1 --> h_2 --> ...        h_{t+1} = h_t after the keys and values that segment t was read with
-     |       |       |
-    seg 0   seg 1   seg 2              loss_t = NLL of the tokens of segment t, under the weights that h_t gives
-
-A segment sees nothing of the text before it but its state, so the loss is dense in what the state must hold. Keys and
-values are taken as they are (no gradient through what they were computed from). The gradient through the states is
-exact and costs the memory of one segment: each segment is differentiated at once, with its state as a leaf, and the
-chain of states, which is small, once at the end with the gradients that the leaves received.
-
 Shape letters: L layers · B rows · M linear maps · R queries · E state channels of a query · T tokens · S segments ·
     D width.
 """
@@ -26,8 +17,7 @@ from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.methods.streamadapter.chunk_state import ChunkMapper
-from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
+from ttabench.methods.streamadapter.networks import ChunkMapper, StreamAdapterNetworks
 
 BASE_EVERY = 6
 """Of so many stretches of a training text the base model reads one, too."""
@@ -192,10 +182,7 @@ def read_segment(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tens
 def _differentiated(
     networks: StreamAdapterNetworks, leaf_LBMRE: Tensor, part_BT: Tensor, share: float
 ) -> tuple[Tensor, Seen]:
-    """As `read_segment`, and the gradient of the sum times `share` goes to the parameters and to the leaf.
-
-    The head is frozen, so its part is differentiated slice by slice, and few logits are alive at a time.
-    """
+    """As `read_segment`, and the gradient of the sum times `share` goes to the parameters and to the leaf."""
     hidden_BTD, seen = forward_segment(networks, leaf_LBMRE, part_BT)
     top_BTD, parts = hidden_BTD.detach().requires_grad_(), []
     for slice_BTD in _slices(hidden_BTD):

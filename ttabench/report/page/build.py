@@ -1,9 +1,9 @@
-"""The page: what a comparison has, put into the template beside this module.
+"""The page: what a comparison has, put into the template beside this module; one file for a browser, fetching nothing.
 
     write_page(compared(runs), Path("report.html"))
 
-Everything stands in one file. Its own policy (`Content-Security-Policy`) lets nothing be fetched and only the scripts
-run that were put there: they are named by their digests, so that a text of a sample that looked like one would not.
+Vega-Lite draws charts (altair, vl-convert-python), DataTables sorts tables (itables). The page's own policy
+(`Content-Security-Policy`) lets only the scripts run that were put there, by their digests.
 """
 
 from __future__ import annotations
@@ -11,31 +11,35 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
+from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.printable import printable
 from ttabench.core.version import __version__
+from ttabench.records.local_paths import without_homes
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import title_of
+from ttabench.report.comparison_tables import legend, not_paired, title_of
 from ttabench.report.curves import by_setting, by_step, over_blocks
-from ttabench.report.difference_tables import legend, not_paired
-from ttabench.report.page.libraries import libraries
-from ttabench.report.page.runs import about_runs
 from ttabench.report.page.samples import disagreeing
-from ttabench.report.page.tables import steps_of, tables_of
+from ttabench.report.page.tables import about_runs, steps_of, tables_of
 from ttabench.report.plot_style import styles
 from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
 
 if TYPE_CHECKING:
-    from ttabench.report.page.drawing import Chart
+    from ttabench.report.page.charts import Chart
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
+NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
+"""Packages by the module that they bring."""
 EARLY = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
 SENTENCES = 6
@@ -45,7 +49,8 @@ SAMPLES = 20
 WORDS = (
     ("block", "One task with one base model and one set of options: what is compared, is compared inside a block."),
     ("line", "A method with its settings. Seeds are pooled: each is another draw of texts, order or demonstrations."),
-    ("leads", "Has the best figure among the methods; floor and ceiling do not count."),
+    ("leads", "Has the best figure among the methods, by a difference that was tested, and not as good a one under "
+     "another text's state. Floor and ceiling do not count."),
     ("points", "Differences of figures in per cent, 0 to 100. Of perplexity and nats, lower is better."),
     ("state", "What a method keeps of the text once it has read it: a memory, changed weights, or keys and values."),
     ("another text's state, an empty one", "Controls: the same questions under the state of another text, and under "
@@ -62,14 +67,51 @@ WORDS = (
 """What those have to know who have not read the guide."""
 
 
-def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
-    """Write the page of a comparison.
+class Libraries(NamedTuple):
+    """Texts of scripts and of a style sheet, as they stand in the page."""
 
-    Args:
-        comparison: the comparison.
-        path: where to.
-        samples: how many queries of each block are shown, at most.
-        remarks: what was left out, a line each.
+    charts: str
+    """Sets `window.vegaEmbed`."""
+    tables: str
+    """A module that sets `window.DataTable`."""
+    style: str
+    """Of tables."""
+
+
+def refuse_missing() -> None:
+    """Refuse where a package is not installed that the page is made of."""
+    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    if missing:
+        fault = f"`ttabench report` needs packages that are not installed: {', '.join(missing)}."
+        raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
+
+
+@lru_cache(maxsize=1)
+def libraries() -> Libraries:
+    """The libraries, read once; the first takes seconds to be bundled."""
+    import altair
+    import itables
+    import vl_convert
+
+    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    folder = Path(itables.__file__).parent / "html"
+    tables = read_text(folder / "dt_bundle.js")
+    name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
+    assert name is not None, "the bundle of itables exports no table"
+    return Libraries(
+        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
+        tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
+        style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
+    )
+
+
+def closed(script: str) -> str:
+    """A script in which nothing ends the element that it stands in, or begins a comment there."""
+    return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
+    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out.
 
     Raises:
         UserError: samples that cannot be read, a folder that cannot be written.
@@ -81,8 +123,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.page.charts import by_bytes, by_time
-    from ttabench.report.page.lines import lines_of
+    from ttabench.report.page.charts import by_bytes, by_time, lines_of
     from ttabench.report.page.looks import found_and_attended
 
     environment = Environment(
@@ -99,34 +140,33 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(kept, len(specs) - len(kept)))
 
     def charts(block: Block) -> list[Chart | None]:
-        steps = [curves for curves in (by_step(block),) if curves is not None]
-        along = [lines_of(curves, look) for curves in (*steps, *by_setting(block))]
+        along = [lines_of(curves, look) for curves in (*by_step(block), *by_setting(block))]
         return [by_bytes(block, look), by_time(block, look), *along, *found_and_attended(block, look)]
 
     curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
-    blocks = [
+    blocks: list[dict[str, Any]] = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
          "charts": placed(charts(block)),
          "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
-    scripts = libraries()
-    script = read_text(HERE / SCRIPT)
+    first = (curves or [chart for block in blocks[:1] for chart in block["charts"]])[:1]
+    if len(blocks) == 1:  # of several, it stands with its block, too
+        del blocks[0]["charts"][:1]
+    scripts, script = libraries(), read_text(HERE / SCRIPT)
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
-    return environment.get_template(TEMPLATE).render(
-        version=__version__, title=_title(comparison), sentences=list(sentences(comparison)), most=SENTENCES,
-        remarks=remarks, words=WORDS, tables=tables_of(comparison), curves=curves, blocks=blocks,
-        aside=comparison.aside, runs=list(about_runs(comparison)), explanation=explanation(comparison),
-        legend=legend(comparison), charts=embedded(specs), policy=policy, script=script, scripts=scripts,
-        style=read_text(HERE / STYLE), early=EARLY,
-    )  # fmt: skip
-
-
-def _title(comparison: Comparison) -> str:
     runs = sum(len(entry.runs) for entry in comparison.entries)
-    return ", ".join(filter(None, [f"{runs:,} {'run' if runs == 1 else 'runs'} compared", heading(comparison.blocks)]))
+    title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
+    return environment.get_template(TEMPLATE).render(
+        version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),
+        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks, words=WORDS,
+        tables=tables_of(comparison), first=first, curves=curves, blocks=blocks, aside=comparison.aside,
+        runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
+        charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
+        early=EARLY,
+    )  # fmt: skip
 
 
 def digest(script: str) -> str:
@@ -136,10 +176,10 @@ def digest(script: str) -> str:
 
 def embedded(value: Any) -> str:
     """JSON that can stand in an element of HTML: nothing in it ends the element, or a line of a script."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = without_homes(json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finalized(value: Any) -> Any:
-    """A value as a template puts it into the page: control characters of texts are shown, and not obeyed."""
-    return printable(value) if type(value) is str else value
+    """A value as a template puts it into the page: control characters are shown, and no home folder is."""
+    return printable(without_homes(value)) if type(value) is str else value

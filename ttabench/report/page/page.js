@@ -22,8 +22,25 @@ async function draw(place) {
   drawn.add(place);
   const actions = { export: true, source: false, compiled: false, editor: false };
   const options = { mode: "vega-lite", renderer: "svg", actions, tooltip: { theme: root.classList.contains("dark") ? "dark" : "light" } };
-  await window.vegaEmbed(place, dressed(specs[Number(place.dataset.chart)], place.clientWidth), options);
+  const { view } = await window.vegaEmbed(place, dressed(specs[Number(place.dataset.chart)], place.clientWidth), options);
   place.dataset.drawn = "yes";
+  const copy = place.parentElement.querySelector(".copy");
+  copy.hidden = false;
+  copy.onclick = () => copied(view).then(() => "Copied", () => "Not copied: save it by the menu of the chart").then((said) => {
+    copy.textContent = said;
+  });
+}
+
+// A PNG of twice the size, on the paper of the page, for a slide.
+async function copied(view) {
+  const canvas = await view.toCanvas(2);
+  const ground = canvas.getContext("2d");
+  ground.setTransform(1, 0, 0, 1, 0, 0);
+  ground.globalCompositeOperation = "destination-over";
+  ground.fillStyle = getComputedStyle(document.body).backgroundColor;
+  ground.fillRect(0, 0, canvas.width, canvas.height);
+  const image = await new Promise((done) => canvas.toBlob(done, "image/png"));
+  await navigator.clipboard.write([new ClipboardItem({ "image/png": image })]);
 }
 
 function dress(dark) {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.scores import is_digest, kept_text, name_of
@@ -16,14 +15,13 @@ from ttabench.report.compare import Block
 from ttabench.report.differences import worth
 from ttabench.report.entries import running
 from ttabench.report.figures import plain
-from ttabench.report.pairing import Place, Query
-from ttabench.report.samples import likelihood
-from ttabench.stats.metrics import METRICS
+from ttabench.report.pairing import Place, Query, seed_of
+from ttabench.report.show import Cells, gold, likelihood, prediction
+from ttabench.stats.metrics import known
 
 COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 """Characters that are shown."""
-Cells = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,49 +64,36 @@ class Disagreements:
 
 
 def disagreeing(block: Block, most: int) -> Disagreements:
-    """The queries of a block that its methods did not answer equally well.
-
-    Args:
-        block: its lines.
-        most: how many are shown.
+    """The queries of a block that its methods did not answer equally well, so many at most.
 
     Raises:
         UserError: samples that cannot be read.
     """
     if not any(block.values):
         return Disagreements(shown=(), count=0, note="Answers are not stored with these runs, only their figures.")
-    gains, counted = _gains(block), _counted(block)
-    apart = {}
-    for query, own in gains.items():
-        among = [gain for place, gain in own.items() if place in counted]
-        apart[query] = max(among, default=0.0) - min(among, default=0.0)
+    gains: dict[Query, dict[int, float]] = {}  # by the place of the line in the block; more is better
+    for place, values in enumerate(block.values):
+        for query, value in values.items():
+            if (gain := worth(value, block.place.metric)) is not None:
+                gains.setdefault(query, {})[place] = gain
+    counted = _counted(block)
+    among = {query: [gain for place, gain in own.items() if place in counted] for query, own in gains.items()}
+    apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
-    first = chosen[:most] if most else []
+    first = chosen[:most]
     texts = [_texts(group, first) for group in block.groups] if first else []
-    disagreements = tuple(_disagreement(block, query, gains[query], texts, counted) for query in first)
+    shown = tuple(_disagreement(block, query, gains[query], texts, counted) for query in first)
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
-    return Disagreements(shown=disagreements, count=len(chosen), note=note)
+    return Disagreements(shown=shown, count=len(chosen), note=note)
 
 
 def _counted(block: Block) -> set[int]:
     """Places of the lines among which a disagreement counts: methods under their own state, and floor and ceiling only
     where there are not two others."""
-    methods = running(block.entries)
     own = [entry for entry in block.entries if entry.state_of == "own" and not entry.aside]
-    lines = next((lines for lines in (methods, own) if len(lines) > 1), block.entries)
-    return {place for place, entry in enumerate(block.entries) if any(entry is line for line in lines)}
-
-
-def _gains(block: Block) -> dict[Query, dict[int, float]]:
-    """Terms of the metric by query, and by the place of the line in the block; more is better."""
-    gains: dict[Query, dict[int, float]] = {}
-    for place, values in enumerate(block.values):
-        for query, value in values.items():
-            gain = worth(value, block.place.metric)
-            if gain is not None:
-                gains.setdefault(query, {})[place] = gain
-    return gains
+    lines = next((lines for lines in (running(block.entries), own) if len(lines) > 1), block.entries)
+    return {place for place, entry in enumerate(block.entries) if entry in lines}
 
 
 def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
@@ -116,14 +101,12 @@ def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
     wanted = {query[:3] for query in queries}
     texts: dict[Place, Cells] = {}
     for folder, record in group.runs:
-        seed = int(record.config.get("seed", 0))
-        if not has_samples(folder) or all(place[0] != seed for place in wanted):
-            continue
-        columns = read_samples(folder, COLUMNS, record)
-        for number, (episode, key) in enumerate(zip(columns["episode"], columns["key"], strict=True)):
-            place = (seed, name_of(episode), name_of(key))
-            if place in wanted:
-                texts[place] = {name: cells[number] for name, cells in columns.items()}
+        seed = seed_of(record)
+        if has_samples(folder) and any(place[0] == seed for place in wanted):
+            columns = read_samples(folder, COLUMNS, record)
+            for number, (episode, key) in enumerate(zip(columns["episode"], columns["key"], strict=True)):
+                if (place := (seed, name_of(episode), name_of(key))) in wanted:
+                    texts[place] = {name: cells[number] for name, cells in columns.items()}
     return texts
 
 
@@ -134,47 +117,29 @@ def _disagreement(
     kept = [texts[place].get(query[:3], {}) for place in ordered]
     first = next(filter(None, kept), {})
     seed, episode, key = query[:3]
-    where = [
-        str(first.get("subtask") or episode),
-        f"seed {seed}",
-        *([f"step {first['step']:,}"] if first.get("step") else []),
-    ]
-    sides = tuple(
-        Side(label=block.entries[place].marked, prediction=_prediction(cells), nats=likelihood(cells),
-             gain=_figure(block, gains[place]))
-        for place, cells in zip(ordered, kept, strict=True)
-    )  # fmt: skip
-    gold = " | ".join(filter(None, (kept_text(str(answer)) for answer in first.get("answers") or ())))
+    step = f"step {first['step']:,}" if first.get("step") else ""
     prompt = kept_text(str(first.get("prompt") or ""))
+    ends = []
     among = {place: gain for place, gain in gains.items() if place in counted}
-    return Disagreement(key=key, place=", ".join(where), question=_end(" ".join(prompt.split()), LONGEST_QUESTION),
-                        prompt=_end(prompt, LONGEST_PROMPT), gold=gold[:LONGEST_ANSWER], sides=sides,
-                        ends=_ends(block, among))  # fmt: skip
-
-
-def _ends(block: Block, gains: Mapping[int, float]) -> str:
-    """The lines that answered best and worst: of several the first, and how many more."""
-    clauses = []
-    for word, end in (("best", max(gains.values())), ("worst", min(gains.values()))):
-        first, *more = [block.entries[place].marked for place in sorted(gains) if gains[place] == end]
-        clauses.append(f"{word} {first}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
-    return ", ".join(clauses)
+    for word, end in (("best", max(among.values())), ("worst", min(among.values()))):
+        label, *more = [block.entries[place].marked for place in sorted(among) if among[place] == end]
+        ends.append(f"{word} {label}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
+    return Disagreement(
+        key=key, place=", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
+        question=_end(" ".join(prompt.split()), LONGEST_QUESTION), prompt=_end(prompt, LONGEST_PROMPT),
+        gold=gold(first)[:LONGEST_ANSWER], ends=", ".join(ends),
+        sides=tuple(
+            Side(label=block.entries[place].marked, prediction=prediction(cells, LONGEST_ANSWER) if cells else "",
+                 nats=likelihood(cells), gain=_figure(block, gains[place]))
+            for place, cells in zip(ordered, kept, strict=True)
+        ),
+    )  # fmt: skip
 
 
 def _figure(block: Block, gain: float) -> str:
     """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
     metric = block.place.metric
-    ratio = metric in METRICS and METRICS[metric].ratio is not None
-    return f"{abs(gain):,.2f} nats" if ratio else plain(metric, abs(gain))
-
-
-def _prediction(cells: Cells) -> str:
-    text = str(cells.get("prediction") or "")
-    if is_digest(text):
-        return ""
-    if not text:
-        return "" if cells.get("mode") == "score" else "(nothing)"
-    return text if len(text) <= LONGEST_ANSWER else f"{text[:LONGEST_ANSWER]} ..."
+    return f"{abs(gain):,.2f} nats" if known(metric).ratio else plain(metric, abs(gain))
 
 
 def _end(text: str, most: int) -> str:

@@ -1,22 +1,37 @@
-"""Tables of the page: what `comparison_tables` shows, every cell with the number it is sorted by."""
+"""Tables of the page: those of `comparison_tables`, every cell with the number it is sorted by; and every run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from ttabench.core.amounts import count, number, size
+from ttabench.core.amounts import figure
+from ttabench.core.errors import UserError
+from ttabench.core.typed import as_typed
+from ttabench.records.schema import RunRecord
+from ttabench.report.about import about_tables
 from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import headings, labels_of, origin, overview
-from ttabench.report.differences import Difference
-from ttabench.report.entries import best_of
-from ttabench.report.figures import plain, probability, scale, shown, together
-from ttabench.report.pareto import front
-from ttabench.report.setting_aside import MARKS
-from ttabench.report.shares import share, shown_share
-from ttabench.report.state_sentences import Outcome, state_outcomes
+from ttabench.report.comparison_tables import (
+    differences_table,
+    entries_table,
+    every_label,
+    headings,
+    overview,
+    steps_table,
+)
+from ttabench.report.configuration import flat, whole
+from ttabench.report.entries import MARKS, best_of
+from ttabench.report.figures import plain, shown
+from ttabench.report.pairing import seed_of
+from ttabench.report.theirs import file_called
+from ttabench.report.verdict import state_outcomes
 from ttabench.terminal.table import Bold, Table
+
+Row: TypeAlias = dict[str, str]
+"""Cells by their columns."""
 
 
 @dataclass(frozen=True)
@@ -47,173 +62,147 @@ class Shown:
     """Whether it can be sorted and filtered."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """One run."""
+
+    id: str
+    label: str
+    block: str
+    seed: int
+    value: str
+    facts: tuple[tuple[str, str], ...]
+    """(what, text): command, settings that are no default, model, costs, when and where it was made, notes."""
+    settings: str
+    """All of them, a line each."""
+    costs: str
+    """All of them, a line each."""
+
+
 MISSING = -1e308
 """Order of a number that is not known."""
 MOST_BLOCKS = 12
 """Columns of the grid of all blocks; of more blocks each has a row, with the best of its methods."""
+UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+NUMBER = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
 HELD = (
     "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
     "shown to be better than either, or worse."
 )
 """The marks of `Outcome`."""
+LINES = (
+    "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
+    "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
+    "text. Ask ms: milliseconds to answer a query; adapt s: seconds to read the text. Front (Pareto): no other "
+    "line of its block under its own state is at least as good in value and state (and ask ms, where all were "
+    "measured on one calm machine), and better in one of them. ~: other programs ran, so the time is rough."
+)
+DIFFERENCES = (
+    "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
+    "its family; bold below 0.05. Better / worse: the number of queries on which left is better, or worse."
+)
 
 
 def tables_of(comparison: Comparison) -> list[Shown]:
     """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
-    several = 1 < len(comparison.blocks) <= MOST_BLOCKS
-    over_blocks = blocks_grid(comparison) if several else _overview(comparison.blocks)
-    lines = [_lines(comparison), _differences(comparison)]
-    if len(comparison.blocks) == 1:  # whose name would stand in every row
-        lines = [table and replace(table, columns=table.columns[1:], rows=tuple(row[1:] for row in table.rows))
-                 for table in lines]  # fmt: skip
-    return [table for table in (over_blocks, *lines) if table is not None]
+    blocks = comparison.blocks
+    lines, pairs = list[Row](), list[Row]()
+    for block in blocks:
+        name = {"block": called(block.place, [other.place for other in blocks])} if len(blocks) > 1 else {}
+        for row in _rows(entries_table(block, every=True)):
+            value = f"#{block.place.metric} ± stderr"
+            cells = [("#value ± stderr" if column == value else column, cell) for column, cell in row.items()]
+            cells[1:1] = [("metric", block.place.metric)]
+            lines.append(name | dict(cells))
+        pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
+    over_blocks = _grid(comparison) if len(blocks) <= MOST_BLOCKS else _overview(comparison)
+    tables = [over_blocks] if len(blocks) > 1 else []
+    tables += [_shown("lines", "Lines", LINES, lines), _shown("differences", "Differences", DIFFERENCES, pairs)]
+    return [table for table in tables if table is not None and table.rows]
 
 
-def blocks_grid(comparison: Comparison) -> Shown:
+def _rows(table: Table) -> list[Row]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def _shown(name: str, title: str, caption: str, rows: Sequence[Row], *, live: bool = True) -> Shown:
+    """Rows of cells by their columns; those of numbers begin with "#"."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = tuple(tuple(_cell(row.get(column, ""), column) for column in columns) for row in rows)
+    names = tuple(column.removeprefix("#") for column in columns)
+    return Shown(name=name, title=title, caption=caption, columns=names, rows=cells, live=live)
+
+
+def _cell(text: str, column: str) -> Cell:
+    order: float | str = text
+    if column.startswith("#"):
+        match = NUMBER.match(text)
+        order = float(match[1].replace(",", "")) * UNITS.get(match[2], 1.0) if match else MISSING
+    return Cell(text, order, isinstance(text, Bold))
+
+
+def _grid(comparison: Comparison) -> Shown:
     """A line a method under its own state, a column a block: its figure, and whether its state holds the text."""
     blocks = comparison.blocks
-    own = {entry.label for block in blocks for entry in block.entries if entry.state_of == "own"}
-    outcomes = [state_outcomes(comparison, block) for block in blocks]
-    rows = tuple(
-        (Cell(label), *(_figure(block, label, held) for block, held in zip(blocks, outcomes, strict=True)))
-        for label in labels_of(blocks) if label in own
-    )  # fmt: skip
     title, names = headings(blocks)
     metrics = [block.place.metric for block in blocks]
     if len(set(metrics)) > 1:
         names = [f"{name} ({metric})" for name, metric in zip(names, metrics, strict=True)]
+    outcomes = [state_outcomes(comparison, block) for block in blocks]
+    rows: dict[str, Row] = {label: {"method": label} for label in every_label(blocks)}
+    for name, block, held in zip(names, blocks, outcomes, strict=True):
+        best = best_of(block.entries)
+        for entry in (entry for entry in block.entries if entry.state_of == "own"):
+            mark = held[entry.label].mark if entry.label in held else ""
+            text = f"{plain(entry.metric, entry.value)}{MARKS[entry.aside]} {mark}".rstrip()
+            rows[entry.label][f"#{name}"] = Bold(text) if entry in best else text
     caption = f"{title}; the best of the methods is bold, none is the floor, icl the ceiling."
-    held = f" {HELD}" if any(outcomes) else ""
-    return Shown(name="overview", title="All blocks", caption=caption + held, columns=("method", *names), rows=rows)
+    caption += f" {HELD}" if any(outcomes) else ""
+    return _shown("overview", "All blocks", caption, [row for row in rows.values() if len(row) > 1])
 
 
-def _figure(block: Block, label: str, outcomes: Mapping[str, Outcome]) -> Cell:
-    """The figure of a line in a block, with the mark of its state's tests."""
-    entry = block.named(label)
-    if entry is None:
-        return Cell("", MISSING)
-    mark = outcomes[label].mark if label in outcomes else ""
-    strong = any(entry is best for best in best_of(block.entries))
-    figure = plain(entry.metric, entry.value) + MARKS[entry.aside]
-    return Cell(f"{figure} {mark}".rstrip(), entry.value * scale(entry.metric), strong)
-
-
-def _overview(blocks: Sequence[Block]) -> Shown | None:
-    table: Table | None = overview(blocks) if len(blocks) > 1 else None
+def _overview(comparison: Comparison) -> Shown | None:
+    """What `comparison_tables.overview` has."""
+    table = overview(comparison.blocks)
     if table is None:
         return None
-    numbers = [
-        column for column in range(1, len(table.columns))
-        if not any(isinstance(_number(str(row[column])), str) for row in table.rows)
-    ]  # fmt: skip
-    rows = tuple(
-        tuple(Cell(str(cell), _number(str(cell)) if column in numbers else str(cell), isinstance(cell, Bold))
-              for column, cell in enumerate(row))
-        for row in table.rows
-    )  # fmt: skip
     names = {"": "block", "of": "best method"}
-    columns = tuple(names.get(name := each.removeprefix("#"), name) for each in table.columns)
-    bold = any(cell.strong for row in rows for cell in row)
-    remark = "the best of the methods is bold" if bold else "none is the floor, icl the ceiling, best that of others"
-    caption = f"{table.title}; {remark}." if bold or "best" in columns else f"{table.title}: the figures alone."
-    return Shown(name="overview", title="All blocks", caption=caption, columns=columns, rows=rows)
-
-
-def _lines(comparison: Comparison) -> Shown:
-    mixed = any(entry.theirs for entry in comparison.entries)
-    columns = ("block", "method", *(["from"] if mixed else []), "metric", "value ± stderr", "of gap", "n", "seeds",
-               "trained", "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
-    rows = tuple(
-        row for block in comparison.blocks for row in _lines_of(block, _called(comparison, block), mixed=mixed)
-    )
+    rows = [{names.get(column, column): cell for column, cell in row.items()} for row in _rows(table)]
     caption = (
-        "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
-        "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
-        "text. Ask ms: milliseconds to answer a query; adapt s: seconds to read the text. Front (Pareto): no other "
-        "line of its block under its own state is at least as good in value and state (and ask ms, where all were "
-        "measured on one calm machine), and better in one of them. ~: other programs ran, so the time is rough."
+        f"{table.title}; none is the floor, icl the ceiling; the best of the others stands beside them, or is bold."
     )
-    return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
-
-
-def _called(comparison: Comparison, block: Block) -> str:
-    return called(block.place, [other.place for other in comparison.blocks])
-
-
-def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
-    best, members = best_of(block.entries), front(block.entries)
-    for entry in block.entries:
-        part, costs, busy = share(block, entry), entry.costs, "~" if entry.busy else ""
-        yield (
-            Cell(name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
-            Cell(entry.metric), Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
-                 any(entry is best_line for best_line in best)),
-            Cell(shown_share(part), _order(part)),
-            Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),
-            Cell(count(entry.trained), float(entry.trained)),
-            Cell(size(costs.get("state_bytes")), _order(costs.get("state_bytes"))),
-            Cell(busy + number(costs.get("ask_ms"), 1), _order(costs.get("ask_ms"))),
-            Cell(busy + number(costs.get("adapt_seconds"), 2), _order(costs.get("adapt_seconds"))),
-            Cell(size(costs.get("peak_memory_bytes")), _order(costs.get("peak_memory_bytes"))),
-            Cell("yes" if len(block.entries) > 1 and any(entry is member for member in members) else ""),
-        )  # fmt: skip
-
-
-def _differences(comparison: Comparison) -> Shown | None:
-    if not comparison.differences:
-        return None
-    columns = ("block", "left", "right", "metric", "left − right [95 %]", "p", "Holm", "n", "better", "worse")
-    rows = tuple(
-        _difference(_called(comparison, block), difference)
-        for block in comparison.blocks
-        for difference in block.differences
-    )
-    caption = (
-        "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
-        "its family; bold below 0.05. Better, worse: the number of queries on which left is better, or worse."
-    )
-    return Shown(name="differences", title="Differences", caption=caption, columns=columns, rows=rows)
-
-
-def _difference(name: str, apart: Difference) -> tuple[Cell, ...]:
-    ends = [] if apart.ci_low is None or apart.ci_high is None else [apart.ci_low, apart.ci_high]
-    value, *interval = together(apart.metric, apart.value, *ends)
-    text = f"{value} [{', '.join(interval)}]" if interval else value
-    counts = ((apart.better, "better"), (apart.worse, "worse"))
-    return (
-        Cell(name), Cell(apart.left), Cell(apart.right), Cell(apart.metric),
-        Cell(text, apart.value * scale(apart.metric), apart.beyond_chance),
-        Cell(probability(apart.p), _order(apart.p)), Cell(probability(apart.p_holm), _order(apart.p_holm)),
-        Cell(f"{apart.n:,}", float(apart.n)),
-        *(Cell("-" if count is None else f"{count:,}", _order(count)) for count, _ in counts),
-    )  # fmt: skip
+    return _shown("overview", "All blocks", caption, rows)
 
 
 def steps_of(block: Block) -> Shown | None:
     """Figures of the curves, for those who do not see them."""
-    entries = [entry for entry in block.entries if len(entry.steps) > 1]
-    if not entries:
+    if not any(len(entry.steps) > 1 for entry in block.entries):
         return None
-    steps = sorted({step for entry in entries for step in entry.steps})
-    rows = tuple(
-        (Cell(entry.label), *(_at(entry.metric, entry.steps.get(step)) for step in steps)) for entry in entries
-    )
-    caption = f"{block.place.metric} ± stderr by {entries[0].step.axis}"
-    return Shown(name="", title="Figures of the curves", caption=caption, live=False,
-                 columns=("method", *(f"{step:,}" for step in steps)), rows=rows)  # fmt: skip
+    caption = f"{block.place.metric} ± stderr by {block.entries[0].step.axis}"
+    return _shown("", "Figures of the curves", caption, _rows(steps_table(block)), live=False)
 
 
-def _at(metric: str, pair: tuple[float, float | None, int] | None) -> Cell:
-    return Cell("", MISSING) if pair is None else Cell(shown(metric, *pair[:2]), pair[0])
+def about_runs(comparison: Comparison) -> Iterator[About]:
+    """Every run that stands in a block, in the order of their lines."""
+    places = [block.place for block in comparison.blocks]
+    for block in comparison.blocks:
+        for group, entry in zip(block.groups, block.entries, strict=True):
+            file = [("from", file_called(entry.theirs))] if entry.theirs else []
+            for _, record in group.runs:
+                row, config = record.value(group.metric), flat(whole(record.config).to_json())
+                yield About(
+                    id=record.id, label=entry.label, block=called(block.place, places), seed=seed_of(record),
+                    value=f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                    facts=(*file, *_facts(record)),
+                    settings="\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
+                    costs="\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
+                                    for name, value in record.cost.items()),
+                )  # fmt: skip
 
 
-def _order(value: float | None) -> float:
-    return MISSING if value is None else float(value)
-
-
-def _number(text: str) -> float | str:
-    """The number that a figure is sorted by; a text that is none by itself."""
+def _facts(record: RunRecord) -> tuple[tuple[str, str], ...]:
     try:
-        return float(text.replace(",", "")) if text else MISSING
-    except ValueError:
-        return text
+        table = about_tables(record, everything=False)[0]
+    except UserError as error:  # of a method that is gone
+        return (("command", str(error)),)
+    return tuple(zip(table.columns[1:], map(str, table.rows[0][1:]), strict=True))

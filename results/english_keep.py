@@ -1,0 +1,77 @@
+"""The tables of suites `keep` and `keep-gemma`: every method at one budget, a line each, from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from english import HERE
+from english_cells import KEPT, SHARES
+from english_tables import figure, gained, runs_of
+from grids import table
+
+from ttabench.core.amounts import number
+from ttabench.report.compare import compared
+from ttabench.report.pairing import Run
+
+AT = "20 %"
+PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
+PLAIN = ("none", "icl", "templora")
+"""Methods without a budget."""
+ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
+HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
+COLUMNS = ("4 documents", "8 documents", "16 documents")
+SETS = """{sets} disjoint sets of {each} paragraphs, {documents} in all, {questions} questions, each asked once."""
+LEGEND = f"""F1, per cent ± standard error over sets, by the share of full context's keys and values that is asked
+for; full context's F1 less the method's own at {AT} [95 % interval, paired by question]. At {AT}, too: nats a token of
+the right answer, the share of full context's bytes that the state holds (of `rag`, of the tokens that a question
+reads), and processor seconds of reading everything. Made by `ttabench sweep results/english/keep.yaml`."""
+
+
+def shown(suite: str, column: str, folder: Path = HERE) -> str:
+    """The table of one suite and number of documents, and what its errors are over."""
+    runs = {line: found for (line, own), found in runs_of(folder / suite).items() if own == column}
+    assert set(ORDER) == set(KEPT), "every method that the suite has"
+    ((_, record), *_) = runs["icl"]
+    each, documents = record.config["task_options"]["group_documents"], record.task["documents"]
+    sets = SETS.format(sets=-(-documents // each), each=each, documents=documents, questions=record.n)
+    return f"{sets}\n\n{table(HEAD, lines(runs), 1)}"
+
+
+def lines(runs: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, ...]]:
+    """A line a method that was run."""
+    for name in PLAIN:
+        if name in runs:
+            yield (name, figure(runs[name]), *("" for _ in PERCENT), *measured(runs, name))
+    for name in ORDER:
+        if shares := [figure(runs[line]) if (line := f"{name} {share}") in runs else "" for share in PERCENT]:
+            yield (name, "", *shares, *measured(runs, f"{name} {AT}"))
+
+
+def measured(runs: Mapping[str, Sequence[Run]], line: str) -> tuple[str, str, str, str]:
+    """What a line loses of full context's F1, its nats, its bytes and its seconds of reading."""
+    if line not in runs:
+        return "", "", "", ""
+    (entry,), ((_, record), *_) = compared(runs[line]).entries, runs[line]
+    lost, ends = gained(runs["icl"], runs[line])
+    interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
+    share = {"icl": 1.0, "none": 0.0}.get(line, entry.costs["kept_share"])
+    return (
+        "" if line == "icl" else f"{number(100 * lost)}{interval}",
+        figure(runs[line], "answer_nll"),
+        "" if share is None else f"{100 * share:.1f} %",
+        number(record.cost["adapt_cpu_seconds"], 0),
+    )
+
+
+def shown_in_readme() -> str:
+    """Sets of four."""
+    return f"{shown('keep', COLUMNS[0])}\n{LEGEND}\n"
+
+
+def shown_in_reading() -> str:
+    """Both models, and larger sets."""
+    parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
+    found = [f"**{suite}, {column} read together.** {shown(suite, column)}" for suite, column in parts
+             if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)]  # fmt: skip
+    return "\n".join(["### One budget for all\n", *found, f"{LEGEND}\n"])

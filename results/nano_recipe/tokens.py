@@ -1,0 +1,52 @@
+"""The tokenizer of the nano LM: a byte-level BPE that knows every word of the miniature world whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.nano_recipe import corpus
+from ttabench.mini.world import rng
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+VOCABULARY = 3072
+
+
+def train_tokenizer(samples: int = 100) -> Tokenizer:
+    """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    source = rng("tokenizer")
+    texts = [
+        "".join(segment.text for segment in family(source, 512) if segment.text != corpus.END)
+        for _ in range(samples)
+        for family in corpus.FAMILIES.values()
+    ]
+    texts += [" " + " ".join(corpus.vocabulary_words())] * 3 * samples
+    tokenizer = Tokenizer(models.BPE())
+    # A break between two texts is one token wherever it stands, as it was when texts were tokenised one by one.
+    breaks = pre_tokenizers.Split("\n\n", "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([breaks, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[BOS, EOS, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    begins = [(BOS, tokenizer.token_to_id(BOS))]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", f"{BOS} $A $B", begins)
+    return tokenizer
+
+
+def tokenizer_of(out: Path, start: Path | None) -> Tokenizer:
+    """That of the training that goes on, that of the model it starts with, or a new one."""
+    from tokenizers import Tokenizer
+
+    files = [folder / "tokenizer.json" for folder in (out, start) if folder is not None]
+    kept = next((file for file in files if file.exists()), None)
+    return train_tokenizer() if kept is None else Tokenizer.from_file(str(kept))

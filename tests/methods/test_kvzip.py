@@ -1,0 +1,283 @@
+"""kvzip and attention_matching: scores against the model's own attention, ragged states, and what a refit gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from scipy.optimize import lsq_linear
+from torch import Tensor
+
+from tests.architectures.matrix import base
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import forward
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.methods.eviction.attention_matching import (
+    HIGHEST,
+    LOWEST,
+    AttentionMatching,
+    Target,
+    _targets,
+    pursued,
+    values_of,
+    weights_of,
+)
+from ttabench.methods.eviction.evicted_cache import RaggedCache
+from ttabench.methods.eviction.kvzip import STAYS, KVzip, RepeatingMethod
+from ttabench.methods.eviction.repeating import Queries
+from ttabench.methods.eviction.settings import KVzipSettings, MatchingSettings
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.icl.method import InContext
+
+CLASSES: dict[str, Any] = {"kvzip": KVzip, "attention_matching": AttentionMatching}
+SETTINGS: dict[str, Any] = {"kvzip": KVzipSettings, "attention_matching": MatchingSettings}
+QUESTION = asks("Where does Ada live?")
+NOISE = {"atol": 2e-5, "rtol": 1e-4}
+PROMPT = {"prompt": " Again:", "prompt_later": " From"}
+
+
+def make(name: str, lm: LM, **settings: Any) -> RepeatingMethod[Any]:
+    method: RepeatingMethod[Any] = CLASSES[name](lm, SETTINGS[name](**settings))
+    return method
+
+
+def read(method: Any, *texts: str) -> State:
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
+    return state
+
+
+def cache(state: State) -> RaggedCache:
+    kept = RaggedCache.of(state)
+    assert kept is not None
+    return kept
+
+
+@torch.no_grad()
+def logits(method: Any, state: State) -> Tensor:
+    ids = torch.tensor([method.lm.encode(QUESTION[0].prompt)])
+    return forward(method.lm, method.patch(state, QUESTION), ids)[0]
+
+
+def text_ids(lm: LM) -> list[int]:
+    return [*lm.start_ids, *lm.encode("\n\n".join(TEXTS))]
+
+
+@torch.no_grad()
+def attention(lm: LM, ids: list[int]) -> list[Tensor]:
+    """What each token pays to each before it, [N, T, T] a layer, as transformers computes it."""
+    before = lm.model.config._attn_implementation
+    lm.model.set_attn_implementation("eager")
+    try:
+        return [layer[0] for layer in lm.model(torch.tensor([ids]), output_attentions=True).attentions]
+    finally:
+        lm.model.set_attn_implementation(before)
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("chunk", [2048, 50])
+def test_scores_are_the_largest_attention_of_the_repetition(lm: LM, chunk: int) -> None:
+    """Chunk by chunk: text and repetition as one text, of whose attention a softmax over fewer slots is made."""
+    method = make("kvzip", lm, budget=1.0, repeat_chunk=chunk, **PROMPT)
+    kept = cache(read(method, *TEXTS))
+    found = kept.padded(kept.scores, 0)[:, 0]
+    ids, end = text_ids(lm), lm.encode("\n", follows=True)
+    assert (found[..., :4] == STAYS).all()
+    for begin in range(0, len(ids), chunk):
+        part = ids[begin : begin + chunk]
+        words = [*lm.encode(" From" if begin else " Again:", follows=True), *(ids[begin - 8 : begin] if begin else ())]
+        asked = [*words, *end, *part]
+        columns = [*range(min(4, begin)), *range(begin, begin + len(part)), *range(len(ids), len(ids) + len(asked))]
+        for layer, paid_NTT in enumerate(attention(lm, [*ids, *asked])):
+            paid = paid_NTT[:, len(ids) :, columns]
+            paid = (paid / paid.sum(-1, keepdim=True))[..., min(4, begin) : min(4, begin) + len(part)].amax(1)
+            best_HC = paid.view(lm.kv_heads, -1, len(part)).amax(1)
+            first = max(begin, 4)
+            torch.testing.assert_close(found[layer, :, first : begin + len(part)], best_HC[:, first - begin :], **NOISE)
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
+    expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
+    for more in ({}, {"join": False}, {"chunk": 17}, {"uniform": True}, {"score": "plus"}, {"repeat_chunk": 20}):
+        method = make(name, lm, budget=1.0, **more)
+        torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_slots_are_shared_out_over_layers_and_heads(name: str) -> None:
+    lm = tiny_llama()
+    kept = cache(read(make(name, lm, budget=0.25), *TEXTS))
+    room = lm.layers * lm.kv_heads * (int(kept.next) // 4)
+    assert int(kept.counts.sum()) == len(kept.keys) == len(kept.scores) == room
+    assert len(set(kept.counts.flatten().tolist())) > 1
+    evenly = cache(read(make(name, lm, budget=0.25, uniform=True), *TEXTS))
+    assert set(evenly.counts.flatten().tolist()) == {int(kept.next) // 4}
+    state = read(make(name, lm, budget=0.25), *TEXTS)
+    carried = 3 if name == "attention_matching" else 2  # place, score, bias
+    assert state.nbytes == room * (2 * lm.head_dim + carried) * 4 + lm.layers * lm.kv_heads * 4 + 8
+    prefix = make(name, lm, budget=0.25).patch(state, QUESTION).prefix
+    assert prefix is not None
+    assert prefix.nbytes == room * 2 * lm.head_dim * 4
+
+
+def test_the_worst_slots_go_whatever_head_they_are_of() -> None:
+    lm = tiny_llama()
+    whole, some = (cache(read(make("kvzip", lm, budget=budget), *TEXTS)) for budget in (1.0, 0.3))
+    assert some.scores.min() >= whole.scores.sort(descending=True).values[len(some.scores) - 1]
+    kept = {tuple(key.tolist()) for key in some.keys}
+    assert kept <= {tuple(key.tolist()) for key in whole.keys}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("more", [{"join": False}, {"chunk": 9}])
+def test_rows_of_unequal_length_are_as_if_alone(name: str, more: dict[str, Any]) -> None:
+    method = make(name, tiny_llama(), budget=0.4, **more)
+    first, second = [TEXTS[0], "Hm."], ["So.", TEXTS[1] + TEXTS[2]]
+    state = method.adapt(method.begin(2), [observes(*first), observes(*second)])
+    state = method.adapt(state, [observes("And.", "Then he left for good.")])
+    patch, ids = method.patch(state, QUESTION * 2), torch.tensor([method.lm.encode(QUESTION[0].prompt)] * 2)
+    with torch.no_grad():
+        both = forward(method.lm, patch, ids)[0]
+    for row, last in enumerate(["And.", "Then he left for good."]):
+        alone = method.adapt(method.begin(1), [observes(first[row]), observes(second[row])])
+        alone = method.adapt(alone, [observes(last)])
+        torch.testing.assert_close(both[row : row + 1], logits(method, alone), **NOISE)
+        assert torch.equal(cache(state).row(row).index, cache(alone).index)
+
+
+@pytest.mark.parametrize("queries", ["repeat", "self-study", "random"])
+@pytest.mark.parametrize("keys", ["kvzip", "uniform", "omp"])
+def test_a_refit_is_nearer_to_full_context(keys: str, queries: str) -> None:
+    """Of the same slots: what is left of the difference to full context, with what was fitted and without."""
+    lm = tiny_llama()
+    expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
+    plain = make("attention_matching", lm, budget=0.5, keys=keys, queries=queries, fit_bias=False, fit_values=False)
+    fitted = make("attention_matching", lm, budget=0.5, keys=keys, queries=queries)
+    before, after = ((logits(method, read(method, *TEXTS)) - expected).abs().mean() for method in (plain, fitted))
+    assert after < 0.5 * before
+
+
+def test_without_a_fit_it_is_kvzip() -> None:
+    lm = tiny_llama()
+    matching = make("attention_matching", lm, budget=0.3, fit_bias=False, fit_values=False)
+    zipped = make("kvzip", lm, budget=0.3)
+    torch.testing.assert_close(logits(matching, read(matching, *TEXTS)), logits(zipped, read(zipped, *TEXTS)), **NOISE)
+
+
+def drawn(seed: int, queries: int = 60, slots: int = 12) -> Target:
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(count, 6, generator=generator) for count in (queries, slots, slots))
+    return Target.of(query, key, value, torch.zeros(slots), None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_are_those_of_bounded_least_squares(seed: int) -> None:
+    columns = drawn(seed).exponentials()
+    mass, kept = columns.sum(-1), columns[:, :5]
+    found = weights_of(kept, mass)
+    best = lsq_linear(kept.double().numpy(), mass.double().numpy(), bounds=(LOWEST, HIGHEST)).x
+    error, least = ((kept @ torch.as_tensor(w, dtype=torch.float32) - mass).norm() for w in (found.numpy(), best))
+    assert error <= 1.01 * least
+    assert error < (kept.sum(-1) - mass).norm()
+
+
+def test_values_are_those_of_least_squares() -> None:
+    target, picked = drawn(0), torch.tensor([0, 3, 7])
+    bias = torch.tensor([0.1, -0.4, 0.0])
+    paid = (target.scores_QP[:, picked] + bias).softmax(-1)
+    output = target.scores_QP.softmax(-1) @ target.values_PD
+    expected = torch.linalg.lstsq(paid, output).solution
+    torch.testing.assert_close(values_of(target, picked, bias, 1e-7), expected, atol=1e-3, rtol=1e-3)
+    near = values_of(target, picked, bias, 1e6)
+    torch.testing.assert_close(near, target.values_PD[picked], atol=1e-3, rtol=1e-3)
+
+
+def test_matching_pursuit_finds_slots_that_hold_all_the_mass() -> None:
+    target = drawn(1)
+    heavy = torch.tensor([2, 5, 9])
+    scores = torch.full_like(target.scores_QP, -30.0)
+    scores[:, heavy] = target.scores_QP[:, heavy]
+    assert pursued(replace(target, scores_QP=scores), 3, torch.tensor([], dtype=torch.int64)).tolist() == [2, 5, 9]
+    assert 1 in pursued(replace(target, scores_QP=scores), 3, torch.tensor([1])).tolist()
+
+
+def test_queries_that_see_nothing_are_left_out() -> None:
+    seen = torch.ones(4, 3, dtype=torch.bool)
+    seen[1] = False
+    target = Target.of(torch.randn(4, 6), torch.randn(3, 6), torch.randn(3, 6), torch.zeros(3), seen)
+    assert len(target.scores_QP) == 3
+    assert target.exponentials().isfinite().all()
+
+
+def test_slots_outside_a_window_of_the_model_go_first() -> None:
+    """Layers of Gemma 3 that see 16 tokens keep none before them, and others get their budget."""
+    lm = base("gemma3_text")
+    kept = cache(read(make("kvzip", lm, budget=0.5), *TEXTS))
+    local = sorted(lm_local(lm))
+    assert 0 < len(local) < lm.layers
+    places = kept.padded(kept.index, 10**6)[:, 0]
+    for layer in local:
+        assert int(places[layer].min()) > int(kept.next) - lm.config.sliding_window
+    others = [layer for layer in range(lm.layers) if layer not in local]
+    assert int(kept.counts[others].sum()) > 0.5 * int(kept.next) * len(others) * lm.kv_heads
+
+
+def test_chunks_of_which_one_is_seen_in_part_are_matched_together() -> None:
+    """Of Gemma 3's short windows: in a second chunk the queries stand where they see less of the text."""
+    lm = base("gemma3_text")
+    seen = [torch.zeros(1, 3, 9, dtype=torch.bool).index_fill(2, torch.arange(4, 9), True), None]
+    query = torch.randn(lm.heads, 3, lm.head_dim, generator=torch.Generator().manual_seed(0))
+    for order in (seen, seen[::-1]):
+        own = [Queries(query, mask, 1.0) for mask in order]
+        keys = torch.randn(1, lm.kv_heads, 9, lm.head_dim)
+        text = SimpleNamespace(keys=keys, values=keys)
+        target = next(_targets(text, 0, own, torch.zeros(lm.kv_heads, 9)))  # type: ignore[arg-type]
+        assert int((target.scores_QP == -torch.inf).sum()) == 4 * 3 * lm.heads // lm.kv_heads
+    for chunk in (2048, 40):
+        kept = cache(read(make("attention_matching", lm, budget=0.4, repeat_chunk=chunk), *TEXTS))
+        assert kept.values.isfinite().all()
+
+
+def lm_local(lm: LM) -> list[int]:
+    from ttabench.lm.forward.ways import ways_of
+
+    return list(ways_of(lm).local)
+
+
+def test_a_text_that_cannot_be_repeated_is_refused() -> None:
+    lm = tiny_llama()
+    long = "So it is. " * 49
+    assert lm.max_positions - 60 < len(lm.encode(long)) < lm.max_positions
+    with pytest.raises(UserError, match=r"leaves no room to repeat it in the 512 positions"):
+        read(make("kvzip", lm), long)
+
+
+def test_gradients_leave_nothing_behind() -> None:
+    lm = tiny_llama()
+    kept = cache(read(make("kvzip", lm, budget=0.5, score="grad"), *TEXTS))
+    assert not kept.keys.requires_grad
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
+    plus = cache(read(make("kvzip", lm, budget=0.5, score="plus"), *TEXTS))
+    assert not torch.equal(kept.counts, plus.counts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "complaint"),
+    [
+        (KVzipSettings, {"budget": 0.0}, "budget: a share of the context must lie in"),
+        (KVzipSettings, {"positions": "cache"}, "got positions=cache"),
+        (KVzipSettings, {"repeat_chunk": 0}, "repeat_chunk must be at least 1"),
+        (MatchingSettings, {"ridge": 0.0}, "ridge must be positive"),
+        (MatchingSettings, {"keys": "uniform", "uniform": True}, "leave uniform out"),
+    ],
+)
+def test_settings_are_checked(kind: Any, wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        kind(**wrong)

@@ -1,0 +1,215 @@
+"""`--keep` and `--keep-tokens`: one budget for every method that has one, and how much of it was kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import fake_kvpress
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Generate, Observe
+from ttabench.lm.model import LM
+from ttabench.methods.registry import find, methods
+from ttabench.methods.session import Session
+from ttabench.records.samples import EpisodeCost
+from ttabench.report.finding import load_run
+from ttabench.run.budget import asked, budget_caveats, kept_share
+from ttabench.run.plan import make_plan
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import resolve_method
+
+BESIDE = {"index", "scores", "next", "mask", "real", "tokens", "lengths", "texts", "texts_sizes", "words",
+          "words_sizes", "counts", "bias"}  # fmt: skip
+"""Tensors of a state beside its keys and values: where slots stood, how many, scores, where the text goes on; ids and
+words."""
+TEXTS = [f"Document {number}: " + "the lamp stands by the door, " * 3 for number in range(4)]
+ASK = Ask(key="q", prompt="Where is it?", want=Generate(answers=("here",), max_new_tokens=2))
+ONE_KIND = {"distill": "keep_tokens", "gisting": "keep_tokens", "compressive": "keep"}
+"""Methods whose budget is known before anything is read, or in proportion alone."""
+SET = {"ccm": ("comp_tokens=32",)}
+"""Settings of a method that keep more than the budget where there is none."""
+OTHERS = [name for name, spec in methods().items() if spec.keep is None]
+
+
+def request(method: str, **more: Any) -> RunRequest:
+    return RunRequest(method=method, task="streamingqa", **more)
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def session(lm: LM, method: str, **budget: Any) -> Session:
+    """A method under a budget that has read all texts."""
+    resolved = resolve_method(request(method, **budget))
+    reading = Session(lm, resolved.spec.load()(lm, resolved.settings_object))
+    reading.read([Observe(text=text, key=str(number)) for number, text in enumerate(TEXTS)])
+    return reading
+
+
+def kept_slots(reading: Session) -> float:
+    """Keys and values of the state, in those of one token, or what a question reads where that is more."""
+    state, lm = reading.state, reading.lm
+    own = {name: tensor for name, tensor in state.tensors.items() if name not in BESIDE}
+    held = replace(state, tensors=own).nbytes / lm.slot_bytes
+    return max(held, reading.context_slots(reading.patch([ASK]), ASK))
+
+
+@pytest.mark.parametrize("budget", [{"keep": 0.25}, {"keep": 0.5}, {"keep_tokens": 60}], ids=str)
+@pytest.mark.parametrize("method", [name for name, spec in methods().items() if spec.keep])
+def test_a_method_keeps_no_more_than_was_asked(lm: LM, method: str, budget: dict[str, Any]) -> None:
+    if ONE_KIND.get(method, next(iter(budget))) not in budget:
+        with pytest.raises(UserError, match=rf"--keep.* does not fit {method}: "):
+            session(lm, method, **budget)
+        return
+    reading = session(lm, method, settings=SET.get(method, ()), **budget)
+    full = reading.state.meta["tokens_read"][0] + len(lm.start_ids)
+    allowed = budget.get("keep_tokens", budget.get("keep", 0) * full)
+    rounded = len(TEXTS) if method == "compressive" else 0  # the last slot of each piece may be of fewer tokens
+    assert 0.5 * allowed <= kept_slots(reading) <= allowed + rounded < full
+
+
+@pytest.mark.parametrize("budget", [{"keep": 0.25}, {"keep_tokens": 60}], ids=str)
+def test_a_press_keeps_what_was_asked(lm: LM, budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kvpress.installed(monkeypatch)
+    reading = session(lm, "kvpress:LastPress", **budget)
+    full = reading.state.meta["tokens_read"][0]
+    assert kept_slots(reading) == int(budget.get("keep_tokens", budget.get("keep", 0) * full))
+
+
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("budget", [{"keep": 0.2}, {"keep_tokens": 9}], ids=str)
+def test_a_method_without_a_budget_says_why_in_one_line(method: str, budget: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"--keep(-tokens)? has no meaning for {method}: it.*\. Leave it out, or cho"):
+        resolve_method(request(method, **budget))
+
+
+def test_parts_that_have_a_budget_get_it() -> None:
+    settings = resolve_method(request("rag+window", keep=0.2)).settings
+    assert settings["window_budget"] == 0.2
+    with pytest.raises(UserError, match="no meaning for none\\+templora"):
+        resolve_method(request("none+templora", keep=0.2))
+
+
+def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
+    def identity(**more: Any) -> str:
+        return make_plan(request("snapkv", **more), 0).config.identity()
+
+    plain = make_plan(request("snapkv"), 0).config
+    assert not {"keep", "keep_tokens", "window_share"} & set(plain.differing())
+    assert identity(keep=0.2) == identity(settings=("budget=0.2", "window_share=0.5")) != plain.identity()
+    assert identity(keep=0.2) not in (identity(keep=0.3), identity(keep_tokens=9))
+    config = make_plan(request("snapkv", keep=0.2), 0).config
+    assert (config.keep, config.settings["budget"], config.preset) == (0.2, 0.2, "nano")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--keep", "0"), "--keep must be above 0 and at most 1, got 0.0"),
+        (("--keep-tokens", "0"), "--keep-tokens must be at least 1, got 0"),
+        (("--keep", "0.2", "--keep-tokens", "9"), "Both --keep 0.2 and --keep-tokens 9 are given"),
+        (("--keep", "0.2", "--set", "heavy=5"), "--keep sets heavy=0.1 of h2o, and --set says 5"),
+        (("--keep-tokens", "1"), "--keep-tokens 1 does not fit h2o: a heavy hitter and a recent token need"),
+    ],
+)
+def test_bad_budgets_are_refused_in_one_line(ttabench: Command, words: tuple[str, ...], fault: str) -> None:
+    left = ttabench("eval", "--method", "h2o", "--task", "streamingqa", *words, "--dry-run")
+    assert left.code == 2
+    assert fault in one_line(left)
+
+
+def cost(kept: float, full: int) -> EpisodeCost:
+    return EpisodeCost(
+        episode="0", pieces=1, tokens_read=full - 1, adapt_seconds=0.0, encode_seconds=0.0, state_bytes=1,
+        patch_bytes=1, adapt_peak_bytes=None, ask_peak_bytes=None, slots=(kept, full),
+    )  # fmt: skip
+
+
+def test_the_share_is_of_all_that_was_read_and_a_note_says_where_it_is_more() -> None:
+    costs = [cost(20, 100), cost(70, 300)]
+    assert kept_share(costs) == 0.225
+    assert kept_share([]) is kept_share([*costs, replace(costs[0], slots=None)]) is None
+    assert budget_caveats(asked(0.225, None), costs) == budget_caveats(None, costs) == []
+    assert budget_caveats(0.2, costs)[0].startswith("22.5 % of full context's bytes were kept, 20 % was asked")
+    assert budget_caveats(50, costs) == []
+    assert "40 tokens (20 %) was asked" in budget_caveats(40, costs)[0]
+    assert budget_caveats(200, [cost(100, 100)]) == [], "nothing had to go"
+
+
+def test_a_run_says_what_was_kept_beside_what_was_asked(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--task", "streamingqa", "--limit", "2", "--task-set", "documents=4", "--out", tmp_path)
+    ran = ttabench("eval", "--method", "h2o", "--keep", "0.25", *words)
+    assert "(asked 25 %)" in ran.out, ran.err
+    assert "of full context's bytes were kept, 25 % was asked" in ran.err
+    assert ttabench("eval", "--method", "h2o", "--keep", "0.5", *words).code == 0
+    folder = next(tmp_path.iterdir())
+    record = load_run(folder)
+    kept = record.cost["kept_share"]
+    assert kept is not None
+    assert abs(kept - record.config["keep"]) < 0.05
+    assert f"--keep {record.config['keep']} " in ttabench("show", folder).out
+    compared = ttabench("compare", tmp_path)
+    assert "h2o keep=0.25" in compared.out
+    assert "(asked 50 %)" in compared.out
+    again = ttabench("eval", "--method", "h2o", "--keep", "0.25", *words)
+    assert "is stored already" in again.err
+
+
+def test_a_budgets_share_and_not_the_bytes_of_a_text_is_said_to_be_kept(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--task", "streamingqa", "--limit", "8", "--task-set", "documents=8", "--out", tmp_path, "--quiet")
+    for more in (("none",), ("icl",), ("rag", "--keep", "0.5")):
+        assert ttabench("eval", "--method", *more, *words).code == 0
+    assert "keeps 1/2 of the bytes of icl" in ttabench("compare", tmp_path).out.replace("\n", " ")
+
+
+def test_what_snapkv_observes_with_leaves_half_of_a_small_budget() -> None:
+    settings = resolve_method(request("snapkv", keep_tokens=20)).settings_object
+    assert settings.amounts(100) == (20, 10)
+    assert resolve_method(request("snapkv", settings=("budget=40",))).settings_object.amounts(100) == (40, 32)
+
+
+def test_sinks_are_part_of_a_windows_budget(lm: LM) -> None:
+    for tokens, sinks in ((40, 4), (5, 2), (1, 0)):
+        settings = resolve_method(request("window", keep_tokens=tokens)).settings_object
+        assert settings.amounts(100) == (sinks, tokens - sinks)
+    by_budget, by_hand = (
+        session(lm, "window", settings=texts).state.tensors
+        for texts in (("budget=40", "mode=stream"), ("n_sink=4", "recent=36"))
+    )
+    assert all(torch.equal(by_budget[name], by_hand[name]) for name in by_hand)
+    assert find("window").keep is not None
+
+
+def test_the_oldest_groups_of_a_memory_go(lm: LM) -> None:
+    whole, capped = (session(lm, "ccm", settings=("comp_tokens=8", "recursive=false", *more)).state
+                     for more in ((), ("held=20",)))  # fmt: skip
+    for name in ("keys", "values"):
+        assert torch.equal(capped.tensors[name], whole.tensors[name][..., -16:, :])
+    with pytest.raises(UserError, match="for one reader, not 2"):
+        session(lm, "ccm", keep=0.5).method.begin(2)
+
+
+def test_a_question_reads_the_best_documents_until_it_is_full(lm: LM) -> None:
+    tasks = [f"Document {number}: " + word * 3 for number, word in enumerate(("lamp ", "door ", "lamp door ", "sea "))]
+    ask = replace(ASK, prompt="lamp door")
+    read = []
+    for tokens in (31, 50, 500):
+        resolved = resolve_method(request("rag", keep_tokens=tokens))
+        reading = Session(lm, resolved.spec.load()(lm, resolved.settings_object))
+        reading.read([Observe(text=text, key=text) for text in tasks])
+        ids = reading.method.patch(reading.state, [ask]).tokens_BT
+        assert ids is not None
+        assert ids.shape[1] == min(tokens - 1, sum(map(len, tasks)) + 3 * len("\n\n"))
+        read.append(lm.decode(ids[0].tolist()))
+    assert read[0] == tasks[2][:30]
+    assert tasks[2] in read[1]
+    assert read[1].startswith("Docum\n\n"), "the second best is cut, and stands where it stood"
+    assert [read[2].index(text) for text in tasks] == sorted(read[2].index(text) for text in tasks)

@@ -1,0 +1,181 @@
+"""Metrics of other people, in a file: shown, paired, compared, checked, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from ttabench.core.errors import UserError
+from ttabench.records.sample_files import read_samples
+from ttabench.records.schema import load_record
+from ttabench.stats.metrics import declare, known, metric
+
+FILE = '''
+import math
+import random
+from ttabench.stats.metric import Metric
+
+def closeness(prediction, ask):
+    """How near the length of the answer is to that of the right one."""
+    return 1 / (1 + abs(len(prediction) - len(ask.answers[0])))
+
+def letters(prediction, ask):
+    return abs(len(prediction) - len(ask.answers[0]))
+
+def alone(prediction): return 1.0
+def words(prediction, ask): return 1.0
+def nothing(prediction, ask): return math.nan
+def several(prediction, ask): return [1.0, 2.0]
+def beyond(prediction, ask): return 2
+def broken(prediction, ask): return 1 / 0
+def leaving(prediction, ask): raise SystemExit(0)
+def unsteady(prediction, ask): return random.random()
+def f1(prediction, ask): return 1.0
+
+LETTERS = Metric(name="letters", summary="too many or too few", function=letters, scale=1.0, digits=2, most=None,
+                 higher_is_better=False)
+CHOSEN = Metric(name="chosen", summary="log-probability of the first", of_choice=lambda scored, ask: scored.logprobs[0],
+                scale=1.0, least=None, most=0.0)
+PPL = Metric(name="mine", summary="of no single answer")
+'''
+TASK = ("--task", "streamingqa", "--task-set", "documents=4")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FILE, encoding="utf-8")
+    return tmp_path / "mine.py"
+
+
+def runs_of(ttabench: Command, *words: object) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = ttabench("eval", *TASK, "--out", "runs", "--json", *words).json()["runs"]
+    return runs
+
+
+def test_a_function_in_a_file_is_the_main_metric_and_is_compared(ttabench: Command, mine: Path) -> None:
+    for method in ("none", "icl"):
+        (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:closeness")
+        record = load_record(Path("runs") / run["id"])
+        columns = read_samples(Path("runs") / run["id"], record=record)
+        answered = zip(columns["prediction"], columns["answers"], columns["closeness"], strict=True)
+        assert all(value == 1 / (1 + abs(len(text) - len(right[0]))) for text, right, value in answered)
+        assert record.value("closeness") is not None
+    assert (record.main_metric, record.task["chance"]) == ("closeness", None)
+    assert record.task["metrics"][:2] == ["closeness", "em"], "those of the task stay"
+    assert record.task["declared"]["closeness"]["summary"].startswith("How near the length")
+    told = ttabench("compare", "--out", "runs", "--json").json()
+    (pair,) = told["differences"]
+    assert (pair["metric"], pair["left"], pair["right"], pair["n"]) == ("closeness", "icl", "none", 4)
+    assert "closeness" in ttabench("show", run["id"], "--out", "runs").out
+    assert ttabench("report", "runs", "-o", "page.html").code == 0
+    assert "closeness" in Path("page.html").read_text(encoding="utf-8")
+
+
+def test_the_id_is_another_where_the_metric_is_and_only_there(ttabench: Command, mine: Path) -> None:
+    plain, same, other, own = (
+        ttabench("eval", *TASK, "--dry-run", "--json", *words).json()["runs"][0]
+        for words in ((), ("--metric", "f1"), ("--metric", "em"), ("--metric", "./mine.py:closeness"))
+    )
+    assert same["id"] == plain["id"], "f1 is the task's own"
+    assert len({plain["id"], other["id"], own["id"]}) == 3
+    assert "metric closeness" in own["config"]["inputs"]
+    (mine.parent / "copy.py").write_text(FILE, encoding="utf-8")
+    (mine.parent / "edited.py").write_text(FILE.replace("1 / (1", "1 / (2"), encoding="utf-8")
+    copied, edited = (
+        ttabench("eval", *TASK, "--dry-run", "--json", "--metric", f"{name}.py:closeness").json()["runs"][0]
+        for name in ("copy", "edited")
+    )
+    assert copied["id"] == own["id"] != edited["id"], "what is in the file counts, not where it lies"
+
+
+def test_what_a_metric_declares_is_how_its_figures_are_read(ttabench: Command, mine: Path) -> None:
+    for method in ("none", "icl"):
+        (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:letters")
+    compared = ttabench("compare", "--out", "runs")
+    assert "icl (0.00) is 0.50 [-0.26, 0.93] better than none (0.50)" in compared.out, "fewer are better"
+    assert known("letters").digits == 2
+    file = Path("runs") / run["id"] / "run.json"
+    said = json.loads(file.read_text())
+    said["task"]["declared"]["letters"]["higher_is_better"] = True
+    file.write_text(json.dumps(said))
+    assert "Left out: Two metrics are called letters" in ttabench("compare", "--out", "runs").err
+    said["task"]["declared"]["letters"]["higher_is_better"] = "yes"
+    file.write_text(json.dumps(said))
+    assert "declared.letters.higher_is_better" in ttabench("compare", "--out", "runs").err
+
+
+def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine: Path) -> None:
+    (mine.parent / "edited.py").write_text(FILE.replace("1 / (1", "1 / (2"), encoding="utf-8")
+    runs_of(ttabench, "--method", "none", "--metric", "./mine.py:closeness")
+    runs_of(ttabench, "--method", "icl", "--metric", "./edited.py:closeness")
+    told = ttabench("compare", "--out", "runs", "--json").json()
+    assert "differences" not in told
+    assert len({run["block"] for run in told["runs"]}) == 2
+    same = ttabench("compare", "--out", "runs", "--metric", "f1", "--json").json()
+    assert len(same["differences"]) == 1, "what ttabench's own metric says of them is comparable"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("./none.py:closeness", "There is no file none.py"),
+        ("./mine.py:closenes", "Did you mean 'closeness'?"),
+        ("./mine.py:alone", "alone takes (prediction), not (prediction, ask)"),
+        ("./mine.py:words", "words has the name of a column of samples"),
+        ("./mine.py:nothing", "nothing gives nan for the query"),
+        ("./mine.py:several", "gives a value of type list for the query"),
+        ("./mine.py:beyond", "gives 2 for the query mini-test-0-0-home-0, and declares 0 to 1"),
+        ("./mine.py:broken", "mine.py, line 18: ZeroDivisionError: division by zero"),
+        ("./mine.py:leaving", "mine.py, line 19: SystemExit: 0"),
+        ("./mine.py:f1", "f1 has a name of ttabench's own"),
+        ("./mine.py:mine", "mine is no function of one answer"),
+        ("./mine.py:chosen", "streamingqa writes answers, which chosen does not judge. Metrics of that: em,"),
+        ("./mine.py", "holds several metrics: letters, chosen, mine. Name one: mine.py:letters."),
+        ("acc", "streamingqa writes answers, which acc does not judge"),
+        ("f2", "Unknown metric 'f2'"),
+    ],
+)
+def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Command, mine: Path) -> None:
+    assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
+
+
+def test_options_are_judged_by_their_likelihoods(ttabench: Command, mine: Path) -> None:
+    words = ("eval", "--method", "none", "--task", "superglue", "--limit", 5, "--out", "runs", "--json", "--metric")
+    (run,) = ttabench(*words, "./mine.py:chosen").json()["runs"]
+    assert next(row for row in run["rows"] if row["metric"] == "chosen")["value"] < 0
+    assert "scores given texts, which closeness does not judge" in one_line(
+        ttabench("eval", "--task", "pg19", "--metric", "./mine.py:closeness")
+    )
+
+
+def test_check_says_whether_a_metric_is_sound(ttabench: Command, mine: Path) -> None:
+    for name in ("closeness", "letters", "chosen"):
+        assert ttabench("check", "--metric", f"./mine.py:{name}").code == 0
+    assert ttabench("check", "--metric", "f1_max").code == 0
+    beyond = ttabench("check", "--metric", "./mine.py:beyond")
+    assert (beyond.code, "BROKEN  every answer" in beyond.out) == (1, True)
+    unsteady = ttabench("check", "--metric", "./mine.py:unsteady", "--json")
+    assert unsteady.code == 1
+    assert [promise["kept"] for promise in json.loads(unsteady.out)["promises"]] == [True, False]
+    assert "has no value for a single answer" in one_line(ttabench("check", "--metric", "ppl"))
+    assert "one of them" in one_line(ttabench("check", "icl", "--metric", "f1"))
+
+
+def test_a_card_names_no_file(ttabench: Command, mine: Path) -> None:
+    card = (Path(__file__).parents[1] / "methods/plugin/facts.yaml").read_text(encoding="utf-8")
+    Path("card.yaml").write_text(card.replace("opening", '"./mine.py:closeness"'), encoding="utf-8")
+    assert "a task card runs none. Name it with --metric" in one_line(ttabench("eval", "--task", "./card.yaml"))
+
+
+def test_two_metrics_of_one_name_are_told_apart() -> None:
+    declare("newcomer", {"scale": 1.0})
+    declare("newcomer", {"scale": 1.0, "summary": "of what is no matter"})
+    with pytest.raises(UserError, match="Two metrics are called newcomer"):
+        declare("newcomer", {"scale": 100.0})
+    assert known("stranger").scale == 1.0
+    assert metric("f1") is known("f1")

@@ -1,0 +1,90 @@
+"""A few lines of Python: options are those of the command line, runs are its runs, tables are DataFrames."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ttabench as package
+from tests.conftest import Command
+from tests.places import ROOT
+from tests.test_imports import HEAVY
+from ttabench.core.declared import declared
+from ttabench.core.errors import UserError
+from ttabench.run.request import RunRequest
+from ttabench.sweep.options import OPTIONS
+
+SMALL: dict[str, Any] = {"task": "streamingqa", "task_set": {"documents": 2}}
+
+
+def test_a_run_is_the_one_of_the_command_line(ttabench: Command, tmp_path: Path) -> None:
+    typed = ("eval", "--method", "window", "--set", "n_sink=2", "--task-set", "documents=2", "--limit", 1, "--seed", 3)
+    (told,) = ttabench(*typed, "--out", tmp_path, "--json").json()["runs"]
+    run = package.evaluate("window", "streamingqa", seed=3, set={"n_sink": 2}, task_set={"documents": 2}, limit=1,
+                           preset=None, out=tmp_path)  # fmt: skip
+    assert (run.record.id, run.folder) == (told["id"], tmp_path / told["id"])
+    assert len(run.table) == len(told["rows"])
+    assert run.table["value"].tolist() == [row["value"] for row in told["rows"]]
+    assert run.samples["f1"].mean() == run.table.set_index("metric").loc["f1", "value"]
+    assert repr(run).startswith("<window on streamingqa, base nano: f1 ")
+
+
+def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTABENCH_OUT", str(tmp_path / "deep/er"))
+    runs = [package.evaluate(method, **SMALL) for method in ("none", "icl")]
+    assert package.load(tmp_path / "deep" / "er") == package.load(f"{tmp_path}/**") == runs
+    assert package.load(*(run.folder for run in runs[::-1])) == runs[::-1]
+    below, there = (package.load(ROOT / name) for name in ("results/nine/**", "results/nine"))
+    assert {run.record.id for run in below} == {run.record.id for run in there}, "packed ones, too"
+    compared = package.compare(runs)
+    told = ttabench("compare", tmp_path / "deep/er", "--json").json()
+    assert compared.verdict == str(compared) == told.pop("verdict")
+    assert compared.tables.keys() == told.keys() == {"runs", "differences"}
+    assert compared.tables["differences"]["p"].tolist() == [row["p"] for row in told["differences"]]
+    (runs[0].folder / "run.json").write_text("{}")
+    with pytest.warns(UserWarning, match="Left out: .*run.json cannot be read"):
+        assert package.load(tmp_path / "deep/er") == runs[1:]
+    with pytest.raises(UserError, match="nowhere leads to no run"):
+        package.load("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"limt": 3}, "Unknown option of a run 'limt'. Did you mean 'limit'?"),
+        ({"swap_state": True}, "Unknown option of a run 'swap_state'"),
+        ({"limit": "x"}, "limit: Input should be a valid integer"),
+        ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"limit": [1, 2]}, "A call makes one run, and these options make 2."),
+        ({"task_set": {"documnets": 2}}, "Did you mean 'documents'?"),
+        ({"method": "mac", "set": {"hierachy": 2}}, "Did you mean 'hierarchy'?"),
+        ({"metric": "f2"}, "Unknown metric 'f2'"),
+        ({"method": "mack"}, "Did you mean 'mac'?"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        package.evaluate(**{"out": tmp_path, **options})
+    assert told in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_option_of_a_run_is_one_of_the_function() -> None:
+    renamed = {option.field for option in OPTIONS.values()} | {"method", "task", "model"}
+    assert set(declared(RunRequest)) <= renamed
+
+
+def test_importing_the_package_imports_nothing_and_loading_runs_no_torch() -> None:
+    code = (
+        "import sys, ttabench\n"
+        f"assert not [name for name in {(*HEAVY, 'pydantic', 'typer')!r} if name in sys.modules]\n"
+        "assert {'evaluate', 'compare', 'load', 'train', 'Session'} <= set(dir(ttabench))\n"
+        "assert ttabench.load('results/nine')\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,125 @@
+"""A process that answers requests over a pipe; where it dies, how, and what it said last, are told.
+
+    child = Child(answer, ("ttabench.sweep.worker",), {"CUDA_VISIBLE_DEVICES": "1"})
+    for message in child.ask(request): ...            what `answer` tells of the request, a `Death` last where it died
+
+Modules that take seconds are imported once, in a process that children are forked from (on Linux).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+Tell: TypeAlias = Callable[[Any], None]
+_ENVIRONMENT = threading.Lock()
+"""Held while variables stand in the environment for another process only: a sweep starts several at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """How a process ended."""
+
+    code: int
+    """Exit status; below 0 the signal that killed it."""
+    said: str = ""
+    """The last line that it wrote."""
+
+
+class _Done:
+    """What stands behind the answer to a request."""
+
+
+class Child:
+    """A process, which ends with this one at the latest.
+
+    Args:
+        answer: called with each request, and with what tells something of it; a function of a module.
+        imports: modules to import once for all children.
+        environment: variables beside those here.
+    """
+
+    def __init__(
+        self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        context = _context(imports)
+        self._folder = TemporaryDirectory()
+        self._pipe, theirs = context.Pipe()
+        place = (str(Path.cwd()), {**os.environ, **(environment or {})}, str(self._output))
+        self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def _output(self) -> Path:
+        return Path(self._folder.name) / "output"
+
+    def ask(self, request: object) -> Iterator[Any]:
+        """What is told of a request; a `Death` last where the process died."""
+        try:
+            self._pipe.send(request)
+            while not isinstance(message := self._pipe.recv(), _Done):
+                yield message
+        except (EOFError, OSError):
+            self._process.join()
+            text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
+            lines = [line.strip() for line in text[-2000:].splitlines() if line.strip()]
+            yield Death(code=self._process.exitcode, said=lines[-1] if lines else "")
+
+    def close(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        self._folder.cleanup()
+
+
+def _context(imports: Sequence[str]) -> Any:
+    """How processes are started: this very package is imported in them, and nothing from the current folder."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(imports))
+    with _ENVIRONMENT:
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+        forkserver.ensure_running()
+        del os.environ["PYTHONPATH"]
+        os.environ.update({} if before is None else {"PYTHONPATH": before})
+    return context
+
+
+def _serve(
+    answer: Callable[[Any, Tell], None], pipe: Connection, folder: str, environment: Mapping[str, str], output: str
+) -> None:
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the command, which ends this process
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with Path(output).open("wb", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    os.register_at_fork(after_in_child=pipe.close)  # what a method forks answers nothing
+    while True:
+        answer(pipe.recv(), pipe.send)
+        pipe.send(_Done())
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "started by `Child`"
+    parent.join()
+    os._exit(1)

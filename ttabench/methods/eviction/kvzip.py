@@ -1,0 +1,177 @@
+"""KVzip: keep the keys and values that the model needs to repeat the text, of whichever layer and head they are.
+
+Kim et al., arXiv 2505.23416 (released code: snu-mllab/KVzip); KVzip+ and KVgrad as in kvpress.
+
+Shape letters: L layers · H key/value heads · P slots of the text · D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import BLOCK, check_fits
+from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.forward.window import Window
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
+from ttabench.methods import eviction
+from ttabench.methods.eviction.evicted_cache import RaggedCache, stacked
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.repeating import Repetition, repeated
+from ttabench.methods.eviction.scores import tokens_of
+from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
+
+STAYS = torch.finfo(torch.float32).max
+"""Score of a slot that must stay."""
+SettingsT = TypeVar("SettingsT", bound=KVzipSettings)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One row with all that it kept and all that it has just read; nothing is thrown away yet."""
+
+    prefix: Prefix
+    keys: Tensor
+    """[L, H, P, D]"""
+    values: Tensor
+    index: Tensor
+    """int32 [L, H, P]: places in the text."""
+    scores: Tensor
+    """float32 [L, H, P]: `STAYS` where a slot must stay, -inf where it is padding or can never be seen again."""
+    chunks: list[Repetition]
+
+
+class RepeatingMethod(EvictingMethod[SettingsT]):
+    """What methods that score by repetition share; state: a `RaggedCache`."""
+
+    Cache = RaggedCache
+    query_tokens = 0
+    """Tokens of repetitions whose queries are kept."""
+
+    def __init__(self, lm: LM, settings: SettingsT) -> None:
+        super().__init__(lm, settings)
+        self.growth = "linear" if isinstance(settings.budget, float) else "constant"
+
+    def _room(self, read_B: Tensor) -> int:
+        return int(tokens_of(self.settings.budget, read_B))
+
+    def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:
+        rows = [None if kept is None else kept.row(row) for row in range(len(ids_BT))]
+        texts = [ids[mask].tolist() for ids, mask in zip(ids_BT, mask_BT, strict=True)]
+        return stacked([self._read_row(row, ids) for row, ids in zip(rows, texts, strict=True)])
+
+    def _read_row(self, kept: RaggedCache | None, ids: list[int]) -> RaggedCache:
+        return self._kept(self._scored(kept, ids)) if ids else kept or nothing(self.lm)
+
+    def _kept(self, text: Text) -> RaggedCache:
+        """What stays of a text."""
+        return packed(text, self._stays(text))
+
+    def _stays(self, text: Text) -> Tensor:
+        """bool [L, H, P]: the best slots, of every head or of all together."""
+        budget, scores = self._room(text.prefix.next_position_B), text.scores
+        if self.settings.uniform:
+            return best(scores, budget)
+        heads = scores.shape[0] * scores.shape[1]
+        return best(scores.flatten(), budget * heads).view_as(scores)
+
+    def _scored(self, kept: RaggedCache | None, ids: list[int]) -> Text:
+        """Read a text on top of what was kept, then repeat it chunk by chunk."""
+        start = None if kept is None else kept.prefix()
+        check_fits(self.lm, start, [len(ids)])
+        window = Window(self.lm, start, 1, room=len(ids))
+        for begin in range(0, len(ids), BLOCK):
+            window.feed(torch.tensor([ids[begin : begin + BLOCK]], device=self.lm.device))
+        whole = window.prefix()
+        before = 0 if kept is None else int(kept.counts.max())
+        asked = [*self._repetitions(ids, int(whole.next_position_B), first_text=kept is None)]
+        chunks = []
+        for first, behind, words in asked:
+            place = before + first, before + behind
+            chunks.append(
+                Repetition(self.settings, before + len(ids), place, kept_queries=self.query_tokens // len(asked))
+            )
+            repeated(self.lm, whole, words, chunks[-1])
+        keys, values = (
+            torch.stack([layer[0].to(self.lm.device) for layer in part])
+            for part in (whole.keys_LBHPD, whole.values_LBHPD)
+        )
+        front = keys.shape[:2]
+        index_1T = torch.arange(len(ids), device=keys.device, dtype=torch.int32) + (
+            whole.next_position_B.int() - len(ids)
+        )
+        index = index_1T.expand(*front, -1)
+        scores = torch.full((*front, len(ids)), -1.0, device=keys.device)
+        for chunk in chunks:
+            first, behind = chunk.chunk
+            scores[..., first - before : behind - before] = torch.stack(
+                [chunk.scores[layer].to(keys.device) for layer in range(len(keys))]
+            )
+        if kept is None:
+            scores[..., : self.settings.sinks] = STAYS
+        else:
+            assert kept.scores is not None, "what stayed has its scores"
+            index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)
+            scores = torch.cat([kept.padded(kept.scores, -math.inf)[:, 0], scores], dim=2)
+        self._forget_unseen(scores, index, whole)
+        return Text(whole, keys, values, index, scores, chunks)
+
+    def _forget_unseen(self, scores_LHP: Tensor, index_LHP: Tensor, whole: Prefix) -> None:
+        """Slots outside of what the next token sees of a layer are worth nothing."""
+        for layer, near in ways_of(self.lm).local.items():
+            following = whole.next_position_B.to(index_LHP.device)
+            scores_LHP[layer].masked_fill_(~near(0, 0, following, index_LHP[layer].long()), -math.inf)
+
+    def _repetitions(self, ids: list[int], held: int, *, first_text: bool) -> Iterator[tuple[int, int, list[int]]]:
+        """(first token, the one behind, what is read behind the text) of every chunk."""
+        settings, encode = self.settings, self.lm.encode
+        prompts = [encode(text, follows=True) for text in (settings.prompt, settings.prompt_later)]
+        end = encode("\n", follows=True) if self.lm.chat is None else list(self.lm.chat.end_ids)
+        opening = len(self.lm.start_ids) if first_text and self.lm.chat is not None else 0  # scored, but not repeated
+        room = self.lm.max_positions - held - max(map(len, prompts)) - BEGINS_WITH - len(end)
+        if room < 1:
+            fault = f"A text of {held} tokens leaves no room to repeat it in the {self.lm.max_positions} positions"
+            raise UserError(f"{fault} of {self.lm.name}.", "Read less (--task-set documents=N).")
+        size = min(settings.repeat_chunk, room)
+        for begin in range(opening, len(ids), size):
+            chunk = ids[begin : begin + size]
+            asked = prompts[0] if begin == opening else [*prompts[1], *ids[max(0, begin - BEGINS_WITH) : begin]]
+            yield begin if begin > opening else 0, begin + len(chunk), [*asked, *end, *chunk]
+
+
+def best(scores: Tensor, budget: int) -> Tensor:
+    """bool: the highest so many along the last dimension, of those that may stay at all; ties to the earlier one."""
+    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True) & (scores > -math.inf)
+
+
+def packed(text: Text, stays_LHP: Tensor, **changed: Tensor) -> RaggedCache:
+    """The slots of a row that stay; `changed`: values [S, D] or a bias [S] of theirs in place of what was read."""
+    parts: dict[str, Any] = {name: getattr(text, name)[stays_LHP] for name in ("keys", "values", "index", "scores")}
+    counts_L1H = stays_LHP.sum(-1, dtype=torch.int32)[:, None]
+    return RaggedCache(**{**parts, **changed}, counts=counts_L1H, next=text.prefix.next_position_B)
+
+
+def nothing(lm: LM) -> RaggedCache:
+    """The cache of one row that has read nothing."""
+    slots = torch.zeros(0, lm.head_dim, dtype=lm.dtype, device=lm.device)
+    counts, start = (
+        torch.zeros(shape, dtype=kind, device=lm.device)
+        for shape, kind in (((lm.layers, 1, lm.kv_heads), torch.int32), (1, torch.int64))
+    )
+    return RaggedCache(
+        keys=slots, values=slots, index=slots[:, 0].int(), scores=slots[:, 0].float(), counts=counts, next=start
+    )
+
+
+class KVzip(RepeatingMethod[KVzipSettings]):
+    """The slots of all layers and heads that the repetition of the text looks at."""
+
+    spec = eviction.KVZIP

@@ -1,0 +1,125 @@
+"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own, and how much was kept of it.
+
+    budgeted(SNAPKV, 0.2, ())      ("budget=0.2", "window_share=0.5")
+    kept_share(costs)              0.203
+
+A method says which settings keep so much (`MethodSpec.keep`). These are what a run is identified by; what was asked for
+stands beside them in its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ttabench.core.errors import UserError
+from ttabench.core.typed import as_typed
+from ttabench.core.types import Json
+from ttabench.methods import registry
+from ttabench.methods.parts.amount import Amount
+from ttabench.methods.settings import typed_settings
+from ttabench.methods.spec import MethodSpec
+
+if TYPE_CHECKING:
+    from ttabench.records.samples import EpisodeCost
+
+LESS, MORE = 0.9, 1.02
+"""How many times what was asked may be kept before a note says so."""
+WHY_NONE = {
+    "none": "it keeps nothing of a context",
+    "constant": "its state is a change of weights, which does not shrink with a share of the context",
+    "linear": "it keeps something of all that it reads, and no setting of it is a share of that",
+}
+"""Why a method has no budget, by how its state grows."""
+
+
+def asked(keep: float | None, keep_tokens: int | None) -> Amount | None:
+    """The budget asked for: a share (float) or tokens (int).
+
+    Raises:
+        UserError: both are given, or one that keeps nothing, or more than all.
+    """
+    if keep is not None and keep_tokens is not None:
+        raise UserError(f"Both --keep {keep} and --keep-tokens {keep_tokens} are given.", "Give one of them.")
+    if keep is not None and not 0 < keep <= 1:
+        raise UserError(f"--keep must be above 0 and at most 1, got {keep}.", "Give a share, as --keep 0.2.")
+    if keep_tokens is not None and keep_tokens < 1:
+        raise UserError(f"--keep-tokens must be at least 1, got {keep_tokens}.", "Give a number, as --keep-tokens 256.")
+    return keep_tokens if keep is None else float(keep)
+
+
+def asked_of(config: Mapping[str, Json]) -> Amount | None:
+    """The budget that a stored configuration names; records of older versions name none."""
+    share: float | None = config.get("keep")
+    tokens: int | None = config.get("keep_tokens")
+    return tokens if share is None else float(share)
+
+
+def settings_kept(config: Mapping[str, Json]) -> tuple[str, frozenset[str]]:
+    """The budget of a stored configuration in a word (`keep=0.2`), and the settings that it stands for."""
+    amount = asked_of(config)
+    with suppress(UserError, ValueError):  # a method that is not here, or has no such budget now
+        keep = None if amount is None else registry.find_installed(str(config["method"])).keep
+        if keep is not None and amount is not None:
+            word = f"keep={amount}" if isinstance(amount, float) else f"keep-tokens={amount}"
+            return word, frozenset(keep(amount))
+    return "", frozenset()
+
+
+def words(amount: Amount) -> str:
+    """`20 %` or `256 tokens`."""
+    return f"{amount:,} tokens" if isinstance(amount, int) else f"{100 * amount:.3g} %"
+
+
+def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[str, ...]:
+    """What was typed as `--set`, behind the settings that a budget stands for.
+
+    Raises:
+        UserError: the method has no budget, it is too small for it, or `--set` says otherwise.
+    """
+    flag = "--keep" if isinstance(amount, float) else "--keep-tokens"
+    if spec.keep is None:
+        known = ", ".join(name for name, method in registry.methods().items() if method.keep is not None)
+        fault = f"{flag} has no meaning for {spec.name}: {WHY_NONE[spec.growth]}."
+        raise UserError(fault, f"Leave it out, or choose a method with a budget: {known}.")
+    try:
+        settings = spec.keep(amount)
+    except ValueError as error:
+        raise UserError(f"{flag} {amount} does not fit {spec.name}: {error}.", f"Give another {flag}.") from None
+    typed = typed_settings(spec, texts)
+    for key, value in settings.items():
+        if key in typed and typed[key] != value:
+            fault = f"{flag} sets {key}={as_typed(value)} of {spec.name}, and --set says {as_typed(typed[key])}."
+            raise UserError(fault, "Leave one of them out.")
+    return (*(f"{key}={as_typed(value)}" for key, value in settings.items()), *texts)
+
+
+def kept_share(costs: Sequence[EpisodeCost]) -> float | None:
+    """Bytes of all states over those of full context's keys and values; None where they are not known."""
+    known = [cost.slots for cost in costs if cost.slots is not None]
+    if not known or len(known) < len(costs):
+        return None
+    return sum(kept for kept, _ in known) / sum(full for _, full in known)
+
+
+def told_kept(share: float | None, amount: Amount | None) -> str:
+    """`20.6 % (asked 20 %)`, as tables have it; empty where nothing is known."""
+    if share is None:
+        return ""
+    return words(share) + (f" (asked {words(amount)})" if amount is not None else "")
+
+
+def budget_caveats(amount: Amount | None, costs: Sequence[EpisodeCost]) -> list[str]:
+    """Whether more was kept than was asked for."""
+    share = kept_share(costs)
+    if amount is None or share is None:
+        return []
+    full = [cost.slots[1] for cost in costs if cost.slots is not None]
+    allowed = amount if isinstance(amount, float) else sum(min(amount, slots) for slots in full) / sum(full)
+    if LESS * allowed <= share <= MORE * allowed:
+        return []
+    asked_for = words(amount) if isinstance(amount, float) else f"{words(amount)} ({words(allowed)})"
+    more = "all that its state holds counts (places and scores of slots, weights, the least that it can keep)"
+    reason = more if share > allowed else "with these settings it keeps no more"
+    return [f"{words(share)} of full context's bytes were kept, {asked_for} was asked: {reason}"]

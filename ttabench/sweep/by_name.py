@@ -1,0 +1,177 @@
+"""Runs by names: `ttabench.evaluate`, `ttabench.compare` and `ttabench.load`, for a few lines of Python."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.architectures import NANO
+from ttabench.core.environment import use_threads
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import as_typed
+from ttabench.records.run_fields import DEFAULT_OUT
+from ttabench.records.sample_files import read_samples
+from ttabench.records.schema import RunRecord
+from ttabench.report.compare import compared
+from ttabench.report.comparison_tables import comparison_data
+from ttabench.report.figures import shown
+from ttabench.report.finding import at_path, loaded
+from ttabench.report.tables import answering
+from ttabench.report.verdict import verdict
+from ttabench.run.base_model import base_of
+from ttabench.run.evaluation import execute
+from ttabench.run.plan import make_plan
+from ttabench.sweep.file import Read
+from ttabench.sweep.grid import cells
+from ttabench.sweep.options import ASSIGNED, OPTIONS, SWAP
+from ttabench.sweep.worker import MODELS
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stored run."""
+
+    folder: Path
+    record: RunRecord
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """Its figures, one a row: metric, value, n, standard error, interval.
+
+        `step` is missing in figures over all steps, `subtask` in those over all sub-tasks.
+        """
+        import pandas
+
+        return pandas.DataFrame([row.model_dump() for row in self.record.rows])
+
+    @property
+    def samples(self) -> pandas.DataFrame:
+        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds.
+
+        Raises:
+            UserError: they were not kept, or are damaged.
+        """
+        import pandas
+
+        return pandas.DataFrame(read_samples(self.folder, record=self.record))
+
+    def __repr__(self) -> str:
+        record = self.record
+        row = record.value(record.main_metric)
+        figure = f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "no figure"
+        return f"<{answering(record)} on {record.config.get('task')}, base {record.base}: {figure}, in {self.folder}>"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What `ttabench compare` shows of runs."""
+
+    verdict: str
+    """Who leads, by how much, and whether that is settled."""
+    tables: Mapping[str, pandas.DataFrame]
+    """Those of `ttabench compare --json` by name: "runs", and where there are such "differences" (paired, with p
+    adjusted for all pairs), "steps", "overall", "set_aside", "unpaired". Values as they are stored: 0.719 of f1."""
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def evaluate(
+    method: str = "icl",
+    task: str = "streamingqa",
+    model: str = NANO,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    force: bool = False,
+    threads: int | None = None,
+    **options: object,
+) -> Run:
+    """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
+
+    Args:
+        method: name of the method, or a file (./mine.py).
+        task: a task's name, the path of a card, or a file of your own questions.
+        model: name, folder, GGUF file or hub id of the base model.
+        seed: of the order of the data and of everything random.
+        out: folder of the runs; by default that of the command line.
+        force: run again even if it is stored.
+        threads: of the processor, from now on.
+        options: any other of a run, as `ttabench eval --help` lists them: `limit=8`, `metric="./mine.py:closeness"`,
+            `set={"hierarchy": 16}`, `task_set={"documents": 8}`, `state="folder"` ...
+
+    Raises:
+        UserError: an option, name or value that means nothing; what `ttabench eval` refuses.
+    """
+    known = [name for name in OPTIONS if name != SWAP]
+    for name in options:
+        if name not in known:
+            others = ("method", "task", "model", "seed", "out", "force", "threads")
+            raise UnknownName("option of a run", name, [*known, *others])
+    named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
+    given = {name: _plain(name, value) for name, value in options.items() if value is not None}
+    wanted = cells(Read({"include": [{**named, **given}]}))
+    if len(wanted) > 1:
+        raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
+    use_threads(threads)
+    plan = make_plan(wanted[0].request, wanted[0].seed)
+    models = MODELS.of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
+    place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
+    outcome = execute(plan, models, place, force=force)
+    return Run(outcome.folder, outcome.record)
+
+
+def _plain(name: str, value: object) -> object:
+    """A value of an option as a suite has it; a list in a setting is one value there."""
+    if name in ASSIGNED and isinstance(value, Mapping):
+        return {key: as_typed(part) if isinstance(part, list | tuple) else part for key, part in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def load(*names: str | Path) -> list[Run]:
+    """Stored runs, in the order of the names.
+
+    Args:
+        names: folders of runs, or of such folders; single runs; patterns of them, `"results/**"`.
+
+    Raises:
+        UserError: a name that is nothing of this; nothing but damaged runs. Other damaged ones are a warning each.
+    """
+    folders: dict[Path, None] = {}
+    for name in names:
+        runs = at_path(str(name))
+        if not runs:
+            raise UserError(f"{name} leads to no run.", 'Name a folder, or a pattern: ttabench.load("results/**").')
+        folders.update(dict.fromkeys(runs))
+    stored = loaded(folders)
+    for line in stored.damaged:
+        warnings.warn(f"Left out: {line}", stacklevel=2)
+    return [Run(folder, record) for folder, record in stored.runs]
+
+
+def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> Compared:
+    """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
+
+    Args:
+        runs: what `evaluate` or `load` gave.
+        metric: by default each task's main one.
+        all_pairs: test every pair.
+
+    Raises:
+        UserError: no runs, a metric that none has. Runs that are left out are a warning each.
+    """
+    import pandas
+
+    comparison = compared([(run.folder, run.record) for run in runs], metric, all_pairs=all_pairs)
+    lacking = [f"run {run} lacks the metric" for run in comparison.without_metric]
+    for line in (*comparison.damaged, *lacking):
+        warnings.warn(f"Left out: {line}", stacklevel=2)
+    tables = {table.title: pandas.DataFrame(table.data) for table in comparison_data(comparison)}
+    return Compared(verdict(comparison), tables)
