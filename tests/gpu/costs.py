@@ -33,7 +33,9 @@ from ttabench.profiling.on_paper import AnalyticLoad, table
 from ttabench.profiling.rows import Row, exactly
 from ttabench.profiling.training_cost import training
 
-METHODS = ("none", "icl", "window", "snapkv", "h2o", "ccm", "mac", "streamadapter", "generative_adapter")
+METHODS = (
+    "none", "icl", "window", "snapkv", "h2o", "kvzip", "ccm", "mac", "streamadapter", "generative_adapter", "templora",
+)  # fmt: skip
 ROW_SECONDS = 45.0
 TURNS = 3
 """Turns of ours and of theirs, after one each that warms up; the fastest counts."""
@@ -53,7 +55,7 @@ class Costs:
         self.methods = [name for name in METHODS if name in methods]
         self.load, self.measuring = Load(repeat=1, generate=options.generate), dict[str, Measuring]()
         base = {"random_weights": options.shape != NANO, "device": options.device, "dtype": options.dtype}
-        chosen = choose(Typed(methods=",".join([*METHODS, "templora"])))
+        chosen = choose(Typed(methods=",".join(METHODS)))
         self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)
         seed_everything(0)
         self.lm = load(options.shape, **base)

@@ -135,7 +135,7 @@ def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     assert adapt(method="templora").code == 0
     (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
-    assert "Replace it with --force" in one_line(adapt(method="templora"))
+    assert adapt(method="templora").json() == first.json()  # what is damaged is made again by what made it
     assert adapt("--force", method="templora").json() == first.json()
 
 

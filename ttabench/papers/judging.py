@@ -199,7 +199,7 @@ def _cost(claim: Claim, sides: _Sides, fault: str, words: Words) -> Judged:
     machines = {} if claim.cost in COUNTED else {sides.left.entry.machine, sides.right.entry.machine}
     fault = "" if claim.cost in COUNTED else fault or "measured on different machines" * (len(machines) > 1)
     verdict, reason = ("cannot tell", fault) if fault else weighed(claim, *costs)  # type: ignore[arg-type]
-    return Judged(**words, verdict=verdict, costs=costs, machine="; ".join(machines), reason=reason)  # type: ignore[arg-type]
+    return Judged(**words, verdict=verdict, costs=costs, machine="; ".join(sorted(machines)), reason=reason)  # type: ignore[arg-type]
 
 
 def _profiled(
