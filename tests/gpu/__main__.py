@@ -20,6 +20,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", help="of its weights")
     parser.add_argument("--lengths", default="4k,16k,64k", help="of the contexts that are read, in tokens")
     parser.add_argument("--generate", type=int, default=32, help="tokens written behind each")
+    parser.add_argument("--answers", default="float32,bfloat16,float16", help="their number formats; may be empty")
     parser.add_argument("--methods", default="", help="separated by commas; all by default")
     parser.add_argument("--seconds", type=float, default=440.0, help="after which nothing more is begun")
     parser.add_argument("--out", type=Path, default=Path("results/gpu"))
@@ -48,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = {**environment.versions(), **environment.hardware(), **environment.code()}
     report = Report(options.out, options.seconds, about)
     methods = method_names(options.methods, registry.methods())
-    alike = compare(report, options.device, methods, end=0.65 * options.seconds)
+    alike = compare(report, options.device, methods, options.answers.split(","), end=0.65 * options.seconds)
     Costs(report, options, methods).measure()
     report.timer.cancel()
     print(f"\nThe tables are in {options.out}. Answers {'are' if alike else 'are not'} as they should be.")

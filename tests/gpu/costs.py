@@ -2,6 +2,7 @@
 
 costs       seconds, peak memory and bytes kept of every method, the shortest contexts first; those on paper beside
 beside      reading and decoding of `icl`; transformers' own forward and `generate` with sdpa on the same weights
+many        answers to 64 questions behind one state, one by one and as one batch
 steps       reading one document with TempLoRA's gradient steps; MAC's training step, by its eight samples
 """
 
@@ -39,11 +40,13 @@ METHODS = (
 ROW_SECONDS = 45.0
 TURNS = 3
 """Turns of ours and of theirs, after one each that warms up; the fastest counts."""
+QUESTIONS = 64
 COSTS = (
     "method", "tokens", "read_seconds", "first_token_ms", "token_ms", "peak_bytes", "beside_model_bytes",
     "paper_keys_values_bytes", "kept_bytes", "paper_kept_bytes", STATUS,
 )  # fmt: skip
 BESIDE = ("what", "tokens", "ours_seconds", "theirs_seconds", "times_as_fast", STATUS)
+MANY = ("method", "tokens", "questions", "one_by_one_seconds", "together_seconds", "times_as_fast", STATUS)
 STEP = ("method", "tokens", "document_ms", "document_peak_bytes", "train_ms_per_sample", "train_peak_bytes", STATUS)
 
 
@@ -53,9 +56,11 @@ class Costs:
     def __init__(self, report: Report, options: argparse.Namespace, methods: Sequence[str]) -> None:
         self.report, self.lengths = report, lengths(options.lengths)
         self.methods = [name for name in METHODS if name in methods]
-        self.load, self.measuring = Load(repeat=1, generate=options.generate), dict[str, Measuring]()
+        self.load = Load(repeat=1, generate=options.generate)
         base = {"random_weights": options.shape != NANO, "device": options.device, "dtype": options.dtype}
         chosen = choose(Typed(methods=",".join(METHODS)))
+        self.known: dict[str, dict[int, Row]] = {}
+        self.held: Measuring | None = None
         self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)
         seed_everything(0)
         self.lm = load(options.shape, **base)
@@ -67,36 +72,46 @@ class Costs:
         base = f"{self.job.model} in {self.job.dtype} on {self.job.device}"
         costs = Table(self.report, "costs", f"What methods cost on {base}", COSTS)
         beside = Table(self.report, "beside", f"Beside transformers with sdpa: {base}", BESIDE)
+        many = Table(self.report, "many", f"Many questions behind one state: {base}", MANY)
         steps = Table(self.report, "steps", f"Gradient steps on {base}", STEP)
         for place, tokens in enumerate(self.lengths):
             for name in sorted(self.methods, key=lambda name: self._expected(name, tokens)):
                 costs.row({"method": name, "tokens": tokens}, ROW_SECONDS, partial(self._cost, name, tokens))
             for what in ("prefill", "decode") if place < 2 else ():
                 beside.row({"what": what, "tokens": tokens}, ROW_SECONDS, partial(self._beside, what, tokens))
+            for name in ("icl", "kvzip") if place < 2 else ():
+                key = {"method": name, "tokens": tokens, "questions": QUESTIONS}
+                many.row(key, ROW_SECONDS, partial(self._many, name, tokens))
             for name in ("templora", "mac") if place == 0 else ():
                 size = self.load.piece_tokens
                 steps.row({"method": name, "tokens": size}, ROW_SECONDS, partial(self._step, name, size))
 
     def _measuring(self, name: str) -> Measuring:
-        """That of a method, which is built once."""
-        if name not in self.measuring:
-            method = self.job.adapters()[name].build(self.lm)
-            self.measuring[name] = Measuring(lm=self.lm, method=method, load=self.load)
+        """That of a method; one method stands on the device at a time."""
+        if self.held is None or self.held.method.name != name:
+            self.held = None
         gc.collect()
         torch.cuda.empty_cache()  # what earlier rows held
-        return self.measuring[name]
+        if self.held is None:
+            method = self.job.adapters()[name].build(self.lm)
+            known = self.known.setdefault(name, {})
+            self.held = Measuring(lm=self.lm, method=method, load=self.load, known=known)
+        return self.held
 
     def _expected(self, name: str, tokens: int) -> float:
-        return self.measuring[name].expected(tokens) if name in self.measuring else 0.0
+        """Seconds that reading takes if it goes on as it did."""
+        last, row = max(self.known.get(name, {}).items(), default=(1, None))
+        return float(row.figures["adapt_seconds"].value * tokens / last) if row is not None else 0.0
 
     def _cost(self, name: str, tokens: int) -> dict[str, Json]:
-        """One pass, after a few pieces and tokens that warm up; one that should take too long is not begun."""
+        """One pass after one that warms up; of long contexts a few pieces do. None begins that takes long."""
         if (expected := self._expected(name, tokens)) > min(ROW_SECONDS, self.report.left):
             return {STATUS: f"left out: would take about {expected:,.0f} s"}
         measuring, sizes, meter = self._measuring(name), self.load, Meter(self.lm.device)
         read = pieces(self.lm, tokens, sizes.piece_tokens)
         ask = question(self.lm, sizes.prompt_tokens, sizes.generate)
-        measuring.ask(measuring.adapt(read[:WARMING], Meter(self.lm.device)), ask, WARMING)
+        short, warming = tokens == min(self.lengths), Meter(self.lm.device)
+        measuring.ask(measuring.adapt(read if short else read[:WARMING], warming), ask, sizes.generate)
         with meter.phase("idle"):
             pass
         state = measuring.adapt(read, meter)
@@ -118,6 +133,26 @@ class Costs:
         written = AnalyticLoad(new_tokens=self.load.generate, dtype=self.job.dtype, **sizes)
         presets = {one.method: one.preset for one in self.job.chosen}
         return table(self.job.model, [name], [tokens], written, presets=presets)[0]
+
+    @torch.no_grad()
+    def _many(self, name: str, tokens: int) -> dict[str, Json]:
+        """The same question alone, times so many, and so many of it as rows of one batch."""
+        measuring, sizes = self._measuring(name), self.load
+        state = measuring.adapt(pieces(self.lm, tokens, sizes.piece_tokens), Meter(self.lm.device))
+        patch = measuring.method.patch(state, [])
+        best = {1: float("inf"), QUESTIONS: float("inf")}
+        for turn in range(TURNS + 1):
+            for rows in best:
+                meter = Meter(self.lm.device)
+                with meter.phase("ask"):
+                    list(
+                        greedy_tokens(
+                            self.lm, patch, [list(range(11, 11 + sizes.prompt_tokens))] * rows, sizes.generate
+                        )
+                    )
+                best[rows] = min(best[rows], meter.seconds["ask"]) if turn else best[rows]
+        one = best[1] * QUESTIONS
+        return {"one_by_one_seconds": one, "together_seconds": best[QUESTIONS], "times_as_fast": one / best[QUESTIONS]}
 
     @torch.no_grad()
     def _beside(self, what: str, tokens: int) -> dict[str, Json]:

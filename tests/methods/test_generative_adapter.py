@@ -24,7 +24,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods import checkpoints
 from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.directions import directions, learned_directions
+from ttabench.methods.generative_adapter.directions import by_eigenvectors, directions, learned_directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.parallel import row_logprobs
 from ttabench.methods.generative_adapter.rows import Row, Rows
@@ -124,6 +124,18 @@ def test_singular_values_are_one_and_as_many_as_there_were_tokens(tokens: int) -
         values = torch.linalg.svdvals(left @ right)[0]
         torch.testing.assert_close(values[:wanted], torch.ones(wanted), **CLOSE)
         assert float(values[wanted:].abs().max()) < 1e-5
+
+
+def test_eigenvectors_give_the_singular_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of left and right vectors are told whatever their signs; of noise and of nothing, zeros."""
+    settings = GenerativeAdapterSettings(inner=24, inner_keys=32, rank=16)
+    draws = torch.Generator().manual_seed(0)
+    few, many, none = (torch.randn(24, n, generator=draws) @ torch.randn(n, 32, generator=draws) for n in (3, 40, 0))
+    sums = torch.stack([few, many, none])
+    left, right = directions(sums, settings)
+    monkeypatch.setattr(torch.linalg, "svd", by_eigenvectors)
+    again, to_right = directions(sums, settings)
+    torch.testing.assert_close(again @ to_right, left @ right, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [*NORMS, {"targets": ("q_proj", "v_proj", "down_proj")}, {"inner_keys": 6}])

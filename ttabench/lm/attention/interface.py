@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -133,8 +134,9 @@ def forward(
     **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    # Five ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with or
-    # without a bias; a shared prefix in two parts by the fused kernel; or in one softmax over written scores.
+    # Five ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with a
+    # bias, or told that a text is read on, or neither; a shared prefix in two parts by the fused kernel; or in one
+    # softmax over written scores.
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask, scaling, bias = call.mask, call.scaling, call.bias
@@ -145,12 +147,15 @@ def forward(
             return answered, None
     assert bias is None or extras.shared is None, "the bias of a shared prefix is its own"
     # A single new token (T = 1) sees all slots: sdpa needs no mask for it. Where nothing is held (S = T) it is causal.
-    if extras.reads_on and mask is None and 1 < query.shape[2] < key.shape[2]:
+    reads_on = extras.reads_on and mask is None and 1 < query.shape[2] < key.shape[2]
+    if reads_on and in_two_parts(query.device):
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
     mask = mask if mask is None else _of_query_heads(mask, query)
     if bias is not None:
         mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
+    elif reads_on:
+        mask = causal_lower_right(query.shape[2], key.shape[2])  # flash kernels know it, and no mask is written
     shared = None if extras.shared is None else extras.shared[call.layer]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)

@@ -156,8 +156,9 @@ class Window:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         if not self._ways.hooked:
             return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
-        # Several tokens behind others, none of them padding: in two parts, without a mask.
-        plan, reads_on = self._plan, self._plan.parts and in_two_parts(self.lm.device)
+        # Several tokens behind others, none of them padding: without a mask, where kernels can do without.
+        plan, device = self._plan, self.lm.device
+        reads_on = plan.parts and (device.type == "cuda" or in_two_parts(device))
         masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
         with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on, masks=masks, local=self._ways.local):
             cache = {"past_key_values": self._cache, "use_cache": True}

@@ -22,13 +22,14 @@ def find_device(name: str) -> torch.device:
     Raises:
         UserError: it is not there.
     """
-    if name == "auto":
-        return torch.device(accelerators.here())
     try:
-        device = torch.device(name)
+        device = torch.device(accelerators.here() if name == "auto" else name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(_missing(name), "Use --device cpu.") from error
+    if device.type == "cuda":
+        # cuDNN's attention compiles a plan for every length of text, 30 ms each, and keeps all of them in memory
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 

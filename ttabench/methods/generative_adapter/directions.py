@@ -26,12 +26,26 @@ their directions is kept is chance, and no gradient turns one into the other."""
 def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
     """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
     if settings.svd == "exact":
-        left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
+        decomposed = by_eigenvectors if sum_BRK.device.type == "cuda" else torch.linalg.svd
+        left_BRN, values_BN, right_BNK = decomposed(sum_BRK, full_matrices=False)
         rank = settings.rank
         left_BRQ, values_BQ, right_BQK = left_BRN[..., :rank], values_BN[..., :rank], right_BNK[..., :rank, :]
     else:
         left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
     return left_BRQ * _kept(values_BQ, settings)[..., None, :], right_BQK
+
+
+def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The decomposition by eigenvectors of S S' in float64, which a GPU finds many times as fast; R singular values.
+
+    It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors.
+    """
+    assert not full_matrices
+    sum_BRK = sum_BRK.double()
+    squares_BR, left_BRR = torch.linalg.eigh(sum_BRK @ sum_BRK.mT)
+    left_BRR, values_BR = left_BRR.flip(-1), squares_BR.clamp(min=0.0).sqrt().flip(-1)
+    right_BRK = left_BRR.mT @ sum_BRK / values_BR.clamp(min=torch.finfo(torch.float64).tiny)[..., None]
+    return left_BRR.float(), values_BR.float(), right_BRK.float()
 
 
 def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:

@@ -52,8 +52,8 @@ class Generator(nn.Module):
             normed_BTC = normed_BTC.masked_fill(~real_BT[..., None], 0.0)
         return (normed_BTC @ self.values.T).mT @ (normed_BTC @ self.keys.T)
 
-    def delta(self, sum_BRK: Tensor, *, learning: bool = False) -> LowRank:
-        """The delta that a sum becomes; `learning`: by what gradients go through.
+    def delta(self, sum_BRK: Tensor, *, learning: bool = False, found: tuple[Tensor, Tensor] | None = None) -> LowRank:
+        """The delta that a sum becomes; `learning`: by what gradients go through; `found`: its `directions`, if known.
 
         Returns:
             factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros.
@@ -62,7 +62,7 @@ class Generator(nn.Module):
         if s.norm != "svd":
             normed_BRK = frobenius(sum_BRK) if s.norm == "frobenius" else spectral(sum_BRK)
             return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
-        left_BRQ, right_BQK = directions(sum_BRK, s) if not learning else learned_directions(sum_BRK, s)
+        left_BRQ, right_BQK = found or (learned_directions if learning else directions)(sum_BRK, s)
         return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
 
 

@@ -197,8 +197,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return torch.stack(sums)
 
     def _merged(self, name: str, delta: LowRank) -> Dense:
-        """The delta as a matrix, in the layout of the map's own weight."""
-        change_BOI = delta.b_BOR @ delta.a_BRI
+        """The delta as a matrix, in the layout and the number format of the map's own weight."""
+        change_BOI = (delta.b_BOR @ delta.a_BRI).to(self.lm.dtype)
         return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
 
 

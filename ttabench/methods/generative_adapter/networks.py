@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
+from ttabench.methods.generative_adapter.directions import directions
 from ttabench.methods.generative_adapter.generator import Generator
 from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
 from ttabench.methods.parts.lora import by_layer, target_names
@@ -116,9 +118,12 @@ class GenerativeAdapterNetworks(nn.Module):
         }
 
     def _made(self, sum_NBRK: Tensor) -> list[list[LowRank]]:
-        """Deltas by layer."""
-        sums = iter(sum_NBRK)
-        return [[generator.delta(next(sums)) for generator in own] for own in self._layers]
+        """Deltas by layer; exact decompositions of all maps in one call, which a GPU does at once."""
+        at_once = self.settings.norm == "svd" and self.settings.svd == "exact"
+        found = zip(*directions(sum_NBRK, self.settings), strict=True) if at_once else repeat(None)
+        each = zip(sum_NBRK, found, strict=False)
+        return [[generator.delta(summed, found=known) for generator, (summed, known) in zip(own, each, strict=False)]
+                for own in self._layers]  # fmt: skip
 
 
 def output_maps(lm: LM) -> list[str]:
