@@ -92,6 +92,17 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
     (also,) = header(tmp_path / "both").training["config"]["data"]["also"]
     assert (also["task"], also["source"]) == ("squad_seq", "mini")
     assert "also" not in header(tmp_path / "one").training["config"]["data"]
+    mixture = tmp_path / "mixture.yaml"
+    mixture.write_text("tasks: [streamingqa, {task: squad_seq, task_set: {prompt: qa}}]")
+    assert losses("mixed", str(mixture), 3)[::2] == both[::2]
+    data = header(tmp_path / "mixed").training["config"]["data"]
+    assert (data["task"], data["also"][0]["task"], data["also"][0]["options"]) == (
+        "streamingqa",
+        "squad_seq",
+        ["prompt=qa"],
+    )
+    mixture.write_text("tasks: [{task: streamingqa, set: {documents: 4}}]")
+    assert "tasks" in one_line(ttabench(*words, "--task", mixture, "--out", tmp_path / "wrong"))
     again = ttabench(*words, "--task", "streamingqa", "--steps", 3, "--out", tmp_path / "both")
     assert "was trained otherwise" in one_line(again)
 

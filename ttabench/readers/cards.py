@@ -343,10 +343,19 @@ def load_card(name: str) -> Card:
     return card
 
 
-def _read(path: Path) -> Card:
+def yaml_of(path: Path) -> object:
+    """What a file in YAML holds: a task card, or a mixture of tasks.
+
+    Raises:
+        UserError: see `checked`.
+    """
     text = checked(path, "task card")
     with reading(path):
-        data = LOADER(text).get_single_data()
+        return LOADER(text).get_single_data()
+
+
+def _read(path: Path) -> Card:
+    data = yaml_of(path)
     if isinstance(data, str):
         raise UserError(
             f"{path} holds a text; a task is a card (.yaml) or a table of questions (.jsonl, .csv, ...).",

@@ -1,14 +1,25 @@
-"""The batches of a training: of a task, or of several that take turns (`--also NAME` or `--also NAME=SOURCE`)."""
+"""The batches of a training: of a task, or of several that take turns.
+
+--also msc --also "pg19=books stride=128"      a task, its source, and options of it
+--task diet.yaml                               a file of `tasks:`, as a suite lists them
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from ttabench.core.errors import UserError
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.recipe import Recipe
+from ttabench.readers.cards import STRICT, Scalar, yaml_of
+from ttabench.readers.faults import first_fault
 from ttabench.records.local_paths import source_name
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
@@ -18,17 +29,60 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 
-def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Further tasks, as their cards say; of the same kind of source where none is named.
+class Taught(BaseModel):
+    """A task of a mixture."""
+
+    model_config = STRICT
+
+    task: str
+    task_set: dict[str, Scalar] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, value: object) -> object:
+        return {"task": value} if isinstance(value, str) else value
+
+
+class Mixture(BaseModel):
+    """A file of tasks that a training takes in turn, a step each."""
+
+    model_config = STRICT
+
+    tasks: Annotated[list[Taught], Field(min_length=1)]
+
+
+def mixed(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest, tuple[str, ...]]:
+    """The first task of a mixture, and the others as words of `--also`; of another task nothing changes.
 
     Raises:
-        UserError: no such task, or its source cannot be used.
+        UserError: the file has `tasks` and is no mixture.
     """
-    named = [word.partition("=") for word in also]
-    return [
-        make_plan(replace(request, task=name, source=source or request.source, task_options=()), seed)
-        for name, _, source in named
-    ]
+    path = Path(request.task)
+    if path.suffix not in (".yaml", ".yml") or not isinstance(data := yaml_of(path), dict) or "tasks" not in data:
+        return request, tuple(also)
+    try:
+        taught = Mixture.model_validate(data).tasks
+    except ValidationError as error:
+        raise UserError(*first_fault(error, f"The mixture {path}", Mixture)) from None
+    options = [[f"{key}={as_typed(value)}" for key, value in task.task_set.items()] for task in taught]
+    others = (" ".join([task.task, *more]) for task, more in zip(taught[1:], options[1:], strict=True))
+    first = replace(request, task=taught[0].task, task_options=(*options[0], *request.task_options))
+    return first, (*others, *also)
+
+
+def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
+    """Further tasks, as their cards and `also` say; of the same kind of source where none is named.
+
+    Raises:
+        UserError: no such task, or its source or an option cannot be used.
+    """
+    plans = []
+    for word in also:
+        named, *options = word.split()
+        name, _, source = named.partition("=")
+        taken = replace(request, task=name, source=source or request.source, task_options=tuple(options))
+        plans.append(make_plan(taken, seed))
+    return plans
 
 
 def described(others: Sequence[Plan]) -> dict[str, Json]:
@@ -38,6 +92,7 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
             "task": one.task.card.name,
             "source": source_name(one.task.source),
             "digest": one.config.inputs.get("rows", ""),
+            **({"options": list(one.request.task_options)} if one.request.task_options else {}),
         }
         for one in others
     ]

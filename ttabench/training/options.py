@@ -18,7 +18,8 @@ class TrainOptions:
     ] = 1
     also: Annotated[
         tuple[str, ...],
-        Declared("A further task to train on, NAME or NAME=SOURCE: all take turns, a step each. Repeat for more.",
+        Declared("A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
+                 "turns, a step each. Repeat for more.",
                  RECIPE, default=False),
     ] = ()  # fmt: skip
     seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0

@@ -7,7 +7,7 @@ itself with other settings, whose parameters are trained on. Its checkpoint lies
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -46,7 +46,7 @@ MOST_ASKED = 10**6
 READ = ("card", "reader", "method", "model")
 """Of the digests of what a run reads, those that a training must have in common with one that goes on."""
 VALIDATION_EPISODES = 4
-"""Episodes of a validation: a book each, or a few documents with their queries."""
+"""Episodes of a validation, over all tasks: a book each, or a few documents with their queries."""
 
 
 Progress: TypeAlias = Callable[[], AbstractContextManager[Tick]]
@@ -137,7 +137,8 @@ class TrainPlan:
         method = plan.resolved.build(base)
         plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
         batches = training_batches.batches(plans, recipe, base, options.seed, options.accumulate)
-        validation = self._validation(plan, recipe, base) if options.validate_every else []
+        each = max(1, VALIDATION_EPISODES // len(plans)) if options.validate_every else 0
+        validation = [episode for one in plans for episode in islice(self._validation(one, recipe, base), each)]
         with progress() as tick:
 
             def on_step(step: int, parts: Mapping[str, float]) -> None:
@@ -146,23 +147,23 @@ class TrainPlan:
 
             return train_method(method, batches, config, on_step, validation)
 
-    def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
-        """The episodes of a validation: `VALIDATION_EPISODES` of the first kind, of the task's validation split."""
+    def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> Iterator[Episode]:
+        """Episodes of the first kind, of the task's validation split."""
         from ttabench.readers import load
 
         task, split = plan.task, "validation"
         if split not in task.card.splits or task.split == split:
-            return []
+            return
         task_options = assignments(plan.request.task_options, "--task-set")
         try:
             held_out = load(plan.request.task, source=plan.config.source, split=split, options=task_options)
         except UserError as error:
             self.notify(f"Note: nothing is validated: {error}")
-            return []
+            return
         if held_out.describe()["digest"] == plan.config.inputs.get("rows"):  # one file of one's own serves as any split
             self.notify("Note: nothing is validated: the source has one split, which is trained on.")
-            return []
-        return list(islice(held_out.training(0, recipe.documents[0], recipe.questions, base), VALIDATION_EPISODES))
+            return
+        yield from held_out.training(0, recipe.documents[0], recipe.questions, base)
 
 
 def plan_training(
@@ -184,6 +185,8 @@ def plan_training(
     Raises:
         UserError: an unknown name, a setting or an option that does not fit, data that are not there.
     """
+    request, also = training_batches.mixed(request, options.also)
+    options = replace(options, also=also)
     resolved = make_plan(request, options.seed).resolved
     preset = preset_for(resolved.spec, request.preset, request.model)
     recipe = recipe_of(resolved.spec, preset, changes)
