@@ -99,8 +99,6 @@ def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
     """Operations of reading the prompt behind `context` slots and writing the answer token by token.
 
     Args:
-        shape: the base model.
-        work: prompt and answer.
         context: slots in front of the prompt.
         begun: whether the context holds what begins a text; else the prompt starts with it.
     """

@@ -125,7 +125,6 @@ class Shape:
         """Pairs of a token and a position it attends to, of `tokens` after `context` others.
 
         Args:
-            tokens: tokens read.
             context: positions in front of them.
             band: a token attends to no more positions than that, itself included; None to all that `sliding` allows.
         """

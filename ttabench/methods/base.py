@@ -43,8 +43,6 @@ class Stopped(UserError):
     """A piece that a method cannot go on from; what was read before it is kept, see `session.Session`.
 
     Args:
-        what: what is wrong, with the name of the piece.
-        hint: how to mend it.
         state: of all that stands before the piece.
         pieces: of the call that `state` has read.
     """

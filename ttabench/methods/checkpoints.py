@@ -37,11 +37,7 @@ def save(
     """Write a checkpoint; each file is replaced at once, the header last.
 
     Args:
-        method: a trained method.
-        folder: made if it does not exist.
-        training: what is recorded about the training (JSON values).
         dtype: number format of the stored parameters; they are float32 again once loaded.
-        step: optimiser steps done, said in both files.
         stands_on: name and digest of the checkpoint that the base model carries.
     """
     parameters = dict(method.modules().named_parameters())
@@ -72,14 +68,7 @@ def load(
     """The method stored in a folder, on this base model.
 
     Args:
-        cls: the method's class.
-        lm: the base model it was trained on.
-        folder: what `save` wrote, or peft's `save_pretrained`.
         settings: settings to change, those that do not change the parameters (hierarchy, bank_cap ...).
-
-    Raises:
-        UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, parameters
-            that are not finite, damage.
     """
     stored = header(folder)
     if stored.method not in (cls.spec.name, cls.spec.trained_as):

@@ -44,16 +44,7 @@ def exportable(patch: Patch) -> bool:
 
 
 def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
-    """Write `adapter_config.json` and `adapter_model.safetensors`.
-
-    Args:
-        lm: the base model.
-        patch: see `exportable`.
-        folder: does not exist, or is empty.
-
-    Raises:
-        UserError: the folder cannot be written, or holds something.
-    """
+    """Write `adapter_config.json` and `adapter_model.safetensors`."""
     from peft import LoraConfig
 
     assert exportable(patch), "only low-rank deltas of one row are a LoRA"
@@ -90,16 +81,7 @@ def is_cartridge(patch: Patch) -> bool:
 
 def save_cartridge(lm: LM, patch: Patch, folder: Path) -> Path:
     """Write a prefix as peft's CARTRIDGE (0.19 or later): `prompt_embeddings` [slots, layers x (keys, values) x heads x
-    head size].
-
-    Args:
-        lm: the base model.
-        patch: see `is_cartridge`.
-        folder: does not exist, or is empty.
-
-    Raises:
-        UserError: the folder cannot be written, or holds something; or the installed peft knows no CARTRIDGE.
-    """
+    head size]."""
     try:
         from peft import CartridgeConfig
     except ImportError:
@@ -146,16 +128,7 @@ MAGNITUDE = "lora_magnitude_vector"
 
 
 class PeftLora(BaseMethod[LoraSettings]):
-    """Deltas that peft trained. State: empty.
-
-    Args:
-        lm: the base model.
-        settings: as its configuration says; for records.
-        folder: what peft's `save_pretrained` wrote.
-
-    Raises:
-        UserError: an adapter that is not read here, or of another base model; a missing or damaged file.
-    """
+    """Deltas that peft trained. State: empty."""
 
     spec = LORA
 
@@ -182,13 +155,8 @@ def deltas_of(lm: LM, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, 
     """The deltas of an adapter, by name.
 
     Args:
-        lm: the base model.
-        folder: of the adapter, for its configuration.
         tensors: float32 by name in the base model (`model.norm.weight`), factors behind the name of their module
             (`model.layers.0.mlp.up_proj.lora_A.weight`).
-
-    Raises:
-        UserError: they are of another base model, or change one of two places that share a parameter.
     """
     config, places = config_of(folder), dict(lm.model.named_parameters(remove_duplicate=False))
     modules = sorted({name for name, factor, _ in (key.partition(".lora_") for key in tensors) if factor})

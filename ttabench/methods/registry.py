@@ -227,7 +227,6 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     """Defaults of the settings of a method, also of one whose optional package is missing.
 
     Args:
-        name: of the method.
         origin: of the package that offered it, see `Offer.origin`, or a digest of its file; "" for ttabench's own.
 
     Raises:

@@ -138,10 +138,6 @@ class Session:
     def answer(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[Answer]:
         """Answers to queries of one mode and one window, in one batch; asking changes nothing.
 
-        Args:
-            asks: the queries.
-            patch: what `patch` gave for them, where it is there already.
-
         Raises:
             UserError: a query does not fit the model's positions.
         """

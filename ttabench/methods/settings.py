@@ -21,11 +21,7 @@ LARGEST = 2**40
 
 
 def preset_for(spec: Formula, preset: str, model: str) -> str:
-    """The preset in use: the one asked for, else the one named like the model, else none ("").
-
-    Raises:
-        UnknownName: the method has no preset of this name.
-    """
+    """The preset in use: the one asked for, else the one named like the model, else none ("")."""
     if preset and preset not in spec.presets:
         if not spec.presets:
             raise UserError(f"{spec.name} has no presets.", "Leave --preset out.")
@@ -34,20 +30,12 @@ def preset_for(spec: Formula, preset: str, model: str) -> str:
 
 
 def typed_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
-    """`key=value` texts as typed settings of a method.
-
-    Raises:
-        UserError: unknown key (with the closest one), or a value of another type.
-    """
+    """`key=value` texts as typed settings of a method."""
     return typed_values(spec, assignments(texts))
 
 
 def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Settings of a method by key: texts become values of their type, values stay.
-
-    Raises:
-        UserError: unknown key (with the closest one), or a text of another type.
-    """
+    """Settings of a method by key: texts become values of their type, values stay."""
     hints = get_type_hints(spec.Settings)
     known = [field.name for field in fields(spec.Settings)]
     typed: dict[str, Json] = {}
@@ -75,12 +63,7 @@ def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> A
 
 
 def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
-    """Settings as they were before they were written as JSON.
-
-    Raises:
-        TypeError: a setting that is not known.
-        ValueError: a value of another type, or that the settings refuse.
-    """
+    """Settings as they were before they were written as JSON."""
     types = _types(spec.Settings)
     for key, value in stored.items():
         try:

@@ -31,9 +31,6 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
 
     `also` are files below the folder that were written for the state; the header names their digests, too.
-
-    Raises:
-        UserError: the folder cannot be written, or a tensor is not finite.
     """
     if broken := first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
@@ -58,11 +55,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
 
 
 def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
-    """Read a state that belongs to the same method, base model, settings and checkpoint.
-
-    Raises:
-        UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
-    """
+    """Read a state that belongs to the same method, base model, settings and checkpoint."""
     header = header_of(folder)
     for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
@@ -115,9 +108,6 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
     """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line.
 
     A state says what it belongs to, and only its method knows which tensors it needs.
-
-    Raises:
-        UserError: naming what the method stumbled over.
     """
     try:
         yield
@@ -135,8 +125,6 @@ class StateFolder:
     """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
 
     Args:
-        path: made if it does not exist.
-        force: replace an earlier state, and write beside files of others.
         asked: names what the state is to be made of, and by what; a state of that name is not made again.
     """
 
@@ -145,11 +133,7 @@ class StateFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder while a state is made for it.
-
-        Raises:
-            UserError: it holds another state or files of others, cannot be written, or another process holds it.
-        """
+        """Hold the folder while a state is made for it."""
         self._check()
         made = not self.path.exists()
         try:

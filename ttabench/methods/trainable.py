@@ -101,8 +101,6 @@ def training_item(
     """Prompt and target ids of a query with its first gold answer, or its right option.
 
     Args:
-        lm: the base model, for its tokenizer.
-        ask: the query.
         max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
         follows: whether other text stands before the prompt in the window.
     """

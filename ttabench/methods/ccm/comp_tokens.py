@@ -32,11 +32,7 @@ CompT = TypeVar("CompT", bound=GistingSettings)
 
 
 class OwnLora(Trainable[LoraT]):
-    """A LoRA on the maps of attention, and a memory that is a prefix.
-
-    Raises:
-        UserError: the base has no linear map of that name.
-    """
+    """A LoRA on the maps of attention, and a memory that is a prefix."""
 
     needs = ("hooks", "embeddings", "shape")
 
@@ -97,11 +93,7 @@ class CompTokens(OwnLora[CompT]):
 
         Args:
             seen: what texts and COMP tokens see beside themselves.
-            texts: ids of each row.
             counts: tokens of context before each.
-
-        Raises:
-            UserError: a position is none of the model's.
         """
         lm, s = self.lm, self.settings
         tokens_BT, mask_BT = pad(list(texts), lm.pad_id, "left")

@@ -42,11 +42,7 @@ class Ccm(CompTokens[CcmSettings]):
         self.growth = "linear" if grows else "constant"
 
     def begin(self, rows: int) -> State:
-        """Nothing read.
-
-        Raises:
-            UserError: several rows, which would each hold another number of groups.
-        """
+        """Nothing read."""
         if rows > 1 and isinstance(self.settings.held, float):
             fault = (
                 f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}."

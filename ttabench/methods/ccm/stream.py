@@ -31,15 +31,7 @@ OnStep: TypeAlias = Callable[[range], None]
 
 
 class Stream:
-    """Reads a stream of tokens, one row at a time.
-
-    Args:
-        lm: the base model.
-        settings: with a `window`.
-
-    Raises:
-        UserError: the model has fewer positions than the window takes.
-    """
+    """Reads a stream of tokens, one row at a time."""
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         assert settings.window is not None, "a stream has a window"
@@ -63,10 +55,7 @@ class Stream:
 
         Args:
             kept: one row without padding; None at the start of a text, whose first token is then what begins texts.
-            ids: the tokens.
             done: how often was compressed before.
-            use: the COMP tokens.
-            on_step: see `OnStep`.
 
         Returns:
             what is held, and how often was compressed by now.

@@ -78,11 +78,7 @@ class Slots:
 
 
 def student_of(lm: LM, settings: DistillSettings) -> Slots | Deltas:
-    """The student of these settings.
-
-    Raises:
-        UserError: a linear map is named that the base does not have.
-    """
+    """The student of these settings."""
     return Slots(lm, settings) if settings.target == "prefix" else Deltas(lm, settings)
 
 
@@ -142,12 +138,8 @@ def self_asked(
     A question that comes twice counts once; one that has no answer is left out.
 
     Args:
-        lm: the base model.
-        settings: how many, how long, in which words.
         before: what the teacher knew before this group.
         teacher: encoded: the same with the group in its window.
-        group: token ids of texts.
-        drawn: where the draws come from.
     """
     opening, _, closing = settings.template.partition(QUESTION)
     asking = lm.encode(BREAK + opening, follows=True)
@@ -188,8 +180,6 @@ def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follow
     """The teacher's distributions over these items.
 
     Args:
-        lm: the base model.
-        teacher: encoded, with the context in its window.
         pairs: each item behind other text, and behind nothing.
         follows: whether the student reads it behind other text (a prefix), too.
     """
@@ -215,12 +205,7 @@ class Distill(BaseMethod[DistillSettings]):
         self._student = student_of(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Distil what is read. What is read after a question is taught by the student of before.
-
-        Raises:
-            Stopped: a loss or its gradient is not finite; nothing of this call is then read.
-            UserError: the model has no room for a question behind the least of a context.
-        """
+        """Distil what is read. What is read after a question is taught by the student of before."""
         held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])

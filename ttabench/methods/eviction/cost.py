@@ -59,12 +59,6 @@ def _evicting(
     """Read part after part on top of what is left.
 
     Args:
-        settings: how it reads.
-        shape: the base model.
-        work: what is read and asked.
-        budget: see `Budget`.
-        watching: see `Watching`.
-        parts: other parts than those of the settings.
         carried: float32 numbers that a slot of a layer and head carries along.
         by_head: whether layers and heads keep different slots.
         band: positions a token attends to at most.

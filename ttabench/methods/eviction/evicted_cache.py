@@ -101,11 +101,7 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
 
 
 def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
-    """Whether the tokens of a text have positions left.
-
-    Raises:
-        UserError: they have not; says which settings would make room.
-    """
+    """Whether the tokens of a text have positions left."""
     counts_B = mask_BT.sum(1)
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
@@ -135,15 +131,9 @@ def extended(
     """Read a text on top of what was kept; nothing is thrown away yet, and carried scores are dropped.
 
     Args:
-        lm: the base model.
         kept: what was read before; None at the start of a text, whose first token is then BOS where the model has one.
-        ids_BT: tokens.
         mask_BT: bool, false where a row is padded, in front.
         rotary: store keys unrotated; None leaves them as the model rotated them.
-        watcher: sees every attention call.
-
-    Raises:
-        UserError: the text needs more positions than the model has.
     """
     check_room(lm, kept, mask_BT, rotary)
     tokens = ids_BT.shape[1]

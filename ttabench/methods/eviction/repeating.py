@@ -41,7 +41,6 @@ class Repetition:
     """A watcher of one chunk being repeated.
 
     Args:
-        settings: how slots are scored, and how many queries are kept.
         text: slots of the text, of which the chunk is a part.
         chunk: its first slot, and the one behind it.
     """
@@ -152,11 +151,7 @@ def _output_map(module: nn.Module | None, inputs: int) -> Tensor:
 
 
 def attention_modules(lm: LM) -> list[nn.Module]:
-    """The attention of every layer.
-
-    Raises:
-        UserError: a layer has none that can be told.
-    """
+    """The attention of every layer."""
     found = [
         [m for m in block.modules() if hasattr(m, "layer_idx") and hasattr(m, "is_causal")] for block in lm.blocks()
     ]

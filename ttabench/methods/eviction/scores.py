@@ -31,8 +31,6 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
     """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns.
 
     Args:
-        call: queries and keys of one layer.
-        counted_BT: bool, which queries count.
         block: queries at a time; changes memory, not results.
     """
     counted_BT = counted_BT.to(call.key.device)
@@ -67,9 +65,7 @@ class ColumnSums:
     """A watcher that adds up `column_sums` over the forwards of one reading.
 
     Args:
-        layers: of the base model.
         held: slots in front of the text that is read.
-        counted_BT: which of the text's queries count.
     """
 
     def __init__(self, layers: int, held: int, counted_BT: Tensor) -> None:

@@ -193,15 +193,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """Read one block of a stream as if token by token.
 
         Args:
-            kept: what stayed of the text so far; None at its start.
-            ids_BT: the block.
             mask_BT: bool, false where a row is padded, in front.
 
         Returns:
             what stays, and the last hidden states [B, T, D] of the block.
-
-        Raises:
-            UserError: original positions run out.
         """
         check_room(self.lm, kept, mask_BT, self.rotary)
         start = None if kept is None else kept.prefix(self.rotary)

@@ -21,14 +21,7 @@ EPSILON = 1e-6
 
 
 class Generator(nn.Module):
-    """The network that makes the deltas of one linear map; before training they are zero.
-
-    Args:
-        width: C, of the model.
-        features_in: I, of the map.
-        features_out: O.
-        settings: sizes.
-    """
+    """The network that makes the deltas of one linear map; before training they are zero."""
 
     def __init__(self, width: int, features_in: int, features_out: int, settings: GenerativeAdapterSettings) -> None:
         super().__init__()

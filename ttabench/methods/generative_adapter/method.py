@@ -53,11 +53,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @torch.no_grad()
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next.
-
-        Raises:
-            UserError: a chunk does not fit the model's positions, a sum is not finite, or the deltas were finalized.
-        """
+        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next."""
         if state.tensors and "sum" not in state.tensors:
             fault = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
             raise UserError(fault, "Read everything at once, or give finalize=false.")
@@ -76,9 +72,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
         Each text was read by the weights adapted to what stands before it in its own state, so with
         `strategy=sequential` this is not what reading both in a row gives; with the other strategies it is.
-
-        Raises:
-            UserError: one of them keeps the deltas alone, or the sum is not finite.
         """
         if any(one.tensors and "sum" not in one.tensors for one in (state, other)):
             fault = "States that keep the deltas alone (finalize=true) cannot be put together."

@@ -31,9 +31,6 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor
     """Log-probabilities of the targets of every row, chunks first, one float32 tensor each; differentiable.
 
     Without gradients deltas are made as in use, with them by `generator.learned_directions`.
-
-    Raises:
-        UserError: a row does not fit the model's positions.
     """
     lm, readers = networks.lm, _Readers(rows)
     by_row: dict[int, Tensor] = {}

@@ -25,15 +25,7 @@ KEY = re.compile(r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?
 
 @torch.no_grad()
 def take(networks: GenerativeAdapterNetworks, tensors: Mapping[str, Tensor]) -> None:
-    """Fill all generators.
-
-    Args:
-        networks: of the same sizes and targets.
-        tensors: by the names of the released code.
-
-    Raises:
-        UserError: a generator is missing, of another size, or of a map that these networks do not adapt.
-    """
+    """Fill all generators."""
     order = [name for own in networks.names for name in own]
     taken: dict[str, Tensor] = {}
     for key, tensor in tensors.items():

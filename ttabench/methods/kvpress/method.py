@@ -51,8 +51,6 @@ def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool
     """The compression ratio at which so many of all tokens stay, in spite of rounding.
 
     Args:
-        kept: tokens.
-        total: tokens.
         heads: how many of them, of all layers, the press counts together.
         counts_removed: whether it computes how many slots go, `int(slots * r)`, and not how many stay,
             `int(slots * (1 - r))`.
@@ -73,9 +71,6 @@ def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
 
     Yields:
         A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
-
-    Raises:
-        UserError: a press reads more than the model has positions for.
     """
     masked: list[Any] = []
     modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
@@ -218,11 +213,7 @@ class KvPress(BaseMethod[Any]):
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read all pieces of a row as one text and compress it.
-
-        Raises:
-            UserError: something was compressed before; the text does not fit the model, or the press refuses it.
-        """
+        """Read all pieces of a row as one text and compress it."""
         if not chunks:
             return state
         if state.tensors:
@@ -312,11 +303,7 @@ def _padded(rows: Sequence[Sequence[Layer]], next_B: Tensor) -> dict[str, Tensor
 
 
 def spec_of(text: str) -> MethodSpec:
-    """The method of a press as it was typed.
-
-    Raises:
-        UserError: whatever `names` refuses; a ratio beside a budget.
-    """
+    """The method of a press as it was typed."""
     wanted = presses.parse(text)
     known = presses.known_presses()
     presses.check_passes(wanted, known)

@@ -38,10 +38,6 @@ def append(
     One call with N entries gives what N calls with one entry give.
 
     Args:
-        bank_KTD: the bank before, K may be 0.
-        members: names of the documents in each of its entries.
-        new_NTD: latents to append, in order.
-        names: their names.
         cap: None lets the bank grow.
         read: documents this bank has taken in before, dropped and averaged ones included; it seeds the random rules.
     """

@@ -16,14 +16,7 @@ from transformers import PreTrainedModel, T5Model
 
 
 class SlotLinear(nn.Module):
-    """S linear maps side by side, each initialised like `nn.Linear`.
-
-    Args:
-        slots: number of maps, S.
-        features_in: I.
-        features_out: O.
-        bias: whether every map has a bias of its own.
-    """
+    """S linear maps side by side, each initialised like `nn.Linear`."""
 
     def __init__(self, slots: int, features_in: int, features_out: int, bias: bool = True) -> None:
         super().__init__()
@@ -54,13 +47,7 @@ class SlotNorm(nn.Module):
 
 
 class Amortiser(nn.Module):
-    """Text to T latent tokens of the base model's width.
-
-    Args:
-        inner: E.
-        tokens: T.
-        width: D.
-    """
+    """Text to T latent tokens of the base model's width."""
 
     def __init__(self, inner: int, tokens: int, width: int) -> None:
         super().__init__()
@@ -100,9 +87,6 @@ class EncoderDecoder(Amortiser):
     """A T5 whose decoder reads the learnable tokens, and stays causal over them.
 
     Args:
-        t5: the encoder-decoder, without a head; may be shared with another amortiser.
-        tokens: T.
-        width: D.
         mask_pads: whether the decoder is kept from seeing padding. The released code lets it see padding, so that a
             latent depends on the padded length.
     """
@@ -134,12 +118,6 @@ class OneStack(Amortiser):
     """An encoder, or a causal LM, that reads the text and the learnable tokens as one sequence.
 
     An encoder has them in front of the text and a causal LM behind it, so that padding never changes a position.
-
-    Args:
-        stack: the transformer, without a head; may be shared with another amortiser.
-        tokens: T.
-        width: D.
-        causal: whether it is a causal LM.
     """
 
     def __init__(self, stack: PreTrainedModel, tokens: int, width: int, *, causal: bool) -> None:
@@ -180,15 +158,7 @@ class OneStack(Amortiser):
 
 
 class TokenExpansion(nn.Module):
-    """T latent tokens to A tokens, each through its own residual feed-forward network.
-
-    Args:
-        tokens: T.
-        expanded: A, at least T.
-        width: D.
-        width_out: width of the expanded tokens.
-        hidden: inner width of the feed-forward networks.
-    """
+    """T latent tokens to A tokens, each through its own residual feed-forward network."""
 
     source: Tensor
 
@@ -250,11 +220,7 @@ class LowRankExpansion(nn.Module):
     feed-forward network; the column of `b` comes from a map that starts at zero, so training starts at the base model.
 
     Args:
-        tokens: T.
-        width: D.
         linears: (features in, features out) by module name of the base model.
-        rank: R.
-        hidden: inner width of the feed-forward networks.
     """
 
     def __init__(

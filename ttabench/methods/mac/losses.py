@@ -54,11 +54,7 @@ class Batch:
 
 
 class Objective:
-    """The training loss of MAC's networks.
-
-    Args:
-        mac: the networks that are trained.
-    """
+    """The training loss of MAC's networks."""
 
     def __init__(self, mac: MacNetworks) -> None:
         self.mac = mac

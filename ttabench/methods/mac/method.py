@@ -35,9 +35,6 @@ class Mac(Trainable[MacSettings]):
 
     State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after) and `counts` [R]. Its `meta` keeps,
     per reader: T5 tokens read, documents truncated, digests of texts read, names of the documents behind each entry.
-
-    Raises:
-        UserError: a T5 that cannot be found, or fewer modulation tokens than latent tokens.
     """
 
     spec = MAC
@@ -90,11 +87,7 @@ class Mac(Trainable[MacSettings]):
         return replace(state, tensors=_stacked(banks), meta=meta)
 
     def combined(self, state: State, other: State) -> State:
-        """Both banks, one behind the other; documents that stand in the first are left out of the second.
-
-        Raises:
-            UserError: together they are larger than `bank_cap`.
-        """
+        """Both banks, one behind the other; documents that stand in the first are left out of the second."""
         known, cap = set(state.meta["read"][0]), self._cap()
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
         first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)

@@ -42,19 +42,7 @@ TOKENS_AT_ONCE = 8192
 
 
 class MacNetworks(nn.Module):
-    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`. Everything is differentiable.
-
-    Args:
-        lm: the base model.
-        settings: sizes and T5 names.
-
-    Attributes:
-        document_text: tokenizer of the amortiser.
-        question_text: tokenizer of the input encoder.
-
-    Raises:
-        UserError: a T5 or its tokenizer that cannot be found, or fewer modulation tokens than latent tokens.
-    """
+    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`. Everything is differentiable."""
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
@@ -95,11 +83,7 @@ class MacNetworks(nn.Module):
         return self.lm.vocab_size if is_scratch(t5) else len(text.tokenizer)
 
     def load_pretrained(self) -> None:
-        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings.
-
-        Raises:
-            UserError: weights that cannot be found or do not fit.
-        """
+        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings."""
         s = self.settings
         pairs = [(self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)]
         for encoder, t5 in pairs[: 1 if s.share_t5 else 2]:
@@ -147,7 +131,6 @@ class MacNetworks(nn.Module):
         """What a latent does to the base model: keys and values in front of the text, or weight deltas.
 
         Args:
-            latent_BTD: one latent a question.
             filled_B: bool, false for questions to an empty bank, which must not change the base model; None if all are.
         """
         dtype, slots = self.lm.dtype, self.settings.prefix_length

@@ -20,9 +20,7 @@ class BankAttention(nn.Module):
     """One block: cross-attention from question tokens to the bank, then a feed-forward network.
 
     Args:
-        width: D.
         heads: H; the inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
-        head_dim: E.
     """
 
     def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
@@ -89,14 +87,7 @@ class BankAttention(nn.Module):
 
 
 class Aggregator(nn.Module):
-    """The aggregation network h_psi: question tokens and a bank to one latent per question.
-
-    Args:
-        width: D.
-        blocks: number of `BankAttention` blocks; every block reads the same raw bank.
-        heads: heads of each block.
-        head_dim: size of each head.
-    """
+    """The aggregation network h_psi: question tokens and a bank to one latent per question."""
 
     def __init__(self, width: int, blocks: int = 4, heads: int = 8, head_dim: int = 96) -> None:
         super().__init__()
@@ -108,8 +99,6 @@ class Aggregator(nn.Module):
         """phi* [R, Q, T, D] of every question over all documents of its reader.
 
         Args:
-            x_RQTD: tokens of the questions, from the input encoder.
-            bank_RKTD: latents of the documents, in any float type.
             mask_RK: true where a reader has a document; None when all have K.
             block: bank tokens read at a time; None reads all at once (training).
         """

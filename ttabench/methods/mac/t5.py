@@ -46,13 +46,7 @@ def config_of(name: str, vocabulary: int) -> T5Config:
     """The configuration behind a name.
 
     Args:
-        name: see the module's text.
         vocabulary: the least number of embeddings; `scratch:` shapes get exactly so many.
-
-    Raises:
-        UserError: a `scratch:` text that is no shape, a folder without a T5 configuration, or a hub id that cannot be
-            loaded.
-        UnknownName: neither a published shape nor a folder nor a hub id.
     """
     if is_scratch(name):
         width, layers, heads, inner = scratch_shape(name)
@@ -64,11 +58,7 @@ def config_of(name: str, vocabulary: int) -> T5Config:
 
 
 def scratch_shape(name: str) -> tuple[int, int, int, int]:
-    """Width, layers, heads and feed-forward width of a `scratch:` shape.
-
-    Raises:
-        UserError: it is none.
-    """
+    """Width, layers, heads and feed-forward width of a `scratch:` shape."""
     try:
         width, layers, heads, inner = (int(part) for part in name.removeprefix(SCRATCH).split(","))
     except ValueError:
@@ -99,12 +89,7 @@ def _stored_config(name: str) -> T5Config:
 
 
 def pretrained_weights(name: str) -> dict[str, Tensor]:
-    """The published weights of a T5, by parameter name of `T5Model`.
-
-    Raises:
-        UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached; a tensor
-            is missing, misshapen or not finite.
-    """
+    """The published weights of a T5, by parameter name of `T5Model`."""
     hint = "Give a folder with config.json and model.safetensors, or a scratch: shape."
     return dict(stored_model(T5Model, _place(name), "T5", hint).named_parameters())
 
@@ -114,11 +99,7 @@ def _place(name: str) -> str:
 
 
 def start_embeddings(model: PreTrainedModel, lm: LM) -> None:
-    """Give a transformer the word embeddings of the base model, scaled to the size at which its own start (a T5: 1).
-
-    Raises:
-        UserError: another width or vocabulary.
-    """
+    """Give a transformer the word embeddings of the base model, scaled to the size at which its own start (a T5: 1)."""
     words, own = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
     if words.shape != own.shape:
         raise UserError(
@@ -136,11 +117,7 @@ def word_size(model: PreTrainedModel) -> float:
 
 
 def start_from(t5: T5Model, name: str, must: bool) -> None:
-    """Give a T5 the weights of another; one of another shape is left alone, or refused if it `must` fit.
-
-    Raises:
-        UserError: weights that cannot be found, or must fit and do not.
-    """
+    """Give a T5 the weights of another; one of another shape is left alone, or refused if it `must` fit."""
     given, own = pretrained_weights(name), dict(t5.named_parameters())
     fits = given.keys() == own.keys() and all(given[key].shape == own[key].shape for key in own)
     if not fits and must:
@@ -152,13 +129,7 @@ def start_from(t5: T5Model, name: str, must: bool) -> None:
 
 
 class T5Text:
-    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded.
-
-    Args:
-        tokenizer: its own or the base model's; its special tokens are not used.
-        eos_id: closes every text.
-        pad_id: fills up short rows.
-    """
+    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
         self.tokenizer = tokenizer
@@ -168,11 +139,7 @@ class T5Text:
 
     @classmethod
     def named(cls, name: str) -> T5Text:
-        """The tokenizer published with a T5 or another transformer.
-
-        Raises:
-            UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
-        """
+        """The tokenizer published with a T5 or another transformer."""
         hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
         tokenizer = stored_tokenizer(_place(name), "T5" if name in PUBLISHED else "amortiser", hint)
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
@@ -185,8 +152,6 @@ class T5Text:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
 
         Args:
-            texts: any number of texts.
-            max_tokens: the limit, end token included.
             keep: which side survives a cut: documents keep their start, questions their end.
         """
         refuse_long(texts)
@@ -216,13 +181,8 @@ def stack_of(name: str, *, causal: bool, vocabulary: int, positions: int) -> Pre
     """A transformer of that shape with new weights.
 
     Args:
-        name: see the module's text.
-        causal: a causal LM rather than an encoder.
         vocabulary: ids that it must know; `scratch:` shapes know exactly so many.
         positions: tokens of the longest text and the learnable tokens together.
-
-    Raises:
-        UserError: a name that is none of these, the other kind of model, or too few words or positions.
     """
     config = _stack_config(name, causal=causal, vocabulary=vocabulary, positions=positions)
     if isinstance(config, T5Config):
@@ -265,11 +225,7 @@ def _is_causal(config: PretrainedConfig) -> bool:
 
 
 def start_stack(stack: PreTrainedModel, name: str) -> None:
-    """Give it the published weights of that name.
-
-    Raises:
-        UserError: they cannot be found, or do not fit.
-    """
+    """Give it the published weights of that name."""
     place = f"google-t5/{name}" if name in PUBLISHED else folder_of(name)
     cls = T5EncoderModel if isinstance(stack, T5EncoderModel) else AutoModel
     given = _without_pooler(stored_model(cls, place, "amortiser", HINT, unused=("pooler.",)))

@@ -24,12 +24,8 @@ def latent(
     """phi* [Q, T, D] of every question over one reader's documents.
 
     Args:
-        aggregator: h_psi.
-        x_QTD: tokens of the questions.
-        bank_KTD: latents of the documents, at least one.
         group: M, at least 2; the last group of a level may be smaller.
         block: about how many tokens of entries are read at a time.
-        by: what stands for a group at the next level, see the module's text.
     """
     if by == "attended":
         entries_OKTD = _most_attended(aggregator, x_QTD, bank_KTD, group, block)

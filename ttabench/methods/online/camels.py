@@ -26,11 +26,7 @@ WRITTEN = 16
 
 
 class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
-    """Context-aware meta-learned loss scaling.
-
-    Raises:
-        UserError: a proxy of another tokenizer.
-    """
+    """Context-aware meta-learned loss scaling."""
 
     spec = CAMELS
 

@@ -44,7 +44,6 @@ class Descending(BaseMethod[DescentT]):
 
         Args:
             documents: numbers of those in which something is predicted, in the order in which they are read.
-            steps: taken before.
         """
         raise NotImplementedError
 
@@ -52,7 +51,6 @@ class Descending(BaseMethod[DescentT]):
         """The loss of a step; differentiable.
 
         Args:
-            documents: of the step.
             logprobs: of the tokens of each; of all but the first where nothing stands before it.
         """
         raise NotImplementedError
@@ -62,12 +60,7 @@ class Descending(BaseMethod[DescentT]):
         return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Take all gradient steps.
-
-        Raises:
-            Stopped: a loss or its gradient is not finite; the state before that document is in it.
-            UserError: a document is longer than the model's positions.
-        """
+        """Take all gradient steps."""
         tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
         vectors, steps = {name: each[0] for name, each in tensors.items() if name != "steps"}, int(tensors["steps"])
         descent = Descent(vectors, self._trained.layout, self.settings, steps)

@@ -26,7 +26,6 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
     """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable.
 
     Args:
-        settings: the normaliser.
         logprobs: of the document's tokens; of all but the first where nothing stands before it.
         weights_T: of all of its tokens.
     """
@@ -46,12 +45,7 @@ class Online(Descending[OnlineT]):
     """What the methods share. A method says what the tokens of a document weigh, see `token_weights`."""
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
-        """Weights of the losses of a document's tokens, float32 [T], none negative.
-
-        Args:
-            piece: the document.
-            ids: its first tokens, those that are read.
-        """
+        """Weights of the losses of a document's tokens, float32 [T], none negative."""
         raise NotImplementedError
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002
@@ -94,12 +88,7 @@ class Cpt(Descending[CptSettings]):
         return -torch.cat(list(logprobs)).mean()
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """All passes; what is read after a question has passes of its own, which the state says.
-
-        Raises:
-            Stopped: as `Descending.adapt`; nothing of this call is then read.
-            UserError: as `Descending.adapt`.
-        """
+        """All passes; what is read after a question has passes of its own, which the state says."""
         label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
         adapted = super().adapt(state, chunks)
         return replace(adapted, meta={**adapted.meta, **label})

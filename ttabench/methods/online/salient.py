@@ -46,11 +46,7 @@ def entities_by_rule(text: str) -> list[Span]:
 
 
 def spacy_entities(model: str) -> Finder:
-    """What finds entities with a model of spaCy.
-
-    Raises:
-        UserError: spaCy or the model is not installed; says what to install.
-    """
+    """What finds entities with a model of spaCy."""
     otherwise = "or --set spans=rule (runs of capitalised words, and years)."
     try:
         spacy: Any = import_module("spacy")
@@ -73,9 +69,7 @@ def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool
     """Which tokens have a character of a span in them, blanks aside.
 
     Args:
-        text: that was tokenised.
         starts: first character of each token.
-        spans: of the text.
     """
     counts = [False] * len(text)
     for first, behind in spans:
@@ -87,11 +81,7 @@ def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool
 
 
 class SalientSpans(Online[SalientSettings]):
-    """Tokens of named entities weigh 1.
-
-    Raises:
-        UserError: `spans=spacy`, and spaCy or its model is not installed.
-    """
+    """Tokens of named entities weigh 1."""
 
     spec = SALIENT_SPANS
 

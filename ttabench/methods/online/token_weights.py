@@ -22,12 +22,7 @@ BETA = 3.0
 
 
 class TokenWeights(nn.Module):
-    """The decoder of a small LM, and a head that makes one number of each of its states.
-
-    Args:
-        proxy: the LM; its decoder is copied.
-        seed: of the head at the start.
-    """
+    """The decoder of a small LM, and a head that makes one number of each of its states."""
 
     def __init__(self, proxy: LM, seed: int = 0) -> None:
         super().__init__()
@@ -46,15 +41,7 @@ class TokenWeights(nn.Module):
 
 
 def proxy_of(lm: LM, name: str) -> LM:
-    """The LM whose decoder weighs the tokens that a base model reads.
-
-    Args:
-        lm: the base model.
-        name: of the proxy; "" for the base model itself.
-
-    Raises:
-        UserError: the proxy has another tokenizer, or cannot be loaded.
-    """
+    """The LM whose decoder weighs the tokens that a base model reads."""
     if not name or name == lm.name:
         return lm
     proxy = load(name, device=str(lm.device), dtype="float32")
@@ -69,10 +56,7 @@ def written_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]
     """Token ids of texts that the base model itself writes, drawn from the seed: texts of no document.
 
     Args:
-        lm: the base model.
-        count: how many.
         tokens: of each, what begins it included.
-        seed: of the draw.
     """
     draw = torch.Generator(lm.device).manual_seed(seed)
     first = list(lm.bos_ids) or [lm.eos_id]

@@ -54,12 +54,6 @@ def stepped(
     """The parts after a plain gradient step on each batch of documents, differentiable; and the losses before each.
 
     Args:
-        lm: the base model.
-        trained: what its parts are.
-        parts: to begin from; leaves, or made of such.
-        steps: the documents of each step.
-        settings: the normaliser of losses.
-        rate: of the steps.
         first_order: gradients do not depend on the steps before, only on the weights of tokens.
     """
     now, losses = dict(parts), []

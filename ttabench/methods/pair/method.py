@@ -23,16 +23,7 @@ PROBE = "A text that is read to see what a method puts in front of others."
 
 
 class Pair(BaseMethod[Any]):
-    """Methods that read together. State: the tensors of each part under its label, and their `meta`.
-
-    Args:
-        lm: the frozen base model.
-        settings: those of all parts.
-        parts: the methods, where they are there already (with their checkpoints).
-
-    Raises:
-        UserError: their patches cannot be merged; a part refuses the base model.
-    """
+    """Methods that read together. State: the tensors of each part under its label, and their `meta`."""
 
     spec: ClassVar[PairSpec]
 
@@ -66,11 +57,7 @@ class Pair(BaseMethod[Any]):
         return self._each(state, lambda part, own: part.adapt_window(own, pieces))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The merged patch of all parts.
-
-        Raises:
-            UserError: two of them put keys and values in front of the text.
-        """
+        """The merged patch of all parts."""
         return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:

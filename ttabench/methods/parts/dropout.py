@@ -20,8 +20,6 @@ class KeptDropout:
 
     Args:
         share: of what enters a map that is zeroed, in (0, 1); the rest is scaled up.
-        seed: of the zeros.
-        device: where the numbers are drawn.
         again: whether every map is met twice, the second time with the zeros of the first.
     """
 

@@ -60,9 +60,6 @@ class Row:
         """A piece that sees the text of those before it; returns its length. The first one brings what begins a text.
 
         Args:
-            lm: the base model, for its tokenizer.
-            piece: the piece.
-            tokens: of all pieces before it.
             done: how many those are.
         """
         text = piece_ids(lm, piece, first=not tokens)
@@ -75,11 +72,7 @@ class Row:
         """A question and its answer, a block of their own; the answer's last token is predicted and not read.
 
         Args:
-            lm: the base model, for its tokenizer.
-            ask: the question.
             begun: whether a piece stands before it; else it begins with what begins a text.
-            tokens: of all pieces before it.
-            sees: `reads` and `memories`.
         """
         window = window_ids(lm, ask, follows=begun)
         prompt, target = training_item(lm, ask, follows=bool(begun or window))
@@ -189,19 +182,7 @@ def answer_nll(
     deltas: Mapping[str, Delta],
     attending: AbstractContextManager[None],
 ) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable.
-
-    Args:
-        lm: the base model.
-        rows: the episodes.
-        batch: of these rows.
-        layout: how their tokens stand.
-        deltas: of weights, under which all of them are read.
-        attending: a context in which the forward runs, for attention of one's own (`watched`).
-
-    Raises:
-        UserError: a position is none of the model's.
-    """
+    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable."""
     with attending:
         hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real)
     places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]

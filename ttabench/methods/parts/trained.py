@@ -80,11 +80,7 @@ class Factors:
 
 
 def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
-    """The trained numbers of these settings.
-
-    Raises:
-        UserError: a linear map is named that the base does not have.
-    """
+    """The trained numbers of these settings."""
     return Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
 
 
@@ -96,9 +92,6 @@ class Descent:
 
     Args:
         vectors: "weights" [N], and of Adam `MOMENTS` [N]; changed in place.
-        layout: shapes of the parts by name.
-        settings: which optimiser.
-        steps: taken before.
     """
 
     def __init__(

@@ -15,16 +15,7 @@ from ttabench.methods.parts.stored import SentenceEncoder
 
 
 class DenseRetriever:
-    """One encoder for documents and questions, or one each.
-
-    Args:
-        documents: name of the encoder of documents.
-        questions: of that of questions.
-        device: where they compute.
-
-    Raises:
-        UserError: see `SentenceEncoder`; two encoders that do not belong together.
-    """
+    """One encoder for documents and questions, or one each."""
 
     tensor = "vectors"
 

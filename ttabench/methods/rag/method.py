@@ -41,8 +41,6 @@ def appended(tensors: Mapping[str, Tensor], name: str, rows_new: Sequence[Sequen
     """Both tensors of that name with more items behind those of each row.
 
     Args:
-        tensors: those of a state; items of that name may be there.
-        name: of the items.
         rows_new: the next items of every row, each a tensor whose first dimension is its length.
     """
     flat, sizes = [], []
@@ -124,12 +122,7 @@ def words_of(texts: Sequence[str]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class WordRetriever:
-    """BM25 of hashed words.
-
-    Args:
-        k1: how soon a word that is repeated counts no more.
-        b: how much longer documents count less.
-    """
+    """BM25 of hashed words."""
 
     k1: float
     b: float
@@ -150,13 +143,7 @@ class WordRetriever:
 
 
 class Bm25:
-    """Weights of every word of a collection in every document of it.
-
-    Args:
-        words: the hashed words of each document.
-        k1: how soon a word that is repeated counts no more.
-        b: how much longer documents count less.
-    """
+    """Weights of every word of a collection in every document of it."""
 
     def __init__(self, words: Sequence[Tensor], *, k1: float, b: float) -> None:
         ids_of_documents = [document.tolist() for document in words]
@@ -196,11 +183,7 @@ class Collection:
 
 class Rag(BaseMethod[RagSettings]):
     """Retrieval. State: `texts` [R, bytes], and `words` [R, words] or `vectors` [R, documents, D]; `.._sizes` of each
-    [R, documents], see `ragged`.
-
-    Raises:
-        UserError: an encoder that is not there, or not installed.
-    """
+    [R, documents], see `ragged`."""
 
     spec = RAG
 
@@ -215,11 +198,7 @@ class Rag(BaseMethod[RagSettings]):
         return State(rows, meta={**meta, "retriever": self.retriever.identity})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Keep the documents, and what their index is made of.
-
-        Raises:
-            UserError: the state is of another encoder.
-        """
+        """Keep the documents, and what their index is made of."""
         self._check(state)
         lengths = [[len(ids) for ids in row] for row in new_ids(self.lm, state, chunks)]
         most = self.settings.document_tokens
@@ -246,11 +225,7 @@ class Rag(BaseMethod[RagSettings]):
         return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
 
     def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
-        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question.
-
-        Raises:
-            UserError: the index is of another encoder, or of other documents.
-        """
+        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
         return [sorted(ids) for ids in self._read(state, asks)]
 
     def _read(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
@@ -266,11 +241,7 @@ class Rag(BaseMethod[RagSettings]):
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
         """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
-        others; and how well each matches. None of no documents.
-
-        Raises:
-            UserError: the index is of another encoder, or of other documents.
-        """
+        others; and how well each matches. None of no documents."""
         if not asks or not any(state.meta["keys"]):
             return None
         (collection,), (keys,) = self._collections(state), state.meta["keys"]
@@ -283,11 +254,7 @@ class Rag(BaseMethod[RagSettings]):
         return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=scores_QK)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The documents found for each question, in the window.
-
-        Raises:
-            UserError: they do not fit the model's positions; see `found`.
-        """
+        """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
             return Patch()
         read = [[token for _, ids in sorted(own.items()) for token in ids] for own in self._read(state, asks)]
@@ -332,11 +299,7 @@ class Rag(BaseMethod[RagSettings]):
 
 
 def retriever_of(settings: RagSettings, device: torch.device) -> WordRetriever | DenseRetriever:
-    """The retriever that the settings name.
-
-    Raises:
-        UserError: an encoder that is not there, or not installed.
-    """
+    """The retriever that the settings name."""
     if settings.retriever == BM25:
         return WordRetriever(settings.k1, settings.b)
     from ttabench.methods.rag.dense import DenseRetriever

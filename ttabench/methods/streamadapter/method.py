@@ -58,11 +58,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         return nn.ModuleDict(dict(self.networks.named_children()))
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones.
-
-        Raises:
-            UserError: without a window, the text is longer than the model's positions.
-        """
+        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones."""
         rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
         with torch.set_grad_enabled(self._learning):
@@ -244,9 +240,7 @@ def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dic
     """NLL [B, T - 1] of every token of texts from their beginning, under three states.
 
     Args:
-        networks: what is judged.
         ids_BT: texts of two rows or more, as `learned` takes them.
-        segment: tokens of a segment.
 
     Returns:
         "own": under the text's state; "other": under that of the next row at the same place; "none": the base model.

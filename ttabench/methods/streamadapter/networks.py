@@ -22,18 +22,7 @@ CHUNKS_AT_ONCE = 8
 
 
 class StreamAdapterNetworks(nn.Module):
-    """One `ChunkMapper` a layer, with weights drawn from `settings.seed`. Everything is differentiable.
-
-    Args:
-        lm: the base model.
-        settings: sizes.
-
-    Attributes:
-        names: names of the adapted linear maps, by layer.
-
-    Raises:
-        UserError: the base has none of the linear maps that `targets` names.
-    """
+    """One `ChunkMapper` a layer, with weights drawn from `settings.seed`. Everything is differentiable."""
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__()
@@ -90,9 +79,7 @@ class StreamAdapterNetworks(nn.Module):
         """The state after more keys and values of the text; what fills no chunk waits in the tail.
 
         Args:
-            tensors: what this or `empty` returned.
             keys: [B, H, S, D], one tensor a layer.
-            values: the same.
             valid_BS: bool, false where a row is padded.
         """
         chunk, held = self.settings.chunk, tensors.get("tail")
@@ -167,15 +154,9 @@ class ChunkMapper(nn.Module):
     """The network that maps the cache of one decoder layer to deltas of its linear maps.
 
     Args:
-        sizes: (features in, features out) of each linear map.
-        heads: key/value heads of the layer.
-        head_dim: size of each.
         queries: R, learned queries of each linear map.
         down: V, channels a head's values are projected to.
         temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
-        share_heads: one down-projection for all heads of a map.
-        query_std: standard deviation of the queries at the start.
-        gate_bias: b of the gates at the start, one number a linear map.
         scale: factor of every delta: with it, steps of one size suit states of another.
     """
 
@@ -207,11 +188,7 @@ class ChunkMapper(nn.Module):
 
     @torch.no_grad()
     def centre(self, values_BHSD: Tensor) -> None:
-        """Turn the down-projections away from the mean value of every head, and leave them orthogonal.
-
-        Args:
-            values_BHSD: values of a few texts.
-        """
+        """Turn the down-projections away from the mean value of every head, and leave them orthogonal."""
         mean_HD = values_BHSD.float().mean((0, 2))
         groups = self.down.shape[1]  # one matrix for all heads, or one each
         for matrices_GDV in self.down:

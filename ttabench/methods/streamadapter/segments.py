@@ -30,11 +30,6 @@ def parts_of(networks: StreamAdapterNetworks, episodes: Sequence[Episode], count
 
     With `rehearse` every other stretch is half as many segments, twice.
 
-    Args:
-        networks: what reads them; a segment is as long as its stride.
-        episodes: texts as a reader cut them for queries.
-        count: segments of a stretch; the last stretch may have fewer.
-
     Yields:
         the same stretch of every text: one piece, its tokens behind one in front, see `learned`.
     """
@@ -86,9 +81,7 @@ def learned_step(
     """Add the gradient of one stretch of every text, row by row, so that the activations of one row are alive.
 
     Args:
-        networks: what is trained.
         h_LBMRE: states that the stretch before has left; not looked at where a text begins.
-        episodes: what `parts_of` gave.
 
     Returns:
         the mean loss, every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states.
@@ -112,7 +105,6 @@ def learned(
     """Add the gradient of the loss of a stretch of text to the parameters.
 
     Args:
-        networks: what is trained.
         h_LBMRE: the state before the stretch; no gradient reaches it.
         ids_BT: the tokens, whole segments, and one more in front, which the first of them is predicted from.
         segment: tokens of a segment, whole chunks.

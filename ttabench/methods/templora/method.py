@@ -51,11 +51,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         self.reads = "run" if settings.by == "epoch" else "pieces"
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Train on pieces in order.
-
-        Raises:
-            UserError: a piece with its prefix is longer than the model's positions.
-        """
+        """Train on pieces in order."""
         held, pieces = dict(state.tensors) or self._fresh(), self._pieces(state, chunks)
         (text,), before, count = ids_of(held, 1), int(held["steps"]), int(held["pieces"])
         trained = {name: held[name].clone() for name in VECTORS}
