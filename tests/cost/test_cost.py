@@ -39,14 +39,13 @@ from ttabench.methods.eviction.settings import (
     SnapKVSettings,
     WindowSettings,
 )
-from ttabench.methods.generative_adapter import svd_flops
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.online.settings import CamelsSettings, CptSettings, SalientSettings, UniformSettings
+from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
 from ttabench.methods.rag import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 
 QUESTION = asks("Where does Ada live?")

@@ -15,10 +15,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
-from ttabench.methods.online import token_weights
+from ttabench.methods.online import CamelsSettings, UniformSettings
+from ttabench.methods.online import camels as token_weights
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Uniform
-from ttabench.methods.online.settings import CamelsSettings, UniformSettings
 
 PLAIN = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, optimizer="sgd", lr=0.1)
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.")

@@ -22,9 +22,8 @@ from ttabench.lm.forward.patching import forward, hidden_states
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints
-from ttabench.methods.ccm.gisting import Gisting
-from ttabench.methods.ccm.method import Ccm
-from ttabench.methods.ccm.parallel import laid
+from ttabench.methods.ccm.comp_tokens import laid
+from ttabench.methods.ccm.method import Ccm, Gisting
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss

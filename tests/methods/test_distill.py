@@ -34,9 +34,9 @@ def read(method: Distill, *texts: str) -> State:
 
 def started(method: Distill, ids: list[int], *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = shaped(method._student.start(ids), method._student.layout)
+    parts = shaped(method._start([ids]), method._student.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
-    return method._student.patch({name: part[None] for name, part in leaves.items()}), leaves
+    return method._student.patch(leaves), leaves
 
 
 def plain(lm: LM, *texts: list[int]) -> Tensor:
@@ -152,7 +152,7 @@ def test_a_question_without_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatc
 def test_what_is_asked_is_learned_from_the_template_to_the_answer() -> None:
     method = Distill(tiny_llama(), replace(TINY, ask="self", questions=2, length=6))
     state = read(method, *TEXTS)
-    assert float((state.tensors["weights"][0] - method._student.start([])).abs().max()) > 1e-3
+    assert float((state.tensors["weights"][0] - method._start([])).abs().max()) > 1e-3
 
 
 def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:

@@ -23,12 +23,10 @@ from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods import checkpoints
-from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.directions import by_eigenvectors, directions, learned_directions
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings, released
+from ttabench.methods.generative_adapter.generator import by_eigenvectors, directions, learned_directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.parallel import row_logprobs
-from ttabench.methods.generative_adapter.rows import Row, Rows
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.parallel import Row, Rows, row_logprobs
 from ttabench.methods.peft_weights import save_lora
 from ttabench.methods.registry import cost_of
 from ttabench.methods.trainable import answer_loss

@@ -18,8 +18,7 @@ from ttabench.core.types import Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm.compressive import Compressive
-from ttabench.methods.ccm.gisting import Gisting, GistingOnline
-from ttabench.methods.ccm.method import Ccm
+from ttabench.methods.ccm.method import Ccm, Gisting, GistingOnline
 from ttabench.methods.ccm.settings import CcmSettings, GistingSettings
 from ttabench.methods.trainable import answer_loss
 

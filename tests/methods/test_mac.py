@@ -20,8 +20,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import bank, tree
-from ttabench.methods.mac.latents import PrefixExpansion, PrefixShape
+from ttabench.methods.mac import bank, pooling
+from ttabench.methods.mac.latents import PrefixExpansion
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.settings import MacSettings
@@ -114,7 +114,7 @@ def test_two_levels_equal_the_composition_by_hand(pool: Aggregator, block: int) 
     x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2)
     groups = [pool(x[None], entries[None, first : first + 3])[0] for first in (0, 3, 6)]
     expected = torch.cat([pool(x[q][None, None], torch.stack(groups)[None, :, q])[0] for q in range(3)])
-    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block), expected, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, block), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("block", [1, 12, 1000])
@@ -126,12 +126,12 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
         shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
     expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
-    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
     assert len({tuple(each) for each in winners}) > 1
-    deeper = tree.latent(pool, x, entries, 2, block, "attended")
+    deeper = pooling.latent(pool, x, entries, 2, block, "attended")
     assert float((deeper - expected).detach().abs().max()) > 1e-3
     flat = pool(x[None], entries[None, :3])[0]
-    torch.testing.assert_close(tree.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
 
 
 def test_each_question_has_its_own_tree(lm: LM) -> None:
@@ -286,7 +286,7 @@ def test_the_expansion_has_the_parameters_of_the_paper() -> None:
     shapes = ((768, 6, 12, 64, 28.4), (1280, 36, 20, 64, 284), (1600, 48, 25, 64, 473), (4096, 32, 32, 128, 807))
     for width, layers, heads, size, millions in shapes:
         with torch.device("meta"):
-            expansion = PrefixExpansion(12, width, PrefixShape(layers, heads, size, positions=2))
+            expansion = PrefixExpansion(12, width, (2, layers, heads, size))
         count = sum(p.numel() for p in expansion.parameters())
         assert count == 4 * layers * (2 * width * 768 + 768 + 3 * width)
         assert count / 1e6 == pytest.approx(millions, abs=0.5)
@@ -410,7 +410,7 @@ def test_words_loss_teaches_the_amortiser_what_a_document_holds(lm: LM) -> None:
 
 def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the episodes of a batch by a tree, the others by all of their bank."""
-    monkeypatch.setattr(tree, "random_group", lambda _: 2)
+    monkeypatch.setattr(pooling, "random_group", lambda _: 2)
     one, other = episode("one", documents=5), episode("other", documents=3)
     seeds = {seed: (torch.rand(2, generator=torch.Generator().manual_seed(seed)) < 0.5).tolist() for seed in range(20)}
     mixed = next(seed for seed, drawn in seeds.items() if drawn == [True, False])
@@ -430,7 +430,7 @@ def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.Monke
 
 
 def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "random_group", lambda _: 3)
+    monkeypatch.setattr(pooling, "random_group", lambda _: 3)
     mac = tiny_mac(lm, hierarchy_aware=1.0, attention_aux=1.0)
     assert "tree" not in loss(tiny_mac(lm, attention_aux=1.0))
     one = episode(documents=6)
@@ -439,7 +439,7 @@ def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeyp
         mac.networks.document_text.encode([each.text for each in one.observes()], 512, "start")[0]
     )
     x_QTD = mac.networks.questions([ask.prompt for ask in one.asks()])
-    entries = tree.level(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
+    entries = pooling.by_group(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
     shares = mac.networks.aggregator.document_shares(x_QTD[:, None], entries)[:, 0]
     expected = -shares[own, own // 3].log().mean()
     torch.testing.assert_close(mac.loss_parts([one])["tree"], expected, **CLOSE)

@@ -20,8 +20,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Stopped
+from ttabench.methods.online import CptSettings, UniformSettings
 from ttabench.methods.online.method import Cpt, Uniform, weighted_loss
-from ttabench.methods.online.settings import CptSettings, UniformSettings
 from ttabench.methods.parts.trained import shaped
 from ttabench.methods.peft_weights import exportable, save_lora
 from ttabench.methods.session import Session

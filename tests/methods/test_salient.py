@@ -12,8 +12,8 @@ import torch
 from tests.tiny import tiny_gpt2
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
+from ttabench.methods.online import SalientSettings
 from ttabench.methods.online.salient import SalientSpans, entities_by_rule
-from ttabench.methods.online.settings import SalientSettings
 
 RULE = SalientSettings(spans="rule", dropout=False)
 

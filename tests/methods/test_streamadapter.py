@@ -19,9 +19,9 @@ from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.verbs.scoring import token_logprobs
+from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.networks import ChunkMapper, absorbed
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import training_item
 from ttabench.profiling.counting import Counter
 

@@ -17,9 +17,8 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.methods.streamadapter import segments
+from ttabench.methods.streamadapter import StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.method import StreamAdapter, compared, judged
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.training.loop import TrainConfig, train
 
 SEGMENT = 16

@@ -17,13 +17,10 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.directions import directions
-from ttabench.methods.generative_adapter.generator import Generator
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings, released
+from ttabench.methods.generative_adapter.generator import Generator, directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.parallel import row_logprobs
-from ttabench.methods.generative_adapter.rows import Row, Rows
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.parallel import Row, Rows, row_logprobs
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]

@@ -57,7 +57,7 @@ CCM = MethodSpec(
 GISTING = MethodSpec(
     name="gisting",
     summary="keys and values of a few COMP tokens that read everything at once",
-    where="ttabench.methods.ccm.gisting:Gisting",
+    where="ttabench.methods.ccm.method:Gisting",
     Settings=GistingSettings,
     presets=GISTING_PRESETS,
     recipes=OTHER_RECIPES,
@@ -72,7 +72,7 @@ GISTING_ONLINE = replace(
     GISTING,
     name="gisting_online",
     summary="Gisting, each piece by itself",
-    where="ttabench.methods.ccm.gisting:GistingOnline",
+    where="ttabench.methods.ccm.method:GistingOnline",
     trained_as="gisting",
     cost=cost.gisting_online,
     keep=None,

@@ -18,14 +18,13 @@ from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
+from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE
-from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
-from ttabench.methods.ccm.parallel import with_more
+from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, prefix_of, with_more
 from ttabench.methods.ccm.settings import CompressiveSettings
-from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll, mean_nll
+from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 
 
 def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
@@ -67,7 +66,7 @@ def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | 
     return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1.clamp(min=1))
 
 
-class Compressive(OwnLora[CompressiveSettings]):
+class Compressive(AttentionMemory[CompressiveSettings]):
     """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which slots
     are padding, where rows have read pieces of several lengths.
 
@@ -84,11 +83,7 @@ class Compressive(OwnLora[CompressiveSettings]):
 
     def modules(self) -> nn.ModuleDict:
         """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D] of a convolution."""
-        return nn.ModuleDict({"a": self.a, "b": self.b, "kernels": self.kernels})
-
-    def begin(self, rows: int) -> State:
-        """Nothing read."""
-        return State(rows, meta={"tokens_read": [0] * rows})
+        return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
@@ -138,19 +133,14 @@ class Compressive(OwnLora[CompressiveSettings]):
 
     def _laid(self, episode: Episode) -> Row:
         """An episode as one row, with what becomes a slot."""
-        lm, row, read, done = self.lm, Row(), 0, 0
-        for step in episode.steps:
-            if not isinstance(step, Observe):
-                row.ask(lm, step, bool(done), read, memories=done)
-                continue
-            text, block = piece_ids(lm, step, first=not read), row.next_block
-            if not done:
-                row.add(lm.start_ids, 0, block, texts=BEGINS)
-            first = len(row.ids)
-            row.add(text, len(lm.start_ids) + read, block, memories=done, texts=done + 1)
-            read, done = read + len(text), done + 1
-            row.slots += [([first + place for place in group], done) for group in groups(self.settings, len(text))]
-        return row
+
+        def pool(row: Row, ids: list[int], first: int, block: int) -> None:
+            begin = len(row.ids)
+            row.add(ids, first, block, memories=row.done - 1, texts=row.done)
+            slots = groups(self.settings, len(ids))
+            row.slots += [([begin + place for place in slot], row.done) for slot in slots]
+
+        return laid(self.lm, episode, pool, sees="memories")
 
     def _pooling(self, taps_BER: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
         """Attention of every layer, with the slots of all pieces behind the tokens."""

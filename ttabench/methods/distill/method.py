@@ -30,22 +30,6 @@ from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
 from ttabench.methods.parts.trained import Factors, shaped
 
 
-class Deltas:
-    """Low-rank factors of linear maps, of which B is zero at the start. `layout`: shapes by name, as in the vector."""
-
-    def __init__(self, lm: LM, settings: DistillSettings) -> None:
-        self._factors = Factors(lm, settings)
-        self.layout = self._factors.layout
-
-    def start(self, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # as of slots
-        """The base model as it is, whatever is read."""
-        return self._factors.start()
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """The factors as deltas."""
-        return Patch(deltas=self._factors.low_rank(parts))
-
-
 class Slots:
     """Keys and values in front of the text. The first slot, that of what begins a text, is not trained."""
 
@@ -72,14 +56,9 @@ class Slots:
         next_B = torch.full((len(keys[0]),), self._slots, device=self._lm.device)
         return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
-    def _held(self, part_BHPD: Tensor) -> Tensor:
-        """The same, without a gradient to the first slot."""
-        return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2)
-
-
-def student_of(lm: LM, settings: DistillSettings) -> Slots | Deltas:
-    """The student of these settings."""
-    return Slots(lm, settings) if settings.target == "prefix" else Deltas(lm, settings)
+    def _held(self, part_HPD: Tensor) -> Tensor:
+        """As one row, without a gradient to the first slot."""
+        return torch.cat([part_HPD[None, :, :1].detach(), part_HPD[None, :, 1:]], dim=2)
 
 
 BREAK = "\n\n"
@@ -202,14 +181,14 @@ class Distill(BaseMethod[DistillSettings]):
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
         self.prefix_for_peft = settings.target == "prefix"
-        self._student = student_of(lm, settings)
+        self._student = Slots(lm, settings) if settings.target == "prefix" else Factors(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Distil what is read. What is read after a question is taught by the student of before."""
         held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
-        start_N = self._student.start([token for text in texts for token in text]) if held is None else held[0]
+        start_N = self._start(texts) if held is None else held[0]
         vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
@@ -223,7 +202,11 @@ class Distill(BaseMethod[DistillSettings]):
         return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
     def _patch(self, vector_N: Tensor) -> Patch:
-        return self._student.patch({name: part[None] for name, part in shaped(vector_N, self._student.layout).items()})
+        return self._student.patch(shaped(vector_N, self._student.layout))
+
+    def _start(self, texts: Sequence[list[int]]) -> Tensor:
+        student = self._student
+        return student.start(list(chain(*texts))) if isinstance(student, Slots) else student.start()
 
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
         """The teacher's lessons about these texts."""
@@ -260,8 +243,7 @@ class Distill(BaseMethod[DistillSettings]):
         for batch in self._batches(lessons, read):
             optimiser.zero_grad()
             with torch.enable_grad():
-                patch = self._student.patch({name: part[None] for name, part in leaves.items()})
-                self.loss(patch, batch).backward()  # type: ignore[no-untyped-call]
+                self.loss(self._student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
                 return None
             optimiser.step()

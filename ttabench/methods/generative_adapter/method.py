@@ -19,13 +19,20 @@ from ttabench.lm.forward.patching import check_fits, deltas_applied
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
+from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import tokens_read
-from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER
+from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
-from ttabench.methods.generative_adapter.parallel import row_logprobs
-from ttabench.methods.generative_adapter.rows import Rows, adapted_to, answers, apart, read_by_base, texts
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.parallel import (
+    Rows,
+    adapted_to,
+    answers,
+    apart,
+    read_by_base,
+    row_logprobs,
+    texts,
+)
+from ttabench.methods.parts.lora import dense
 from ttabench.methods.trainable import Trainable
 
 ALL_ROWS = slice(None)
@@ -87,7 +94,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             hooked = self.networks.deltas(state.tensors)
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
-                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+                deltas = dense(self.lm, hooked)
         return Patch(deltas=deltas)
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
@@ -188,11 +195,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             # padding stands behind the text, where causal attention never looks
             window.feed(ids_BT)
         return torch.stack(sums)
-
-    def _merged(self, name: str, delta: LowRank) -> Dense:
-        """The delta as a matrix, in the layout and the number format of the map's own weight."""
-        change_BOI = (delta.b_BOR @ delta.a_BRI).to(self.lm.dtype)
-        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
 
 
 def _by_part(rows: Rows, values: Sequence[Tensor]) -> dict[str, list[Tensor]]:

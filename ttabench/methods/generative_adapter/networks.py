@@ -19,9 +19,8 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
-from ttabench.methods.generative_adapter.directions import directions
-from ttabench.methods.generative_adapter.generator import Generator
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.generator import Generator, directions
 from ttabench.methods.parts.lora import by_layer, target_names
 
 OUT = ("o_proj", "out_proj", "c_proj", "dense")

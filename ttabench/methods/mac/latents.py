@@ -7,7 +7,6 @@ head size · D width of the base model · H key/value heads · P prefix position
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -182,33 +181,25 @@ class TokenExpansion(nn.Module):
         return fed + (x_BAD if self.project is None else self.project(x_BAD))
 
 
-@dataclass(frozen=True)
-class PrefixShape:
-    """Shape of the base model's cache: layers, key/value heads, head size, and how many positions to fill."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    positions: int
-
-
 class PrefixExpansion(nn.Module):
-    """Latent to keys and values of `positions` slots in every layer (P-tuning v2).
+    """Latent to keys and values of some slots in every layer (P-tuning v2).
 
     The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
+
+    Args:
+        shape: P, layers L, H and E of the base model's cache.
     """
 
-    def __init__(self, tokens: int, width: int, shape: PrefixShape, hidden: int = 768) -> None:
+    def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
         super().__init__()
-        self.shape = shape
-        expanded = 2 * shape.layers * shape.positions
-        self.expand = TokenExpansion(tokens, expanded, width, shape.kv_heads * shape.head_dim, hidden)
+        self.positions, self.layers, self.kv_heads, self.head_dim = shape
+        expanded = 2 * self.layers * self.positions
+        self.expand = TokenExpansion(tokens, expanded, width, self.kv_heads * self.head_dim, hidden)
 
     def forward(self, latent_BTD: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Keys and values, one [B, H, P, E] a layer."""
-        shape = self.shape
         x_BAO: Tensor = self.expand(latent_BTD)
-        x_BPLKHE = x_BAO.view(-1, shape.positions, shape.layers, 2, shape.kv_heads, shape.head_dim)
+        x_BPLKHE = x_BAO.view(-1, self.positions, self.layers, 2, self.kv_heads, self.head_dim)
         x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
         return tuple(layer[0] for layer in x_LKBHPE), tuple(layer[1] for layer in x_LKBHPE)
 

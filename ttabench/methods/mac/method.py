@@ -19,7 +19,7 @@ from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import PieceShares
-from ttabench.methods.mac import MAC, bank, tree
+from ttabench.methods.mac import MAC, bank, pooling
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
@@ -146,7 +146,7 @@ class Mac(Trainable[MacSettings]):
             bank_KTD = self._bank_of(state, row)
             empty = not len(bank_KTD)
             of_row = (x_QTD, bank_KTD, s.hierarchy, s.bank_block, s.hierarchy_by)
-            rows.append(x_QTD if empty else tree.latent(aggregator, *of_row))
+            rows.append(x_QTD if empty else pooling.latent(aggregator, *of_row))
         return torch.cat(rows)
 
     def _bank_of(self, state: State, row: int) -> Tensor:

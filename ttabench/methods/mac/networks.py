@@ -22,14 +22,12 @@ from ttabench.methods.mac.latents import (
     LowRankExpansion,
     OneStack,
     PrefixExpansion,
-    PrefixShape,
 )
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.mac.t5 import (
     T5Text,
     config_of,
-    folder_of,
     is_scratch,
     stack_of,
     start_embeddings,
@@ -42,7 +40,7 @@ TOKENS_AT_ONCE = 8192
 
 
 class MacNetworks(nn.Module):
-    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`. Everything is differentiable."""
+    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`; all differentiable."""
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
@@ -61,7 +59,7 @@ class MacNetworks(nn.Module):
         self.to(lm.device).eval()
 
     def _transformer(self, name: str, text: T5Text, tokens: int) -> PreTrainedModel:
-        vocabulary, s = self._vocabulary(name, text), self.settings
+        vocabulary, s = self.lm.vocab_size if is_scratch(name) else len(text.tokenizer), self.settings
         if s.design == "encoder-decoder":
             return T5Model(config_of(name, vocabulary))
         positions = tokens + s.num_virtual_tokens
@@ -77,10 +75,7 @@ class MacNetworks(nn.Module):
         stand_in = is_scratch(t5) or self.lm.random_weights
         if self.settings.tokenizer == "base" or (self.settings.tokenizer == "auto" and stand_in):
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(folder_of(t5))
-
-    def _vocabulary(self, t5: str, text: T5Text) -> int:
-        return self.lm.vocab_size if is_scratch(t5) else len(text.tokenizer)
+        return T5Text.named(t5)
 
     def load_pretrained(self) -> None:
         """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings."""
@@ -161,7 +156,7 @@ def _expansion(lm: LM, s: MacSettings) -> PrefixExpansion | LowRankExpansion:
             f"Set num_virtual_tokens to at most {made}, or prefix_length (lora_rank, lora_targets) higher.",
         )
     if s.modulation == "prefix":
-        shape = PrefixShape(lm.layers, lm.kv_heads, lm.head_dim, s.prefix_length)
+        shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
         return PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
     linears = {name: lm.linear_shape(name) for name in names}
     return LowRankExpansion(s.num_virtual_tokens, lm.hidden_size, linears, s.lora_rank, s.expansion_hidden)

@@ -7,34 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import T5Config, T5Model
+from transformers import (
+    AutoModel,
+    GPT2Config,
+    GPT2Model,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5EncoderModel,
+    T5Model,
+)
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.forward.tokens import pad
+from ttabench.lm.model import LM
 from ttabench.lm.text.texts import backend
-from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
+from ttabench.methods.mac import PUBLISHED, T5_VOCABULARY
+from ttabench.methods.parts.stored import DENSE, place_of, stored_config, stored_model, stored_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from ttabench.lm.model import LM
-from transformers import AutoModel, GPT2Config, GPT2Model, PretrainedConfig, PreTrainedModel, T5EncoderModel
-
-from ttabench.methods.parts.stored import DENSE, place_of
-
-PUBLISHED: dict[str, tuple[int, int, int, int]] = {
-    "t5-small": (512, 6, 8, 2048),
-    "t5-base": (768, 12, 12, 3072),
-    "t5-large": (1024, 24, 16, 4096),
-}
-"""(width, layers of encoder and decoder each, heads of 64, feed-forward width); vocabulary 32,128, dropout 0.1."""
-PUBLISHED_VOCABULARY = 32_128
 SCRATCH = "scratch:"
+HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
 
 def is_scratch(name: str) -> bool:
@@ -50,11 +48,15 @@ def config_of(name: str, vocabulary: int) -> T5Config:
     """
     if is_scratch(name):
         width, layers, heads, inner = scratch_shape(name)
-        return _config(vocabulary, width, layers, heads, width // heads, inner, 0.0)
-    if name in PUBLISHED:
+        head_dim, dropout = width // heads, 0.0
+    elif name in PUBLISHED:
         width, layers, heads, inner = PUBLISHED[name]
-        return _config(max(vocabulary, PUBLISHED_VOCABULARY), width, layers, heads, 64, inner, 0.1)
-    return _stored_config(name)
+        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCABULARY), 64, 0.1
+    else:
+        return _stored_config(name)
+    layered: dict[str, Any] = {"num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
+    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
+    return T5Config(vocab_size=vocabulary, d_model=width, **layered, **heading)
 
 
 def scratch_shape(name: str) -> tuple[int, int, int, int]:
@@ -67,14 +69,6 @@ def scratch_shape(name: str) -> tuple[int, int, int, int]:
     if min(width, layers, heads, inner) < 1 or width % heads:
         raise UserError(f"{name!r} is no T5 shape.", "All numbers must be positive and HEADS must divide WIDTH.")
     return width, layers, heads, inner
-
-
-def _config(
-    vocabulary: int, width: int, layers: int, heads: int, head_dim: int, inner: int, dropout: float
-) -> T5Config:
-    sizes: dict[str, Any] = {"d_model": width, "num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
-    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
-    return T5Config(vocab_size=vocabulary, **sizes, **heading)
 
 
 def _stored_config(name: str) -> T5Config:
@@ -90,12 +84,7 @@ def _stored_config(name: str) -> T5Config:
 
 def pretrained_weights(name: str) -> dict[str, Tensor]:
     """The published weights of a T5, by parameter name of `T5Model`."""
-    hint = "Give a folder with config.json and model.safetensors, or a scratch: shape."
-    return dict(stored_model(T5Model, _place(name), "T5", hint).named_parameters())
-
-
-def _place(name: str) -> str:
-    return f"google-t5/{name}" if name in PUBLISHED else name
+    return dict(stored_model(T5Model, folder_of(name), "T5", HINT).named_parameters())
 
 
 def start_embeddings(model: PreTrainedModel, lm: LM) -> None:
@@ -141,7 +130,7 @@ class T5Text:
     def named(cls, name: str) -> T5Text:
         """The tokenizer published with a T5 or another transformer."""
         hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(_place(name), "T5" if name in PUBLISHED else "amortiser", hint)
+        tokenizer = stored_tokenizer(folder_of(name), "T5" if name in PUBLISHED else "amortiser", hint)
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
         end = next((int(token) for token in ends if token is not None), 0)
         return cls(tokenizer, end, end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id))
@@ -169,12 +158,9 @@ class T5Text:
         return padded_BN, nn.functional.pad(mask_BN.long(), (0, missing))
 
 
-HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
-
-
 def folder_of(name: str) -> str:
-    """The folder of `dense`; other names as they are."""
-    return place_of(name) if name == DENSE else name
+    """The folder of `dense`, the hub id of a published T5; other names as they are."""
+    return place_of(name) if name == DENSE else f"google-t5/{name}" if name in PUBLISHED else name
 
 
 def stack_of(name: str, *, causal: bool, vocabulary: int, positions: int) -> PreTrainedModel:
@@ -226,9 +212,8 @@ def _is_causal(config: PretrainedConfig) -> bool:
 
 def start_stack(stack: PreTrainedModel, name: str) -> None:
     """Give it the published weights of that name."""
-    place = f"google-t5/{name}" if name in PUBLISHED else folder_of(name)
     cls = T5EncoderModel if isinstance(stack, T5EncoderModel) else AutoModel
-    given = _without_pooler(stored_model(cls, place, "amortiser", HINT, unused=("pooler.",)))
+    given = _without_pooler(stored_model(cls, folder_of(name), "amortiser", HINT, unused=("pooler.",)))
     stack.load_state_dict(given.state_dict())
 
 

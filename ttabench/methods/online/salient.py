@@ -16,9 +16,8 @@ from torch import Tensor
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
-from ttabench.methods.online import SALIENT_SPANS
+from ttabench.methods.online import SALIENT_SPANS, SalientSettings
 from ttabench.methods.online.method import Online
-from ttabench.methods.online.settings import SalientSettings
 
 Span: TypeAlias = tuple[int, int]
 Finder: TypeAlias = Callable[[str], list[Span]]

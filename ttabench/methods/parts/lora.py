@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank
+from ttabench.lm.patch import Delta, Dense, LowRank
 from ttabench.methods.parts.dropout import KeptDropout
 from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.trainable import Trainable
 
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
@@ -63,3 +65,36 @@ def deltas(
         scaled_BOR = b_BOR if shape.scale == 1.0 else b_BOR * shape.scale
         by_name[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
     return by_name
+
+
+def dense(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
+    """The same as changes of whole weights, in the layout and the number format of each."""
+    changes: dict[str, Delta] = {}
+    for name, delta in deltas.items():
+        change_BOI = (delta.b_BOR @ delta.a_BRI).to(lm.dtype)
+        linear = isinstance(lm.model.get_submodule(name), nn.Linear)
+        changes[f"{name}.weight"] = Dense(change_BOI if linear else change_BOI.mT)
+    return changes
+
+
+ShapeT = TypeVar("ShapeT", bound=LoraShape)
+
+
+class OwnLora(Trainable[ShapeT]):
+    """A method with a LoRA that is trained; by default of the maps that the settings name."""
+
+    def __init__(self, lm: LM, settings: ShapeT, names: Sequence[str] | None = None) -> None:
+        super().__init__(lm, settings)
+        factors = started(lm, settings, names)
+        self.names = list(factors)
+        self.a = nn.ParameterList(a_RI for a_RI, _ in factors.values())
+        self.b = nn.ParameterList(b_OR for _, b_OR in factors.values())
+
+    def modules(self) -> nn.ModuleDict:
+        """a and b, one of each a linear map."""
+        return nn.ModuleDict({"a": self.a, "b": self.b})
+
+    @property
+    def deltas(self) -> dict[str, LowRank]:
+        """The LoRA."""
+        return deltas(dict(zip(self.names, zip(self.a, self.b, strict=True), strict=True)), self.settings)

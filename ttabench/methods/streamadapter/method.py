@@ -19,15 +19,15 @@ from ttabench.lm.forward.patching import BLOCK, check_fits, deltas_applied, sele
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, State
+from ttabench.lm.patch import Delta, Patch, Prefix, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import cached, prefix_of
+from ttabench.methods.parts.lora import dense
 from ttabench.methods.parts.newest import ids_of, window_of
-from ttabench.methods.streamadapter import STREAMADAPTER, segments
+from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter.segments import Seen, by_layer, parts_of, read_segment, state_after
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import Trainable, training_item
 
 LABEL_NOTES = {
@@ -74,7 +74,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             hooked = self.networks.deltas(self.networks.flushed(state.tensors))
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
-                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+                deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
@@ -135,11 +135,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             return {"answer": summed / tokens}
         finally:
             self._learning = False
-
-    def _merged(self, name: str, delta: LowRank) -> Dense:
-        """The delta as a matrix, in the layout and the number format of the map's own weight."""
-        change_BOI = (delta.b_BOR @ delta.a_BRI).to(self.lm.dtype)
-        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
 
     # everything into the weights
 

@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid, scaled_dot_product_attention
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.parts.lora import by_layer, target_names
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.streamadapter import StreamAdapterSettings
 
 CHUNKS_AT_ONCE = 8
 

@@ -128,8 +128,8 @@ class TempLora(BaseMethod[TempLoraSettings]):
         )
         zeros = KeptDropout(s.dropout, seed, device, again=again) if s.dropout else None
         with torch.enable_grad(), ExitStack() as inside:
-            parts = {name: part[None] for name, part in shaped(factors_N, self._factors.layout).items()}
-            inside.enter_context(deltas_applied(self.lm, self._factors.low_rank(parts, zeros), 1))
+            patch = self._factors.patch(shaped(factors_N, self._factors.layout), zeros)
+            inside.enter_context(deltas_applied(self.lm, patch.deltas, 1))
             if again:
                 inside.enter_context(layers_recomputed(self.lm))
             (values,) = target_logprobs(self.lm, Patch(), [item])
