@@ -214,8 +214,3 @@ def test_an_interrupted_step_is_not_carried_on(tmp_path: Path, monkeypatch: pyte
     told: list[int] = []
     assert train(taught(lm), books(), config, lambda step, _: told.append(step)).losses == whole.losses
     assert told == [3, 4]
-
-
-def test_segments_need_a_window() -> None:
-    with pytest.raises(ValueError, match="got window=None"):
-        replace(TINY, window=None)

@@ -1,33 +1,23 @@
 """LoRA and CARTRIDGE folders of peft: an adapted model as one, and one that peft trained as a method.
-
-Shape letters: R rank · I/O features in and out.
-"""
+Shape letters: R rank · I/O features in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder
-from ttabench.lm.loading import safetensors_io as files_of_tensors
-from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch
-
-if TYPE_CHECKING:
-    from peft import PeftConfig
-from collections.abc import Sequence
-
-from torch import nn
-
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.loading import safetensors_io as files_of_tensors
 from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.patch import Delta, Dense, State
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import AGAIN, PeftConfig, config_of
 from ttabench.methods.lora import LORA, LoraSettings
@@ -110,7 +100,7 @@ def _base(lm: LM) -> str:
     return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
 
-def _written(folder: Path, config: PeftConfig, tensors: Mapping[str, Tensor]) -> Path:
+def _written(folder: Path, config: Any, tensors: Mapping[str, Tensor]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(folder) as scratch:
@@ -152,12 +142,8 @@ class PeftLora(BaseMethod[LoraSettings]):
 
 
 def deltas_of(lm: LM, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Delta]:
-    """The deltas of an adapter, by name.
-
-    Args:
-        tensors: float32 by name in the base model (`model.norm.weight`), factors behind the name of their module
-            (`model.layers.0.mlp.up_proj.lora_A.weight`).
-    """
+    """The deltas of an adapter, by name. `tensors`: float32 by name in the base model (`model.norm.weight`), factors
+    behind the name of their module (`model.layers.0.mlp.up_proj.lora_A.weight`)."""
     config, places = config_of(folder), dict(lm.model.named_parameters(remove_duplicate=False))
     modules = sorted({name for name, factor, _ in (key.partition(".lora_") for key in tensors) if factor})
     wanted: dict[str, Tensor] = {name: places[name] for name in tensors if name in places}

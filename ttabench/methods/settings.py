@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
@@ -64,7 +65,7 @@ def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> A
 
 def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
     """Settings as they were before they were written as JSON."""
-    types = _types(spec.Settings)
+    types = _types(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
     for key, value in stored.items():
         try:
             if key in types:
@@ -75,16 +76,12 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
     return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
 
 
+@cache
 def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Checks of the values of every setting of a class; made once."""
+    """Checks of the values of every setting of a class."""
     from pydantic import TypeAdapter
 
-    if settings not in _TYPES:
-        _TYPES[settings] = {key: TypeAdapter(hint) for key, hint in get_type_hints(settings).items()}
-    return _TYPES[settings]
-
-
-_TYPES: dict[type[Any], dict[str, TypeAdapter[Any]]] = {}
+    return {key: TypeAdapter(hint) for key, hint in get_type_hints(settings).items()}
 
 
 def _check_numbers(values: Mapping[str, Json]) -> None:

@@ -1,9 +1,6 @@
 """COMP tokens: they read a text, and their keys and values are what it becomes.
-
 Kim et al., arXiv 2312.03414, equation 1.
-
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width · n COMP tokens.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width · n COMP tokens."""
 
 from __future__ import annotations
 
@@ -48,6 +45,11 @@ class AttentionMemory(OwnLora[LoraT]):
         start = read(self.lm, Patch(deltas=deltas or {}), torch.zeros(rows, 0, dtype=torch.int64))
         return torch.stack(start.keys_LBHPD), torch.stack(start.values_LBHPD)
 
+    def remembered(self, state: State, memory: Memory | None, counts: list[int], **meta: list[int]) -> State:
+        """The state that goes on from this one with a memory of so many tokens."""
+        tensors = {} if memory is None else {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
+        return State(state.rows, tensors, {"tokens_read": counts, **meta})
+
     def next_of(self, counts: Sequence[int]) -> Tensor:
         """Position of the next text token, [B], behind so many tokens of context."""
         return torch.tensor(counts, device=self.lm.device) + len(self.lm.start_ids)
@@ -67,10 +69,9 @@ class CompTokens(AttentionMemory[CompT]):
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The memory as a prefix; where the LoRA acts at every token, the LoRA too."""
-        if "keys" not in state.tensors:
-            return Patch(deltas=self.outside)
-        keys, values, following = (state.tensors[name] for name in ("keys", "values", "next"))
-        return Patch(prefix=prefix_of((keys, values), following), deltas=self.outside)
+        memory = memory_of(state)
+        prefix = None if memory is None else prefix_of(memory, state.tensors["next"])
+        return Patch(prefix=prefix, deltas=self.outside)
 
     @property
     def outside(self) -> dict[str, LowRank]:
@@ -78,12 +79,8 @@ class CompTokens(AttentionMemory[CompT]):
         return {} if self.settings.conditional else self.deltas
 
     def compressed(self, seen: Memory | None, texts: Sequence[list[int]], counts: Sequence[int]) -> Memory:
-        """Keys and values of the COMP tokens behind these texts, [L, B, H, n, D].
-
-        Args:
-            seen: what texts and COMP tokens see beside themselves.
-            counts: tokens of context before each.
-        """
+        """Keys and values of the COMP tokens behind these texts, [L, B, H, n, D]. `seen`: what texts and COMP tokens
+        see beside themselves; `counts`: tokens of context before each."""
         lm, s = self.lm, self.settings
         tokens_BT, mask_BT = pad(list(texts), lm.pad_id, "left")
         first_B1 = torch.tensor(counts)[:, None] + len(lm.start_ids)
@@ -136,6 +133,11 @@ def prefix_of(memory: Memory, next_B: Tensor, real_BP: Tensor | None = None) -> 
     return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True, **masks)
 
 
+def memory_of(state: State) -> Memory | None:
+    """The memory in a state; None before anything was read."""
+    return (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
+
+
 def joined(memory: Memory | None, fresh: Memory) -> Memory:
     """One behind the other."""
     return fresh if memory is None else (torch.cat([memory[0], fresh[0]], 3), torch.cat([memory[1], fresh[1]], 3))
@@ -183,9 +185,7 @@ def sees_newest(batch: Batch) -> Tensor:
 
 def merged(batch: Batch, settings: CcmSettings, lm: LM) -> tuple[Tensor, Tensor]:
     """How much of each token's keys and values every slot of a merged memory holds, [B, E, T], and who sees it.
-
-    Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
-    """
+    Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E]."""
     comp, steps, device = settings.comp_tokens, max(1, int(batch.pieces_BT.max())), batch.ids_BT.device
     weights_SS = merge_weights(settings, steps).to(device)
     by_step_BST = weights_SS[:, (batch.pieces_BT - 1).clamp(min=0)].transpose(0, 1)

@@ -1,14 +1,12 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
-
 Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
 with it and says no more than how much memory that takes.
-
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -22,7 +20,7 @@ from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE
-from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, prefix_of, with_more
+from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of, with_more
 from ttabench.methods.ccm.settings import CompressiveSettings
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 
@@ -67,11 +65,8 @@ def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | 
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
-    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which slots
-    are padding, where rows have read pieces of several lengths.
-
-    Its `meta` counts pieces read.
-    """
+    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which
+    slots are padding, where rows have read pieces of several lengths. Its `meta` counts pieces read."""
 
     spec = COMPRESSIVE
 
@@ -89,7 +84,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
-        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
+        memory = memory_of(state)
         real_BP = state.tensors.get("real")
         if memory is not None and real_BP is None:
             real_BP = torch.ones(state.rows, memory[0].shape[3], dtype=torch.bool, device=self.lm.device)
@@ -100,15 +95,14 @@ class Compressive(AttentionMemory[CompressiveSettings]):
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         if memory is None or real_BP is None:
             return state
-        tensors = {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
+        pooled_state = self.remembered(state, memory, counts)
         padded = {} if bool(real_BP.all()) else {"real": real_BP}
-        return State(state.rows, tensors | padded, {"tokens_read": counts})
+        return replace(pooled_state, tensors={**pooled_state.tensors, **padded})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The slots as a prefix."""
-        if "keys" not in state.tensors:
+        if (memory := memory_of(state)) is None:
             return Patch()
-        memory = state.tensors["keys"], state.tensors["values"]
         return Patch(prefix=prefix_of(memory, state.tensors["next"], state.tensors.get("real")))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -147,15 +141,16 @@ class Compressive(AttentionMemory[CompressiveSettings]):
 
         def attend(call: Call) -> Tensor:
             key, value = (
-                pooled(held, taps_BER, self.settings.pool, self._kernel(call.layer, which))
-                for which, held in enumerate((call.key, call.value))
+                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
             )
             return with_more(call, key, value, sees_BTE)
 
         return attend
 
-    def _kernel(self, layer: int, which: int) -> Tensor | None:
-        return self.kernels[0][layer, which] if len(self.kernels) else None
+    def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
+        """Keys (`which` 0) or values (1) of a layer."""
+        kernel = self.kernels[0][layer, which] if len(self.kernels) else None
+        return pooled(held_BHTD, taps_BGR, self.settings.pool, kernel)
 
     def _read_on(
         self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
@@ -172,14 +167,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         after, size = window.prefix(), tokens_BT.shape[1]
         taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
         keys, values = (
-            torch.stack(
-                [
-                    pooled(
-                        held[..., held.shape[2] - size :, :], taps_BGR, self.settings.pool, self._kernel(layer, which)
-                    )
-                    for layer, held in enumerate(whole)
-                ]
-            )
+            torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
         )
         return (keys, values), (taps_BGR >= 0).any(2)

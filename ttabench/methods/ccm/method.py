@@ -1,13 +1,12 @@
 """CCM, compressed context memory: COMP tokens read a piece on top of the memory, and become part of it.
-
-Kim et al., arXiv 2312.03414.
-"""
+Kim et al., arXiv 2312.03414."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from ttabench.methods.ccm.comp_tokens import (
     joined,
     laid,
     laid_whole,
+    memory_of,
     merged,
     merging,
     sees_all,
@@ -39,11 +39,9 @@ from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
 
 
 class Ccm(CompTokens[CcmSettings]):
-    """Compressed context memory. State: keys and values of the memory, and the position of the next text token.
-
-    Of a stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
-    read. Its `meta` counts pieces read, or how often a stream was compressed.
-    """
+    """Compressed context memory. State: keys and values of the memory, and the position of the next text token. Of a
+    stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
+    read. Its `meta` counts pieces read, or how often a stream was compressed."""
 
     spec = CCM
 
@@ -68,17 +66,13 @@ class Ccm(CompTokens[CcmSettings]):
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
             return self._streamed(self.stream, state, rows)
-        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
-        steps = state.meta["pieces_read"][0]
+        memory, steps = memory_of(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
             texts, steps = [row[number] for row in rows], steps + 1
             memory = self._read_on(memory, texts, counts, steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
             memory = self._newest(memory, counts[0])
-        meta = {"tokens_read": counts, "pieces_read": [steps] * state.rows}
-        if memory is None:
-            return State(state.rows, meta=meta)
-        return State(state.rows, {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}, meta)
+        return self.remembered(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The memory, or what a stream holds, as a prefix."""
@@ -163,9 +157,9 @@ class Gisting(CompTokens[GistingSettings]):
         kept = appended(self.lm, state.tensors, new, limit=sys.maxsize)
         texts = ids_of(kept, state.rows)
         counts = [len(text) for text in texts]
-        keys, values = self.compressed(self.begun(state.rows, self.outside), texts, [0] * state.rows)
-        tensors = {**kept, "keys": keys, "values": values, "next": self.next_of(counts)}
-        return State(state.rows, tensors, {"tokens_read": counts})
+        memory = self.compressed(self.begun(state.rows, self.outside), texts, [0] * state.rows)
+        compressed = self.remembered(state, memory, counts)
+        return replace(compressed, tensors={**kept, **compressed.tensors})
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
@@ -187,13 +181,10 @@ class GistingOnline(Gisting):
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Compress each piece as if nothing had been read before; what begins the text stands before the first."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
-        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
+        memory = memory_of(state)
         for number in range(len(chunks)):
             texts = [row[number] for row in rows]
             seen = self.begun(state.rows, self.outside) if memory is None else None
             memory = joined(memory, self.compressed(seen, texts, counts))
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-        if memory is None:
-            return state
-        tensors = {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
-        return State(state.rows, tensors, {"tokens_read": counts})
+        return self.remembered(state, memory, counts)

@@ -1,16 +1,13 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
-
 Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; the prefix, its start, and questions that the
 teacher asks itself are those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
-
-Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
-"""
+Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -67,14 +64,9 @@ AT_ONCE = 32
 """Lessons that the teacher reads in one batch."""
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """Tokens that the student reads, and the teacher's next token at every place of the target."""
-
-    item: Item
-    """Prompt and target ids."""
-    hidden_ND: Tensor
-    """Last hidden states of the teacher that the target is predicted from, of which the head makes logits."""
+Lesson = tuple[Item, Tensor]
+"""Prompt and target ids that the student reads; and the last hidden states [N, D] of the teacher that the target is
+predicted from, of which the head makes logits."""
 
 
 def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[list[list[int]]]:
@@ -113,13 +105,8 @@ def self_asked(
     lm: LM, settings: DistillSettings, before: Patch, teacher: Patch, group: Sequence[list[int]], drawn: torch.Generator
 ) -> list[tuple[Item, Item]]:
     """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
-
-    A question that comes twice counts once; one that has no answer is left out.
-
-    Args:
-        before: what the teacher knew before this group.
-        teacher: encoded: the same with the group in its window.
-    """
+    A question that comes twice counts once; one that has no answer is left out. `before`: what the teacher knew
+    before this group; `teacher`: encoded: the same with the group in its window."""
     opening, _, closing = settings.template.partition(QUESTION)
     asking = lm.encode(BREAK + opening, follows=True)
     questions = []
@@ -156,18 +143,12 @@ def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
 
 @torch.no_grad()
 def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool) -> list[Lesson]:
-    """The teacher's distributions over these items.
-
-    Args:
-        pairs: each item behind other text, and behind nothing.
-        follows: whether the student reads it behind other text (a prefix), too.
-    """
+    """The teacher's distributions over these items. `pairs`: each item behind other text, and behind nothing;
+    `follows`: whether the student reads it behind other text (a prefix), too."""
     batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
     hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    return [
-        Lesson(behind if follows else alone, hidden_ND)
-        for (behind, alone), hidden_ND in zip(pairs, hidden, strict=True)
-    ]
+    items = (behind if follows else alone for behind, alone in pairs)
+    return list(zip(items, hidden, strict=True))
 
 
 class Distill(BaseMethod[DistillSettings]):
@@ -262,10 +243,11 @@ class Distill(BaseMethod[DistillSettings]):
 
     def loss(self, student: Patch, lessons: Sequence[Lesson]) -> Tensor:
         """KL(teacher || student) of the next token, mean over all target tokens; differentiable."""
-        hidden = target_hidden(self.lm, student, [lesson.item for lesson in lessons])
-        pairs = [(lesson.hidden_ND[len(lesson.hidden_ND) - len(hidden_TD) :], hidden_TD)
-                 for lesson, hidden_TD in zip(lessons, hidden, strict=True)]  # fmt: skip
-        teacher_ND, student_ND = (torch.cat(list(hidden_TD)) for hidden_TD in zip(*pairs, strict=True))
+        items, taught = zip(*lessons, strict=True)
+        learned = target_hidden(self.lm, student, list(items))
+        pairs = zip(taught, learned, strict=True)
+        teacher_ND = torch.cat([held_ND[len(held_ND) - len(own_ND) :] for held_ND, own_ND in pairs])
+        student_ND = torch.cat(list(learned))
         with torch.no_grad():
             wanted_NV = self.lm.logits(teacher_ND).float().log_softmax(-1)
         there_NV = self.lm.logits(student_ND).float().log_softmax(-1)

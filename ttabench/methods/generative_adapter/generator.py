@@ -1,9 +1,6 @@
 """From hidden states to a low-rank weight delta of one linear map.
-
 Chen et al., arXiv 2411.05877; n, an RMSNorm with a learned weight, is of the released code.
-
-Shape letters: B rows · T tokens · C width of the model · R values · K keys · Q rank · I/O features in and out.
-"""
+Shape letters: B rows · T tokens · C width of the model · R values · K keys · Q rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -49,11 +46,8 @@ class Generator(nn.Module):
         return (normed_BTC @ self.values.T).mT @ (normed_BTC @ self.keys.T)
 
     def delta(self, sum_BRK: Tensor, *, learning: bool = False, found: tuple[Tensor, Tensor] | None = None) -> LowRank:
-        """The delta that a sum becomes; `learning`: by what gradients go through; `found`: its `directions`, if known.
-
-        Returns:
-            factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros.
-        """
+        """The delta that a sum becomes; `learning`: by what gradients go through; `found`: its `directions`, if
+        known. Returns factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros."""
         s = self.settings
         if s.norm != "svd":
             normed_BRK = frobenius(sum_BRK) if s.norm == "frobenius" else spectral(sum_BRK)
@@ -100,9 +94,7 @@ def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Te
 
 def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The decomposition by eigenvectors of S S' in float64, which a GPU finds many times as fast; R singular values.
-
-    It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors.
-    """
+    It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors."""
     assert not full_matrices
     sum_BRK = sum_BRK.double()
     squares_BR, left_BRR = torch.linalg.eigh(sum_BRK @ sum_BRK.mT)
@@ -112,11 +104,9 @@ def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Te
 
 
 def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-    """The same with gradients: exact, or those of the randomised decomposition.
-
-    With the latter zeros where two singular values lie so near that no gradient could be taken, as in the released
-    code: of fewer tokens than `rank`, too.
-    """
+    """The same with gradients: exact, or those of the randomised decomposition. With the latter zeros where two
+    singular values lie so near that no gradient could be taken, as in the released code: of fewer tokens than
+    `rank`, too."""
     if settings.gradient == "exact":
         directions: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
         return directions

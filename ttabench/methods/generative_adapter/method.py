@@ -1,10 +1,7 @@
 """Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
-
 Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
 2411.05877, equations 3 and 6 to 9.
-
-Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
-"""
+Shape letters: N adapted maps · B rows · R values · K keys · T tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
 from ttabench.methods.generative_adapter.parallel import (
-    Rows,
+    Row,
     adapted_to,
     answers,
     apart,
@@ -75,11 +72,9 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @torch.no_grad()
     def combined(self, state: State, other: State) -> State:
-        """The sum of both sums, and the deltas that it makes.
-
-        Each text was read by the weights adapted to what stands before it in its own state, so with
-        `strategy=sequential` this is not what reading both in a row gives; with the other strategies it is.
-        """
+        """The sum of both sums, and the deltas that it makes. Each text was read by the weights adapted to what
+        stands before it in its own state, so with `strategy=sequential` this is not what reading both in a row
+        gives; with the other strategies it is."""
         if any(one.tensors and "sum" not in one.tensors for one in (state, other)):
             fault = "States that keep the deltas alone (finalize=true) cannot be put together."
             raise UserError(fault, "Make them with finalize=false.")
@@ -100,19 +95,17 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """With `init=aligned`, begin where `start` says, on what the first episodes read."""
         if self.settings.init == "aligned":
-            chunks = self.rows(first).chunks
+            chunks = [row.ids for row in self.rows(first) if row.chunk is not None]
             if not chunks:
                 fault = "The first training episodes read nothing, and an aligned training begins on what they read."
                 raise UserError(fault, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
-            align(self.networks, [row.ids for row in chunks])
+            align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel` and `rows`.
-
-        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
-        """
+        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel`.
+        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean."""
         rows = self.rows(episodes)
-        if not any(row.part and row.after for row in rows.all):
+        if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
             raise UserError(
                 fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
@@ -135,17 +128,16 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         own = [value for name, value in figures.items() if name.endswith("_own")]
         return {"loss": sum(own) / len(own), **figures}
 
-    def rows(self, episodes: Sequence[Episode]) -> Rows:
+    def rows(self, episodes: Sequence[Episode]) -> list[Row]:
         """The rows of one forward of these episodes."""
-        rows, parts = Rows([], []), self.parts_of_loss
+        rows, parts = list[Row](), self.parts_of_loss
         for owner, episode in enumerate(episodes):
-            rows += texts(self.lm, episode, owner, self._chunks, parts) if parts else answers(
-                self.lm, episode, owner, self._chunks
-            )  # fmt: skip
+            given = self.lm, episode, owner, self._chunks
+            rows += texts(*given, parts) if parts else answers(*given)
         return rows if self.settings.strategy == "sequential" else read_by_base(rows)
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
-        return sum(row.targets for row in self.rows(episodes).all) if self.parts_of_loss else super()._targets(episodes)
+        return sum(row.targets for row in self.rows(episodes)) if self.parts_of_loss else super()._targets(episodes)
 
     def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
         """The chunks of one row: of each text by itself, what begins the first in front."""
@@ -197,10 +189,10 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return torch.stack(sums)
 
 
-def _by_part(rows: Rows, values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+def _by_part(rows: Sequence[Row], values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """Values of rows by the part of the loss that they belong to."""
     by_part: dict[str, list[Tensor]] = {}
-    for row, own in zip(rows.all, values, strict=True):
+    for row, own in zip(rows, values, strict=True):
         if row.part:
             by_part.setdefault(row.part, []).append(own)
     return by_part

@@ -1,5 +1,4 @@
 """LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
-
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
 """
 
@@ -38,10 +37,8 @@ class Lora(OwnLora[LoraSettings]):
         return Patch(deltas=self.deltas)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window.
-
-        With `full_context` behind what was read before them, too: one forward an episode.
-        """
+        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window. With
+        `full_context` behind what was read before them, too: one forward an episode."""
         if self.settings.full_context:
             return {"answer": mean_nll([laid(self.lm, episode) for episode in episodes], self._nll)}
         asks = [ask for episode in episodes for ask in episode.asks()]

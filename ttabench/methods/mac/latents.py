@@ -1,8 +1,6 @@
 """What makes latent tokens of a text, and of a latent a modulation of the base model (MAC, arXiv 2403.04317).
-
 Shape letters: B rows · N text tokens · T latent tokens · A expanded tokens · S slots · E width of the transformer, or
-head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out.
-"""
+head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -83,12 +81,8 @@ class Amortiser(nn.Module):
 
 
 class EncoderDecoder(Amortiser):
-    """A T5 whose decoder reads the learnable tokens, and stays causal over them.
-
-    Args:
-        mask_pads: whether the decoder is kept from seeing padding. The released code lets it see padding, so that a
-            latent depends on the padded length.
-    """
+    """A T5 whose decoder reads the learnable tokens, and stays causal over them. `mask_pads`: whether the decoder is
+    kept from seeing padding. The released code lets it see padding, so that a latent depends on the padded length."""
 
     def __init__(self, t5: T5Model, tokens: int, width: int, mask_pads: bool = True) -> None:
         super().__init__(int(t5.config.d_model), tokens, width)
@@ -114,10 +108,8 @@ class EncoderDecoder(Amortiser):
 
 
 class OneStack(Amortiser):
-    """An encoder, or a causal LM, that reads the text and the learnable tokens as one sequence.
-
-    An encoder has them in front of the text and a causal LM behind it, so that padding never changes a position.
-    """
+    """An encoder, or a causal LM, that reads the text and the learnable tokens as one sequence. An encoder has them
+    in front of the text and a causal LM behind it, so that padding never changes a position."""
 
     def __init__(self, stack: PreTrainedModel, tokens: int, width: int, *, causal: bool) -> None:
         super().__init__(int(stack.config.hidden_size), tokens, width)
@@ -185,9 +177,7 @@ class PrefixExpansion(nn.Module):
     """Latent to keys and values of some slots in every layer (P-tuning v2).
 
     The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
-
-    Args:
-        shape: P, layers L, H and E of the base model's cache.
+    `shape`: P, layers L, H and E of the base model's cache.
     """
 
     def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
@@ -205,14 +195,10 @@ class PrefixExpansion(nn.Module):
 
 
 class LowRankExpansion(nn.Module):
-    """Latent to one low-rank delta per named linear layer.
-
-    Each expanded token is one rank of one layer: its first `features_in` numbers are a row of `a`, made through the
-    feed-forward network; the column of `b` comes from a map that starts at zero, so training starts at the base model.
-
-    Args:
-        linears: (features in, features out) by module name of the base model.
-    """
+    """Latent to one low-rank delta per named linear layer. Each expanded token is one rank of one layer: its first
+    `features_in` numbers are a row of `a`, made through the feed-forward network; the column of `b` comes from a map
+    that starts at zero, so training starts at the base model. `linears`: (features in, features out) by module name
+    of the base model."""
 
     def __init__(
         self, tokens: int, width: int, linears: Mapping[str, tuple[int, int]], rank: int = 8, hidden: int = 768

@@ -1,9 +1,6 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
-
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-
-Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
-"""
+Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width."""
 
 from __future__ import annotations
 
@@ -31,11 +28,9 @@ ATTENTION = "cross-attention to each document, mean over blocks, heads and token
 
 
 class Mac(Trainable[MacSettings]):
-    """Memory of Amortized Contexts.
-
-    State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after) and `counts` [R]. Its `meta` keeps,
-    per reader: T5 tokens read, documents truncated, digests of texts read, names of the documents behind each entry.
-    """
+    """Memory of Amortized Contexts. State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after)
+    and `counts` [R]. Its `meta` keeps, per reader: T5 tokens read, documents truncated, digests of texts read, names
+    of the documents behind each entry."""
 
     spec = MAC
     needs = ("cache", "shape")
@@ -77,7 +72,7 @@ class Mac(Trainable[MacSettings]):
         for row, pieces in enumerate(fresh):
             span, read, members = slice(start, start + len(pieces)), meta["read"][row], meta["members"][row]
             names = [observe.key or digest for digest, observe in pieces]
-            added = bank.append(banks[row], members, latents_NTD[span], names, self._cap(), len(read))
+            added = bank.append(banks[row], members, latents_NTD[span], names, self.settings, len(read))
             banks[row], meta["members"][row] = added
             meta["read"][row] = [*read, *(digest for digest, _ in pieces)]
             meta["tokens_read"][row] += sum(map(len, ids[span]))
@@ -88,13 +83,11 @@ class Mac(Trainable[MacSettings]):
 
     def combined(self, state: State, other: State) -> State:
         """Both banks, one behind the other; documents that stand in the first are left out of the second."""
-        known, cap = set(state.meta["read"][0]), self._cap()
+        known, cap = set(state.meta["read"][0]), self.settings.bank_cap
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
         first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
-        if cap is not None and len(first_KTD) + len(second_KTD) > cap.size:
-            fault = (
-                f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap.size} together."
-            )
+        if cap and len(first_KTD) + len(second_KTD) > cap:
+            fault = f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap} together."
             raise UserError(fault, "Read all texts with one command: --context A B.")
         if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
             second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
@@ -166,10 +159,6 @@ class Mac(Trainable[MacSettings]):
             if self.settings.dedupe:
                 before.add(digest)
         return fresh
-
-    def _cap(self) -> bank.Cap | None:
-        s = self.settings
-        return bank.Cap(s.bank_cap, s.bank_reduce, s.merge_weighted, s.seed) if s.bank_cap else None
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -1,9 +1,6 @@
 """The four networks of MAC on one base model, and what they make of texts, banks and latents.
-
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
-
-Shape letters: B texts or questions · K documents · T latent tokens · D base width.
-"""
+Shape letters: B texts or questions · K documents · T latent tokens · D base width."""
 
 from __future__ import annotations
 
@@ -123,11 +120,8 @@ class MacNetworks(nn.Module):
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """What a latent does to the base model: keys and values in front of the text, or weight deltas.
-
-        Args:
-            filled_B: bool, false for questions to an empty bank, which must not change the base model; None if all are.
-        """
+        """What a latent does to the base model: keys and values in front of the text, or weight deltas. `filled_B`:
+        bool, false for questions to an empty bank, which must not change the base model; None if all are."""
         dtype, slots = self.lm.dtype, self.settings.prefix_length
         mask_B1 = None if filled_B is None or bool(filled_B.all()) else filled_B[:, None]
         if isinstance(self.expansion, LowRankExpansion):

@@ -1,10 +1,7 @@
 """Question tokens gather what they need from a bank of document latents: a stack of pre-norm cross-attention blocks.
-
-Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `tree`.
-
+Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `latent`.
 Shape letters: R readers · Q questions of a reader · K documents · T tokens of each · D width · X = Q*T · N = K*T ·
-H heads · E head size.
-"""
+H heads · E head size."""
 
 from __future__ import annotations
 
@@ -22,11 +19,8 @@ LOWEST = -1e30
 
 
 class BankAttention(nn.Module):
-    """One block: cross-attention from question tokens to the bank, then a feed-forward network.
-
-    Args:
-        heads: H; the inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
-    """
+    """One block: cross-attention from question tokens to the bank, then a feed-forward network. `heads`: H; the inner
+    width H * head_dim does not depend on D (8 x 96 in the paper's code)."""
 
     def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
         super().__init__()
@@ -101,12 +95,8 @@ class Aggregator(nn.Module):
     def forward(
         self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None, block: int | None = None
     ) -> Tensor:
-        """phi* [R, Q, T, D] of every question over all documents of its reader.
-
-        Args:
-            mask_RK: true where a reader has a document; None when all have K.
-            block: bank tokens read at a time; None reads all at once (training).
-        """
+        """phi* [R, Q, T, D] of every question over all documents of its reader. `mask_RK`: true where a reader has a
+        document; None when all have K; `block`: bank tokens read at a time; None reads all at once (training)."""
         x_RXD, bank_RND, mask_RN = _flat(x_RQTD, bank_RKTD, mask_RK)
         for layer in self.blocks:
             x_RXD = layer(x_RXD, bank_RND, mask_RN, block)
@@ -135,12 +125,8 @@ def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Te
 def latent(
     aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, block: int, by: HierarchyBy = "aggregated"
 ) -> Tensor:
-    """phi* [Q, T, D] of every question over one reader's documents.
-
-    Args:
-        group: M, at least 2; the last group of a level may be smaller.
-        block: about how many tokens of entries are read at a time.
-    """
+    """phi* [Q, T, D] of every question over one reader's documents. `group`: M, at least 2; the last group of a level
+    may be smaller; `block`: about how many tokens of entries are read at a time."""
     if by == "attended":
         entries_OKTD = _most_attended(aggregator, x_QTD, bank_KTD, group, block)
         return by_group(aggregator, x_QTD, entries_OKTD, group, block)[:, 0]

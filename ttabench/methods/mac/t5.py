@@ -1,7 +1,5 @@
 """T5 encoder-decoders by name, and the text they read.
-
-Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
-"""
+Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}."""
 
 from __future__ import annotations
 
@@ -41,11 +39,8 @@ def is_scratch(name: str) -> bool:
 
 
 def config_of(name: str, vocabulary: int) -> T5Config:
-    """The configuration behind a name.
-
-    Args:
-        vocabulary: the least number of embeddings; `scratch:` shapes get exactly so many.
-    """
+    """The configuration behind a name. `vocabulary`: the least number of embeddings; `scratch:` shapes get exactly so
+    many."""
     if is_scratch(name):
         width, layers, heads, inner = scratch_shape(name)
         head_dim, dropout = width // heads, 0.0
@@ -139,10 +134,7 @@ class T5Text:
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-
-        Args:
-            keep: which side survives a cut: documents keep their start, questions their end.
-        """
+        `keep`: which side survives a cut: documents keep their start, questions their end."""
         refuse_long(texts)
         encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
         rows = [list(row.ids) for row in encoded]
@@ -164,12 +156,8 @@ def folder_of(name: str) -> str:
 
 
 def stack_of(name: str, *, causal: bool, vocabulary: int, positions: int) -> PreTrainedModel:
-    """A transformer of that shape with new weights.
-
-    Args:
-        vocabulary: ids that it must know; `scratch:` shapes know exactly so many.
-        positions: tokens of the longest text and the learnable tokens together.
-    """
+    """A transformer of that shape with new weights. `vocabulary`: ids that it must know; `scratch:` shapes know exactly
+    so many; `positions`: tokens of the longest text and the learnable tokens together."""
     config = _stack_config(name, causal=causal, vocabulary=vocabulary, positions=positions)
     if isinstance(config, T5Config):
         return T5EncoderModel(config)

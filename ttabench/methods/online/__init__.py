@@ -9,8 +9,7 @@ from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
-from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape, shape_of
+from ttabench.cost.shape import Factors, Shape, shape_of, targeted
 from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
@@ -118,10 +117,8 @@ RECIPES: Mapping[str, Recipe] = {
 
 def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
     """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept.
-
     Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
-    optimiser step itself does is left out.
-    """
+    optimiser step itself does is left out."""
     return _descended(settings, shape, work, passes=1, together=1)
 
 
@@ -156,10 +153,8 @@ HEAD = 128
 
 
 def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost | None:
-    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document.
-
-    Of a proxy whose sizes are not known here, None.
-    """
+    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document. Of
+    a proxy whose sizes are not known here, None."""
     proxy = shape_of(settings.proxy) if settings.proxy else shape
     if proxy is None:
         return None
@@ -176,11 +171,9 @@ def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost 
 
 
 def whole_step(shape: Shape, tokens: int, targets: int) -> int:
-    """Operations of a gradient step of all weights on `tokens`, of which `targets` positions have a loss.
-
-    Back through a linear map goes the gradient of what enters it, and of its weight: twice forward. So it is of the two
-    products of attention.
-    """
+    """Operations of a gradient step of all weights on `tokens`, of which `targets` positions have a loss. Back
+    through a linear map goes the gradient of what enters it, and of its weight: twice forward. So it is of the two
+    products of attention."""
     return 3 * (shape.forward(tokens) + shape.head(targets))
 
 

@@ -1,7 +1,5 @@
 """CaMeLS: online finetuning where a small LM, meta-learned, says what each token weighs.
-
-Hu et al., arXiv 2305.15076.
-"""
+Hu et al., arXiv 2305.15076."""
 
 from __future__ import annotations
 
@@ -68,7 +66,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             losses, after = self._meta([episode], self._begun())
             (torch.stack(list(losses.values())).sum() / len(episodes)).backward()  # type: ignore[no-untyped-call]
             self._since += len(episode.observes())
-            self._start = None if self._since >= self.settings.reset_every else _vector(after)
+            moved_N = torch.cat([part.detach().flatten() for part in after.values()])
+            self._start = None if self._since >= self.settings.reset_every else moved_N
             self._since = 0 if self._start is None else self._since
             for name, loss in losses.items():
                 means[name] = means.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
@@ -133,10 +132,6 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         return self._texts[sum(map(ord, str(episode.key))) % WRITTEN]
 
 
-def _vector(parts: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([part.detach().flatten() for part in parts.values()])
-
-
 HIDDEN = 128
 BETA = 3.0
 
@@ -173,11 +168,8 @@ def proxy_of(lm: LM, name: str) -> LM:
 
 @torch.no_grad()
 def written_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]:
-    """Token ids of texts that the base model itself writes, drawn from the seed: texts of no document.
-
-    Args:
-        tokens: of each, what begins it included.
-    """
+    """Token ids of texts that the base model itself writes, drawn from the seed: texts of no document. `tokens`: of
+    each, what begins it included."""
     draw = torch.Generator(lm.device).manual_seed(seed)
     first = list(lm.bos_ids) or [lm.eos_id]
     ids_BT = torch.tensor([first] * count, device=lm.device)
@@ -218,10 +210,7 @@ def stepped(
     first_order: bool = False,
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     """The parts after a plain gradient step on each batch of documents, differentiable; and the losses before each.
-
-    Args:
-        first_order: gradients do not depend on the steps before, only on the weights of tokens.
-    """
+    `first_order`: gradients do not depend on the steps before, only on the weights of tokens."""
     now, losses = dict(parts), []
     for documents in steps:
         at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now

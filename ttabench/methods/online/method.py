@@ -1,10 +1,7 @@
 """Gradient steps on the documents that are read, under which the base answers closed book.
-
 Online finetuning: one step on each document in order, as in CaMeLS (Hu et al., arXiv 2305.15076, section 3); continual
 pretraining: several passes over all of them.
-
-Shape letters: N numbers of a reader · T tokens of a document.
-"""
+Shape letters: N numbers of a reader · T tokens of a document."""
 
 from __future__ import annotations
 
@@ -47,19 +44,13 @@ class Descending(BaseMethod[DescentT]):
         self._trained = Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
-        """The documents of each gradient step, after so many `steps`; by default one a step, in order.
-
-        Args:
-            documents: numbers of those in which something is predicted, in the order in which they are read.
-        """
+        """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
+        numbers of those in which something is predicted, in the order in which they are read."""
         return ([number] for number in documents)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
-        """The loss of a step; differentiable.
-
-        Args:
-            logprobs: of the tokens of each; of all but the first where nothing stands before it.
-        """
+        """The loss of a step; differentiable. `logprobs`: of the tokens of each; of all but the first where nothing
+        stands before it."""
         raise NotImplementedError
 
     def begin(self, rows: int) -> State:
@@ -155,12 +146,8 @@ class Descending(BaseMethod[DescentT]):
 
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:
-    """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable.
-
-    Args:
-        logprobs: of the document's tokens; of all but the first where nothing stands before it.
-        weights_T: of all of its tokens.
-    """
+    """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable. `logprobs`:
+    of the document's tokens; of all but the first where nothing stands before it; `weights_T`: of all of its tokens."""
     weights = weights_T[len(weights_T) - len(logprobs) :].to(logprobs)
     total = -(logprobs * weights).sum()
     if settings.normaliser == "padded":

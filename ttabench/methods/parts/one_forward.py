@@ -1,7 +1,5 @@
 """Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
-
-Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
-"""
+Shape letters: B episodes · T tokens · C width · N targets · V vocabulary."""
 
 from __future__ import annotations
 
@@ -83,24 +81,15 @@ Laying = Callable[[Row, list[int], int, int], None]
 """Adds a piece to a row that counts it already: its ids, the position of the first of them, and its block."""
 
 
-def read_behind(row: Row, ids: list[int], first: int, block: int) -> None:
-    """A piece that sees the text of those before it."""
-    row.add(ids, first, block, reads=row.done, texts=row.done)
-
-
 def laid(
     lm: LM,
     episode: Episode,
-    laying: Laying = read_behind,
+    laying: Laying = lambda row, ids, first, block: row.add(ids, first, block, reads=row.done, texts=row.done),
     asking: Callable[[Row], None] = lambda _: None,
     sees: str = "reads",
 ) -> Row:
-    """An episode as one row, by default under full context: questions see all pieces that stand before them.
-
-    Args:
-        asking: what is added before a question.
-        sees: "reads", or "memories" where questions see what the pieces became.
-    """
+    """An episode as one row, by default under full context: pieces and questions see all pieces before them. `asking`:
+    what is added before a question; `sees`: "reads", or "memories" where questions see what the pieces became."""
     row = Row()
     for step in episode.steps:
         if not isinstance(step, Observe):

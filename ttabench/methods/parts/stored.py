@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
-
-from ttabench.core.checked_file import reading
-from ttabench.core.environment import offline_if_unreachable, quiet_loading
-from ttabench.core.errors import UserError
-from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.loading.model_files import check
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    DPRContextEncoder,
+    DPRQuestionEncoder,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ttabench.core.bounds import refuse_long
-from ttabench.core.checked_file import json_of
-from ttabench.core.errors import UnknownName
+from ttabench.core.checked_file import json_of, reading
+from ttabench.core.environment import offline_if_unreachable, quiet_loading
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.loading.model_files import small_file
+from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.model_files import check, small_file
 from ttabench.lm.text.texts import backend
 
 
@@ -47,11 +45,8 @@ def stored_config(name: str) -> PretrainedConfig | None:
 
 
 def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Sequence[str] = ()) -> PreTrainedModel:
-    """A model of this class with the weights of a folder or hub id, in float32.
-
-    Args:
-        unused: what names of parameters begin with that may be missing.
-    """
+    """A model of this class with the weights of a folder or hub id, in float32. `unused`: what names of parameters
+    begin with that may be missing."""
     local = _checked(name)
     with reading(f"The weights of the {kind} {name!r}", hint, most=None), quiet_loading():
         model, report = cls.from_pretrained(

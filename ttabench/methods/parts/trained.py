@@ -1,7 +1,5 @@
 """What gradient steps on a text train, as one vector of numbers a reader: all weights, or low-rank factors of maps.
-
-Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out.
-"""
+Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.dropout import KeptDropout
+from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.lora_shape import LoraShape
 
 

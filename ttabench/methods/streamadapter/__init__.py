@@ -8,8 +8,7 @@ from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.lowrank import targeted
-from ttabench.cost.shape import Shape
+from ttabench.cost.shape import Shape, targeted
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
 

@@ -1,8 +1,6 @@
 """What StreamAdapter trains: the mappers of all decoder layers, and the state they carry through a text.
-
 Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear maps · R queries ·
-    E state channels of a query.
-"""
+    E state channels of a query."""
 
 from __future__ import annotations
 
@@ -31,18 +29,7 @@ class StreamAdapterNetworks(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             layers = [
-                ChunkMapper(
-                    [lm.linear_shape(name) for name in names],
-                    heads=lm.kv_heads,
-                    head_dim=lm.head_dim,
-                    queries=settings.queries,
-                    down=settings.down,
-                    temperature=settings.temperature,
-                    share_heads=settings.share_heads,
-                    query_std=settings.query_std,
-                    gate_bias=_gate_biases(settings, layer, len(names)),
-                    scale=settings.scale,
-                )
+                ChunkMapper([lm.linear_shape(name) for name in names], lm.kv_heads, lm.head_dim, settings, layer)
                 for layer, names in enumerate(self.names)
             ]
         self.mappers = nn.ModuleList(layers).to(lm.device)
@@ -76,12 +63,8 @@ class StreamAdapterNetworks(nn.Module):
     def absorbed(
         self, tensors: Mapping[str, Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], valid_BS: Tensor
     ) -> dict[str, Tensor]:
-        """The state after more keys and values of the text; what fills no chunk waits in the tail.
-
-        Args:
-            keys: [B, H, S, D], one tensor a layer.
-            valid_BS: bool, false where a row is padded.
-        """
+        """The state after more keys and values of the text; what fills no chunk waits in the tail. `keys`: [B, H, S,
+        D], one tensor a layer; `valid_BS`: bool, false where a row is padded."""
         chunk, held = self.settings.chunk, tensors.get("tail")
         if held is not None:
             held_BS = torch.arange(chunk - 1, device=held.device) < held[:, None]
@@ -143,48 +126,30 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
     return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
 
 
-def _gate_biases(settings: StreamAdapterSettings, layer: int, maps: int) -> list[float]:
-    """Evenly spread over the maps of a layer, in turn from short to long memory and from long to short."""
-    turn = 1 if layer % 2 else -1
-    places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
-    return (settings.gate_bias - turn * settings.gate_spread * places).tolist()
-
-
 class ChunkMapper(nn.Module):
-    """The network that maps the cache of one decoder layer to deltas of its linear maps.
-
-    Args:
-        queries: R, learned queries of each linear map.
-        down: V, channels a head's values are projected to.
-        temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
-        scale: factor of every delta: with it, steps of one size suit states of another.
-    """
+    """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out).
+    Biases of its gates begin evenly spread over the maps, in turn from short to long memory and from long to short."""
 
     def __init__(
         self,
         sizes: Sequence[tuple[int, int]],
-        *,
         heads: int,
         head_dim: int,
-        queries: int,
-        down: int,
-        temperature: float,
-        share_heads: bool = True,
-        query_std: float = 0.02,
-        gate_bias: Sequence[float] = (),
-        scale: float = 1.0,
+        settings: StreamAdapterSettings,
+        layer: int = 0,
     ) -> None:
         super().__init__()
-        maps, wide = len(sizes), heads * down
-        self.temperature, self.scale = temperature, scale
-        self.queries = nn.Parameter(torch.randn(maps, heads, queries, head_dim) * query_std)
-        self.down = nn.Parameter(torch.empty(maps, 1 if share_heads else heads, head_dim, down))
+        s, maps, wide = settings, len(sizes), heads * settings.down
+        self.temperature, self.scale = s.temperature, s.scale
+        self.queries = nn.Parameter(torch.randn(maps, heads, s.queries, head_dim) * s.query_std)
+        self.down = nn.Parameter(torch.empty(maps, 1 if s.share_heads else heads, head_dim, s.down))
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, wide))
-        self.gate_bias = nn.Parameter(torch.tensor(gate_bias or [0.0] * maps))
+        places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
+        self.gate_bias = nn.Parameter(s.gate_bias + (-1 if layer % 2 else 1) * s.gate_spread * places)
         self.inputs = nn.ParameterList(_kaiming(wide, features) for features, _ in sizes)
-        self.outputs = nn.ParameterList(torch.zeros(queries, features) for _, features in sizes)
+        self.outputs = nn.ParameterList(torch.zeros(s.queries, features) for _, features in sizes)
 
     @torch.no_grad()
     def centre(self, values_BHSD: Tensor) -> None:
@@ -239,11 +204,9 @@ class ChunkMapper(nn.Module):
 
 
 def absorbed(state_BMRE: Tensor, summary_BNMRE: Tensor, log_gate_BNMR: Tensor) -> Tensor:
-    """The state [B, M, R, E] after N more chunks: h_i = alpha_i h_{i-1} + S_i, in one sum.
-
-    Gates are at most 1, so the products of later gates, taken as sums of logarithms, never overflow. A chunk that a row
-    does not have is S = 0 with log alpha = 0.
-    """
+    """The state [B, M, R, E] after N more chunks: h_i = alpha_i h_{i-1} + S_i, in one sum. Gates are at most 1, so
+    the products of later gates, taken as sums of logarithms, never overflow. A chunk that a row does not have is S =
+    0 with log alpha = 0."""
     later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
     weights_BNMR = torch.cat([later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1).exp()
     added_BMRE = torch.einsum("bnmr,bnmre->bmre", weights_BNMR, summary_BNMRE)

@@ -1,9 +1,6 @@
 """TempLoRA: a LoRA trained on the context itself while it is read, and thrown away at its end.
-
 Wang, Ma, Cai, arXiv 2401.11504 (released code: TemporaryLoRA/Temp-LoRA): by="unit".
-
-Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out.
-"""
+Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
 from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
-from ttabench.methods.parts.dropout import KeptDropout
+from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.newest import appended, ids_of, window_of
 from ttabench.methods.parts.trained import Factors, shaped
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
@@ -114,18 +111,15 @@ class TempLora(BaseMethod[TempLoraSettings]):
                 torch.nn.utils.clip_grad_norm_([factors_N], s.clip)
                 adam.step()
 
-    def _room(self) -> int:
-        return STEP_BYTES.get(self.lm.device.type, STEP_BYTES["cuda"])
-
     def _length(self, item: Item) -> int:
         return len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1
 
     def _backward(self, factors_N: Tensor, item: Item, seed: int) -> bool:
         """Gradient of the loss of an item; whether it has one."""
         s, device = self.settings, self.lm.device
-        again = s.recompute == "yes" or (
-            s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > self._room()
-        )
+        room = STEP_BYTES.get(device.type, STEP_BYTES["cuda"])
+        large = s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > room
+        again = s.recompute == "yes" or large
         zeros = KeptDropout(s.dropout, seed, device, again=again) if s.dropout else None
         with torch.enable_grad(), ExitStack() as inside:
             patch = self._factors.patch(shaped(factors_N, self._factors.layout), zeros)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
-from ttabench.lm.loading.safetensors_io import unfit
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 
 PARTS = {
@@ -26,17 +24,9 @@ KEY = re.compile(r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?
 @torch.no_grad()
 def take(networks: GenerativeAdapterNetworks, tensors: Mapping[str, Tensor]) -> None:
     """Fill all generators."""
-    order = [name for own in networks.names for name in own]
-    taken: dict[str, Tensor] = {}
+    order, own = [name for layer in networks.names for name in layer], dict(networks.named_parameters())
     for key, tensor in tensors.items():
-        matched = KEY.fullmatch(key)
-        if matched is None or matched["part"] not in PARTS:
-            continue
-        name = matched["map"].replace(".base_layer.", ".")
-        place = str(order.index(name)) if name in order else name
-        taken[f"generators.{place}.{PARTS[matched['part']]}"] = tensor
-    own = dict(networks.named_parameters())
-    if odd := unfit(taken, own):
-        raise UserError(f"These weights do not fit: {odd}.", "Give inner, rank and targets as they were trained.")
-    for name, parameter in own.items():
-        parameter.copy_(taken[name])
+        if (matched := KEY.fullmatch(key)) is not None and matched["part"] in PARTS:
+            place = order.index(matched["map"].replace(".base_layer.", "."))
+            own.pop(f"generators.{place}.{PARTS[matched['part']]}").copy_(tensor)
+    assert not own, f"not filled: {sorted(own)}"
