@@ -13,13 +13,13 @@ from torch import nn
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from ttabench.contract.bases import BASES
-from ttabench.contract.case import Broken, Case, equal, tensors_of
+from ttabench.contract.case import Broken, Case
 from ttabench.contract.check import cases, verdict, verdicts
 from ttabench.contract.promises import PROMISES
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import new_ids
-from ttabench.lm.patch import LowRank, Patch, Prefix, State
+from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find, methods
@@ -76,15 +76,21 @@ def settings(name: str) -> tuple[MethodSpec, Any]:
     return spec, replace(spec.checked or spec.Settings(), **changes)
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("name", [*methods(), *WAYS])
+OF_THE_CLASS = ("its settings", "asking twice", "a patch has", "what is asked later", "nothing of a right", "shares of")
+"""Beginnings of promises that settings which read in another way cannot break by themselves."""
+CHECKED = [
+    *((name, promise, base) for name in methods() for promise in PROMISES for base in BASES),
+    *((name, promise, "llama") for name in WAYS for promise in PROMISES if not promise.startswith(OF_THE_CLASS)),
+]
+
+
+@pytest.mark.parametrize(("name", "promise", "base"), CHECKED)
 def test_a_method_keeps_a_promise(name: str, promise: str, base: str) -> None:
     PROMISES[promise](Case(*settings(name), BASES[base]))
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("press", ["LastPress", "AdaKVPress(LastPress)", "KVzipPress"])
+@pytest.mark.parametrize("press", ["LastPress", "AdaKVPress(LastPress)"])
 def test_a_press_keeps_a_promise(press: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kvpress.installed(monkeypatch)
     spec = find(f"kvpress:{press}")
@@ -336,17 +342,13 @@ class Sizes(BaseMethod[NoSettings]):
 
 LINEAR: dict[str, Callable[[int], float]] = {
     "tokens": lambda tokens: 64 * tokens,
-    "groups of four tokens": lambda tokens: 256 * (tokens // 4),
     "groups of four tokens, the rest apart": lambda tokens: 256 * (tokens // 4) + 64 * (tokens % 4),
-    "groups of four pieces": lambda tokens: 4096 * (tokens // 56),
     "a buffer beside them": lambda tokens: 9000 + 64 * tokens,
 }
 NOT_LINEAR: dict[str, Callable[[int], float]] = {
     "square": lambda tokens: tokens**2,
-    "square root": lambda tokens: 1000 * tokens**0.5,
     "logarithm": lambda tokens: 1000 * tokens.bit_length(),
     "full after half": lambda tokens: 64 * min(tokens, 112),
-    "constant": lambda tokens: 64,  # noqa: ARG005
     "empty": lambda tokens: 0,  # noqa: ARG005
 }
 
@@ -363,26 +365,6 @@ def test_what_grows_linearly(kind: str) -> None:
     else:
         with pytest.raises(Broken, match="growth is 'linear', and 4, 8, 12, 16 equal pieces leave"):
             check(case)
-
-
-def test_deltas_are_compared_by_name_whatever_their_order() -> None:
-    first, second = (LowRank(torch.full((1, 1, 2), value), torch.ones(1, 2, 1)) for value in (1.0, 2.0))
-    one, other = Patch(deltas={"a": first, "b": second}), Patch(deltas={"b": second, "a": first})
-    crossed = Patch(deltas={"b": first, "a": second})
-    equal("patches", tensors_of(one), tensors_of(other))
-    with pytest.raises(Broken, match="bit for bit"):
-        equal("patches", tensors_of(one), tensors_of(crossed))
-
-
-def test_a_patch_is_compared_with_its_hidden_slots_and_biases() -> None:
-    keys = (torch.zeros(1, 2, 3, 4),)
-    plain = Patch(prefix=Prefix(keys, keys, torch.tensor([3])))
-    assert plain.prefix is not None
-    for change in ({"mask_BP": torch.ones(1, 3, dtype=torch.bool)}, {"bias_LBHP": (torch.zeros(1, 2, 3),)}):
-        more = Patch(prefix=replace(plain.prefix, **change))
-        with pytest.raises(Broken):
-            equal("patches", tensors_of(more), tensors_of(plain))
-        equal("patches", tensors_of(more), tensors_of(more))
 
 
 def test_the_honest_one_keeps_them_all() -> None:
@@ -427,10 +409,8 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
     ("words", "told"),
     [
         (("new", "method", "Tail"), "'Tail' is not a valid method name"),
-        (("new", "method", "icl"), "ttabench has a method icl already"),
         (("new", "task", "mine"), "makes a method, not 'task'"),
         (("check", "icll"), "Did you mean 'icl'"),
-        (("check", "window", "--set", "recent=0"), "at least 1 token is needed"),
         (("check", "snapkv", "--set", "group=per_query"), ""),
     ],
 )

@@ -13,12 +13,11 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.contract.promises import episode
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
-from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
-from ttabench.methods.online import token_weights
+from ttabench.methods.online import CamelsSettings, UniformSettings
+from ttabench.methods.online import camels as token_weights
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Uniform
-from ttabench.methods.online.settings import CamelsSettings, UniformSettings
 
 PLAIN = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, optimizer="sgd", lr=0.1)
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.")
@@ -69,12 +68,3 @@ def test_a_checkpoint_of_a_proxy_serves_other_bases(tmp_path: Path, monkeypatch:
     checkpoints.save(Camels(tiny_gpt2(), PLAIN), tmp_path / "own")
     with pytest.raises(UserError, match="was trained on another base model"):
         checkpoints.load(Camels, large, tmp_path / "own")
-
-
-def test_a_proxy_of_another_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(*_: object, **__: object) -> LM:
-        return tiny_llama()  # which begins texts with BOS
-
-    monkeypatch.setattr(token_weights, "load", other)
-    with pytest.raises(UserError, match=r"^The proxy small has another tokenizer than tiny-gpt2-0"):
-        Camels(tiny_gpt2(), replace(PLAIN, proxy="small"))

@@ -57,13 +57,6 @@ def test_order_and_an_empty_state_change_nothing_and_tokens_add_up() -> None:
     torch.testing.assert_close(method.combined(method.begin(1), a).tensors["sum"], a.tensors["sum"])
 
 
-def test_deltas_without_their_sum_cannot_be_put_together() -> None:
-    method = generator(finalize=True)
-    a = read(method, TEXTS[:1])
-    with pytest.raises(UserError, match="finalize"):
-        method.combined(a, a)
-
-
 def test_two_banks_are_the_bank_of_all_documents() -> None:
     method = tiny_mac(tiny_opt())
     a, b, both = read(method, TEXTS[:2]), read(method, TEXTS[1:]), read(method, TEXTS)
@@ -71,12 +64,6 @@ def test_two_banks_are_the_bank_of_all_documents() -> None:
     torch.testing.assert_close(together.tensors["bank"], both.tensors["bank"])
     assert together.meta["members"] == both.meta["members"]
     assert together.meta["read"] == both.meta["read"]
-
-
-def test_banks_that_are_too_large_together() -> None:
-    method = tiny_mac(tiny_opt(), bank_cap=2)
-    with pytest.raises(UserError, match="bank_cap=2"):
-        method.combined(read(method, TEXTS[:2]), read(method, TEXTS[2:]))
 
 
 @pytest.mark.parametrize("name", ["icl", "templora", "rag", "ccm"])

@@ -10,17 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Command, one_line
+from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes
-from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
+from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import Stopped
 from ttabench.methods.distill import DistillSettings
-from ttabench.methods.distill.method import BREAK, Distill, grouped, joined, self_asked, taught
+from ttabench.methods.distill.method import BREAK, Distill, joined, self_asked, taught
 from ttabench.methods.parts.trained import shaped
 from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge
 from ttabench.methods.session import Session
@@ -28,15 +27,11 @@ from ttabench.methods.session import Session
 TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
 
 
-def read(method: Distill, *texts: str) -> State:
-    return method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
-
-
 def started(method: Distill, ids: list[int], *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = shaped(method._student.start(ids), method._student.layout)
+    parts = shaped(method._start([ids]), method._student.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
-    return method._student.patch({name: part[None] for name, part in leaves.items()}), leaves
+    return method._student.patch(leaves), leaves
 
 
 def plain(lm: LM, *texts: list[int]) -> Tensor:
@@ -98,24 +93,6 @@ def test_training_brings_the_student_to_its_teacher(target: Any) -> None:
     assert float(after.detach()) < 0.8 * float(before.detach())
 
 
-def test_the_first_slot_of_a_prefix_stays() -> None:
-    lm = tiny_llama()
-    method = Distill(lm, replace(TINY, target="prefix"))
-    trained, start = method.patch(read(method, *TEXTS), []).prefix, started(method, lm.encode(TEXTS[0]))[0].prefix
-    assert trained is not None
-    assert start is not None
-    for ours, theirs in zip(trained.keys_LBHPD, start.keys_LBHPD, strict=True):
-        torch.testing.assert_close(ours[:, :, 0], theirs[:, :, 0])
-        assert not torch.equal(ours[:, :, 1:], theirs[:, :, 1:])
-
-
-def test_texts_go_together_into_windows_and_long_ones_are_cut() -> None:
-    texts = [[1, 2, 3], [4, 5], [6], [7] * 11]
-    assert list(grouped(texts, 6, 1)) == [[[1, 2, 3], [4, 5]], [[6]], [[7] * 6], [[7] * 5]]
-    assert list(grouped(texts, 100, 1)) == [texts]
-    assert list(grouped([], 6, 1)) == []
-
-
 def asked(settings: DistillSettings, seed: int = 0) -> list[Any]:
     lm = tiny_llama()
     group = [lm.encode(text) for text in TEXTS[:2]]
@@ -141,20 +118,6 @@ def test_the_teacher_asks_about_each_text_and_answers_behind_all_of_them() -> No
         assert written[: len(answer) - 1] == answer[:-1]
 
 
-def test_a_question_without_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(*given: Any, **words: Any) -> list[list[int]]:
-        return generate(*given, **words) if "pick" in words else [[]] * len(given[2])
-
-    monkeypatch.setattr("ttabench.methods.distill.method.generate", silent)
-    assert asked(replace(TINY, ask="self", questions=1, temperature=0.0, length=6)) == []
-
-
-def test_what_is_asked_is_learned_from_the_template_to_the_answer() -> None:
-    method = Distill(tiny_llama(), replace(TINY, ask="self", questions=2, length=6))
-    state = read(method, *TEXTS)
-    assert float((state.tensors["weights"][0] - method._student.start([])).abs().max()) > 1e-3
-
-
 def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     method = Distill(tiny_llama(), TINY)
     state = read(method, *TEXTS[:2])
@@ -173,25 +136,6 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_nothing() -> None:
     with pytest.raises(Stopped, match=r"^distill stopped at document .* not finite\. .*smaller --set lr than 1e\+30"):
         session.flush()
     assert session.pending == len(TEXTS)
-
-
-def test_a_window_holds_what_the_model_has_room_for() -> None:
-    lm = tiny_llama()
-    state = read(Distill(lm, TINY), "x " * lm.max_positions)
-    assert state.meta["tokens_read"][0] > lm.max_positions
-    with pytest.raises(UserError, match=r"no room for a context .*smaller --set length=N"):
-        read(Distill(lm, replace(TINY, length=lm.max_positions)), "x")
-
-
-@pytest.mark.parametrize(
-    ("changes", "wrong"),
-    [({"slots": 1}, "slots must be at least 2, got 1"), ({"steps": 0}, "steps"), ({"lr": -1.0}, "lr"),
-     ({"clip": 0.0}, "clip must be positive, got 0.0"), ({"template": "Ask."}, "must hold {question} once, got 'Ask.'"),
-     ({"ask": "self", "temperature": 0.0}, "questions must be 1 where temperature is 0")],
-)  # fmt: skip
-def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        replace(TINY, **changes)
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
@@ -214,24 +158,3 @@ def test_peft_loads_a_trained_prefix(make: Any, tmp_path: Path) -> None:
         theirs = loaded(input_ids=ids).logits
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     assert float((ours - forward(lm, Patch(), ids)[0]).abs().max()) > 1e-2
-
-
-def test_a_prefix_that_stands_elsewhere_is_no_cartridge() -> None:
-    lm = tiny_llama()
-    patch = started(Distill(lm, replace(TINY, target="prefix")), [3, 4])[0]
-    assert patch.prefix is not None
-    assert is_cartridge(patch)
-    assert not is_cartridge(replace(patch, prefix=replace(patch.prefix, next_position_B=torch.tensor([99]))))
-    assert not is_cartridge(replace(patch, tokens_BT=torch.tensor([[1]])))
-    assert not is_cartridge(Patch())
-
-
-@pytest.mark.parametrize("target", ["lora", "prefix"])
-def test_adapt_writes_a_folder_for_peft(ttabench: Command, tiny_base: Path, tmp_path: Path, target: str) -> None:
-    (tmp_path / "notes.txt").write_text("\n\n".join(TEXTS))
-    settings = [f"target={target}", "rank=2", "slots=8", "ask=text", "steps=2"]
-    words = ["--model", tiny_base, "--context", tmp_path / "notes.txt", *(f"--set={each}" for each in settings)]
-    ran = ttabench("adapt", "--method", "distill", *words, "--out", tmp_path / "mine", "--json").json()
-    assert (Path(ran["peft"]) / "adapter_model.safetensors").exists()
-    told = one_line(ttabench("adapt", "--method", "distill", *words, "--set", "slots=1", "--out", tmp_path / "other"))
-    assert "slots must be at least 2, got 1" in told

@@ -25,8 +25,6 @@ from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
 from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
-from ttabench.methods.icl import InContextSettings
-from ttabench.methods.icl.method import InContext
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
@@ -157,25 +155,6 @@ def test_scores_are_those_of_decoding_and_asking_changes_nothing() -> None:
     torch.testing.assert_close(loss, -sum(values[0] for values in choose(lm, patch, ITEMS)), **NOISE)
 
 
-@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
-def test_a_budget_that_is_never_reached_is_full_context(lm: LM) -> None:
-    full, wide = InContext(lm, InContextSettings()), method(lm, heavy=200, recent=200)
-    expected, found = (choose(lm, patch_of(each), ITEMS) for each in (full, wide))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, **NOISE)
-
-
-def test_eviction_while_decoding_is_felt_and_can_be_left_out() -> None:
-    lm = tiny_llama()
-    on, off = (patch_of(method(lm, evict_decode=value)) for value in (True, False))
-    assert off.prefix is not None
-    assert off.prefix.eviction is None
-    items = [([65] * 20, [list(range(70, 80))])]
-    one, other = (token_logprobs(lm, patch, [(items[0][0], items[0][1][0])])[0] for patch in (on, off))
-    torch.testing.assert_close(one[0], other[0], **NOISE)  # the prompt is read before anything more is evicted
-    assert (one[1:] - other[1:]).abs().max() > 1e-2
-
-
 @torch.no_grad()
 def test_what_was_evicted_has_no_influence() -> None:
     """A step on what is left, without rule or history, gives the same hidden state."""
@@ -203,14 +182,3 @@ def test_pieces_in_the_window_go_with_the_prompt() -> None:
     for (one, hidden), (other, same) in zip(in_two, at_once, strict=True):
         assert torch.equal(rule_of(one).kept.index, rule_of(other).kept.index)
         torch.testing.assert_close(hidden, same, **NOISE)
-
-
-def test_without_a_prompt_the_first_token_stands_for_it() -> None:
-    lm = tiny_llama()
-    patch = patch_of(method(lm, H2OSettings()))
-    items = [([], [1, 2, 3]), ([4, 5], [6]), ([], [7]), ([], [8, 9])]
-    found = token_logprobs(lm, patch, items)
-    assert [len(values) for values in found] == [2, 1, 0, 1]
-    for values, item in zip(found, items, strict=True):
-        torch.testing.assert_close(values, token_logprobs(lm, patch, [item])[0], **NOISE)
-    torch.testing.assert_close(found[0], token_logprobs(lm, patch, [([1], [2, 3])])[0], **NOISE)

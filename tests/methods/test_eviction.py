@@ -11,7 +11,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.scores import column_sums, kept_slots, pooled, tokens_of
+from ttabench.methods.eviction.scores import column_sums, kept_slots, tokens_of
 from ttabench.methods.parts.amount import check_amount
 
 
@@ -49,12 +49,6 @@ def test_ties_go_to_the_lower_slot_and_padding_fills_the_front() -> None:
     scores = torch.tensor([[1.0, 2.0, 1.0, 1.0, 2.0], [-torch.inf, -torch.inf, -torch.inf, 0.0, 5.0]])[None, :, None]
     slots = kept_slots(scores, torch.tensor([3, 3]))[0, :, 0]
     assert slots.tolist() == [[0, 1, 4], [-1, 3, 4]]
-
-
-def test_pooling_counts_zeros_beyond_the_ends() -> None:
-    scores = torch.tensor([[[3.0, 0.0, 0.0, 6.0]]])
-    assert pooled(scores, 3, "avg").flatten().tolist() == [1.0, 1.0, 2.0, 2.0]
-    assert pooled(scores, 3, "max").flatten().tolist() == [3.0, 3.0, 6.0, 6.0]
 
 
 def test_amounts_are_tokens_or_shares() -> None:

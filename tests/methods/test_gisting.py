@@ -18,8 +18,7 @@ from ttabench.core.types import Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm.compressive import Compressive
-from ttabench.methods.ccm.gisting import Gisting, GistingOnline
-from ttabench.methods.ccm.method import Ccm
+from ttabench.methods.ccm.method import Ccm, Gisting, GistingOnline
 from ttabench.methods.ccm.settings import CcmSettings, GistingSettings
 from ttabench.methods.trainable import answer_loss
 
@@ -60,18 +59,6 @@ def keys(method: Gisting | Ccm | Compressive, texts: list[Observe]) -> Tensor:
     return state.tensors["keys"]
 
 
-def test_every_comp_token_reads_the_whole_text_or_its_piece_alone() -> None:
-    lm = tinyllama_shaped()
-    one, other = observes("Ada keeps bees.", "Then came May."), observes("Bob keeps cats.", "Then came May.")
-
-    def apart(cls: type[Gisting]) -> float:
-        return (
-            (keys(trained(lm, cls), one)[..., -3:, :] - keys(trained(lm, cls), other)[..., -3:, :]).abs().max().item()
-        )
-
-    assert apart(GistingOnline) < 1e-6 < 1e-4 < apart(Gisting)
-
-
 def test_reading_on_compresses_everything_again() -> None:
     lm = tinyllama_shaped()
     method, texts = trained(lm), observes(*FOUR)
@@ -109,8 +96,3 @@ def test_another_number_of_comp_tokens_than_a_checkpoint_s_is_refused(cls: type[
     checkpoints.save(cls(lm, cls.spec.Settings(comp_tokens=3, rank=2)), tmp_path)
     with pytest.raises(UserError, match=r"embeddings\.weight.*3.*2"):
         checkpoints.load(cls, lm, tmp_path, {"comp_tokens": 2})
-
-
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="comp_tokens must be at least 1"):
-        GistingSettings(comp_tokens=0)

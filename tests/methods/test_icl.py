@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.methods.reading import read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
+from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -27,13 +28,6 @@ def lm(request: pytest.FixtureRequest) -> LM:
     return make()
 
 
-def read(method: InContext, *texts: str) -> State:
-    state = method.begin(1)
-    for observe in observes(*texts):
-        state = method.adapt(state, [[observe]])
-    return state
-
-
 def scores(lm: LM, patch: Patch, before: list[int] | None = None) -> torch.Tensor:
     prompt = [*(before or []), *lm.encode(QUESTION[0].prompt)]
     return token_logprobs(lm, encoded(lm, patch), [(prompt, lm.encode(" Port Ansel"))])[0]
@@ -45,14 +39,14 @@ def context(lm: LM, *texts: str) -> list[int]:
 
 def test_equals_the_context_in_front_of_the_question(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
-    patch = method.patch(read(method, *TEXTS), QUESTION)
+    patch = method.patch(read_apart(method, *TEXTS), QUESTION)
     torch.testing.assert_close(scores(lm, patch), scores(lm, Patch(), context(lm, *TEXTS)), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("truncate", ["left", "right"])
 def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> None:
     method = InContext(lm, InContextSettings(truncate=truncate, max_tokens=40))  # type: ignore[arg-type]
-    state = read(method, *TEXTS)
+    state = read_apart(method, *TEXTS)
     ids = context(lm, *TEXTS)
     kept = ids[-40:] if truncate == "left" else ids[:40]
     patch = method.patch(state, QUESTION)
@@ -63,24 +57,7 @@ def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> 
     assert at_once.nbytes == state.nbytes
 
 
-def test_truncated_rows_of_unequal_length(lm: LM) -> None:
-    """Each row keeps its own newest tokens; a short row is not cut."""
-    method = InContext(lm, InContextSettings(truncate="left", max_tokens=40))
-    state = method.adapt(method.begin(2), [observes(TEXTS[0] + TEXTS[1], "Short.")])
-    alone = read(method, "Short.")
-    both = method.patch(state, QUESTION * 2)
-    items = [(lm.encode(QUESTION[0].prompt), lm.encode(" Port Ansel"))] * 2
-    together = token_logprobs(lm, both, items)
-    torch.testing.assert_close(together[1], scores(lm, method.patch(alone, QUESTION)), atol=2e-5, rtol=1e-4)
-    assert state.meta["truncated_tokens"] == [len(context(lm, TEXTS[0] + TEXTS[1])) - 40, 0]
-
-
 def test_too_long_a_context_is_refused_in_one_line(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
     with pytest.raises(UserError, match=r"more than the 256 that stand .* truncate=left"):
-        read(method, "a" * 300)
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
-        InContextSettings(max_tokens=0)
+        read_apart(method, "a" * 300)

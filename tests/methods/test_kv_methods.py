@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.methods.reading import QUESTION, logits, read
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
+from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
-from ttabench.core.typed import parse_value
-from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
-from ttabench.lm.patch import State
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.h2o import H2O
@@ -47,24 +45,12 @@ SHARES: dict[str, Any] = {
     "h2o": H2OSettings(),
     "random_slots": RandomSlotsSettings(),
 }
-QUESTION = asks("Where does Ada live?")
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
 
 def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
     method: EvictingMethod[Any] = CLASSES[name.partition("-")[0]](lm, settings)
     return method
-
-
-def read(method: Any, *texts: str) -> State:
-    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
-    return state
-
-
-@torch.no_grad()
-def logits(method: Any, state: State) -> Tensor:
-    ids = torch.tensor([method.lm.encode(QUESTION[0].prompt)])
-    return forward(method.lm, method.patch(state, QUESTION), ids)[0]
 
 
 @pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
@@ -88,36 +74,6 @@ def test_eviction_is_felt(name: str) -> None:
     assert kept is not None
     assert kept.index.shape[-1] == 12 < 0.1 * int(kept.next) + 1
     assert (logits(method, state) - logits(full, read(full, *TEXTS))).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("positions", ["original", "cache"])
-@pytest.mark.parametrize("chunk", [None, 9])
-def test_rows_of_unequal_length_are_as_if_alone(name: str, positions: str, chunk: int | None) -> None:
-    if "postprefill" in name and positions == "cache":
-        pytest.skip("refused, see test_settings_are_checked")
-    method = make(name, replace(SMALL[name], positions=positions, chunk=chunk), tiny_llama())
-    first, second = [TEXTS[0], "Hm."], ["So.", TEXTS[1] + TEXTS[2]]
-    state = method.adapt(method.begin(2), [observes(*first), observes(*second)])
-    state = method.adapt(state, [observes("And.", "Then he left for good.")])
-    patch, ids = method.patch(state, QUESTION * 2), torch.tensor([method.lm.encode(QUESTION[0].prompt)] * 2)
-    with torch.no_grad():
-        both = forward(method.lm, patch, ids)[0]
-    for row, last in enumerate(["And.", "Then he left for good."]):
-        alone = method.adapt(method.begin(1), [observes(first[row]), observes(second[row])])
-        torch.testing.assert_close(both[row : row + 1], logits(method, method.adapt(alone, [observes(last)])), **NOISE)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_positions_go_on_where_the_text_stopped_whatever_was_evicted(name: str) -> None:
-    method = make(name, replace(SMALL[name], positions="original"), tiny_llama())
-    state = read(method, *TEXTS)
-    prefix = method.patch(state, QUESTION).prefix
-    assert prefix is not None
-    assert prefix.next_position_B.tolist() == state.tensors["next"].tolist() == [state.meta["tokens_read"][0] + 1]
-    kept = EvictedCache.of(state)
-    assert kept is not None
-    assert (kept.index[..., 1:] > kept.index[..., :-1]).all()
 
 
 @pytest.mark.parametrize("name", ["snapkv", "h2o", "window", "random_slots"])
@@ -189,34 +145,3 @@ def test_a_random_choice_prefers_no_place() -> None:
     assert abs(float(neighbours) - 0.2 * 19 / 99) < 0.002
     chi_square = float(((stays.sum(0) - 4096 * 0.2) ** 2).sum()) / spread**2
     assert 50 < chi_square < 160, "neither more even nor less than drawing gives"
-
-
-def test_settings_are_checked() -> None:
-    lm = tiny_llama()
-    for settings, wrong, complaint in (
-        (SnapKVSettings, {"kernel": 4}, "kernel must be odd, got 4"),
-        (SnapKVSettings, {"budget": 16, "window": 16}, "smaller than the budget 16, got 16"),
-        (H2OSettings, {"heavy": 0}, "heavy: at least 1 token is needed, got 0"),
-        (WindowSettings, {"n_sink": -1}, "got -1"),
-        (WindowSettings, {"recent": 0.2}, "a share needs mode=postprefill: .* got recent=0.2"),
-        (WindowSettings, {"recent": 1.2, "mode": "postprefill"}, "must lie in .* got 1.2"),
-        (WindowSettings, {"mode": "postprefill", "positions": "cache"}, "got positions=cache"),
-        (H2OSettings, {"chunk": 0}, "chunk must be at least 1, got 0"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            settings(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="group=per_query keeps a cache for each of the 4 query heads"):
-        SnapKV(lm, SnapKVSettings(group="per_query"))
-    with pytest.raises(UserError, match="fill all 512 positions"):
-        SlidingWindow(lm, WindowSettings(recent=512))
-
-
-def test_a_number_of_tokens_may_be_written_as_a_size() -> None:
-    assert [parse_value("4k", hint, "budget") for hint in (int, int | float, int | None, str)] == [4096] * 3 + ["4k"]
-    assert parse_value("3", tuple[int, ...], "layers") == (3,)
-
-
-def test_a_share_of_all_is_not_one_token() -> None:
-    assert parse_value("1.0", int | float, "budget") == 1.0
-    assert isinstance(parse_value("1.0", int | float, "budget"), float)
-    assert isinstance(parse_value("16", int | float, "budget"), int)

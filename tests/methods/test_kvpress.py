@@ -16,14 +16,14 @@ from transformers import AutoTokenizer
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.lm.test_texts import TEMPLATE
+from tests.methods.reading import QUESTION, read
 from tests.places import ROOT
-from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
+from tests.tiny import tiny_llama
+from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import encoded, forward, select_rows
+from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.patch import Patch
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
@@ -32,10 +32,8 @@ from ttabench.methods.kvpress import KvPressSettings
 from ttabench.methods.kvpress.method import removed_share
 from ttabench.methods.kvpress.names import INSTALL, Press, parse
 from ttabench.methods.registry import find
-from ttabench.methods.states import fitting, load_state, save_state
 from ttabench.records.schema import load_record
 
-QUESTION = asks("Where does Ada live?")
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 ADA = "kvpress:AdaKVPress(LastPress)"
 ZIP = "kvpress:KVzipPress"
@@ -49,11 +47,6 @@ def presses(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(name: str, budget: int | float | None = None, lm: LM | None = None) -> Any:
     spec = find(name)
     return spec.load()(lm or tiny_llama(), spec.Settings() if budget is None else spec.Settings(budget=budget))
-
-
-def read(method: Any, *texts: str) -> State:
-    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
-    return state
 
 
 @torch.no_grad()
@@ -78,21 +71,16 @@ def test_names_are_parsed() -> None:
         ("kvpress", "needs the name of a press"),
         ("kvpress:LastPres", "Did you mean 'LastPress'"),
         ("kvpress:AdaKVPress(LastPress", "brackets .* do not match"),
-        ("kvpress:A-b", "is not the name of a press"),
         ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
         ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
-        ("kvpress:LastPress?least=-1", "LastPress: least must not be negative"),
         (
             "kvpress:LastPress?compression_ratio=0.5",
             r"no compression_ratio here \(got 0.5\): .*budget=0.5",
         ),
-        ("kvpress:AdaKVPress", "AdaKVPress: .*missing .* 'press'"),
-        ("kvpress:LastPress(LastPress)", "takes no other press in its brackets, got 1"),
         ("kvpress:AdaKVPress(LastPress,LastPress)", "takes 1 press in its brackets, got 2"),
         ("kvpress:TwicePress", "TwicePress reads the text in a way of its own, which ttabench does not know"),
         ("kvpress:DecodingPress", "DecodingPress evicts while the answer is generated"),
         ("kvpress:BothPress(KVzipPress)", "KVzipPress reads the text several times, which BothPress leaves out"),
-        ("kvpres:LastPress", "Did you mean 'kvpress:...'"),
     ],
 )
 def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
@@ -175,17 +163,6 @@ def test_heads_and_layers_keep_slots_of_their_own(presses: None, name: str, coun
     torch.testing.assert_close(state.tensors["keys"], kept, **NOISE)
 
 
-def test_what_a_press_reads_again_must_fit_the_model(presses: None) -> None:
-    lm = tiny_llama()
-    long = TEXTS[0] * 12
-    assert lm.max_positions / 2 < len(lm.encode(long)) < lm.max_positions
-    assert read(make("kvpress:LastPress", 12, lm), long).meta["tokens_read"] == [len(lm.encode(long))]
-    with pytest.raises(
-        UserError, match=rf"exceeds the {POSITIONS} positions of .*; the press reads \d+ of them a second"
-    ):
-        read(make(ZIP, 12, lm), long)
-
-
 def test_a_press_that_asks_for_a_tokenizer_gets_that_of_the_model(
     presses: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,24 +186,6 @@ def test_a_press_that_asks_for_a_tokenizer_gets_that_of_the_model(
     assert lm.tokenizer.chat_template == TEMPLATE
 
 
-@pytest.mark.parametrize("name", ["kvpress:LastPress", ADA, ZIP])
-def test_rows_of_unequal_length_are_as_if_alone(presses: None, name: str) -> None:
-    method = make(name, 0.2)
-    state = method.adapt(method.begin(2), [observes(TEXTS[0], TEXTS[1] + TEXTS[2]), observes("Hm.", "So.")])
-    together = logits(method.lm, method.patch(state, QUESTION * 2), rows=2)
-    for row, texts in enumerate([(TEXTS[0], "Hm."), (TEXTS[1] + TEXTS[2], "So.")]):
-        torch.testing.assert_close(together[row : row + 1], asked(method, *texts), **NOISE)
-        alone = select_rows(method.patch(state, QUESTION * 2), [row])
-        torch.testing.assert_close(logits(method.lm, alone), together[row : row + 1], **NOISE)
-    prompts = [method.lm.encode("Who?"), method.lm.encode("And where does she live?")]
-    for beams in (1, 3):
-        size: dict[str, Any] = {"max_new_tokens": 6, "num_beams": beams}
-        written = generate(method.lm, method.patch(state, QUESTION * 2), prompts, **size)
-        for row, prompt in enumerate(prompts):
-            alone = select_rows(method.patch(state, QUESTION * 2), [row])
-            assert generate(method.lm, alone, [prompt], **size) == [written[row]]
-
-
 @pytest.mark.parametrize("name", [ADA, ZIP])
 def test_what_is_hidden_from_a_head_is_as_if_it_were_hidden_from_the_whole_cache(presses: None, name: str) -> None:
     """... also for many rows on one prefix, and when more text is read on top."""
@@ -246,19 +205,6 @@ def test_what_is_hidden_from_a_head_is_as_if_it_were_hidden_from_the_whole_cache
     expected = answers(Patch(prefix=replace(prefix, hidden_LBHP=hidden)))
     torch.testing.assert_close(answers(method.patch(state, QUESTION)), expected, **NOISE)
     assert (answers(Patch(prefix=prefix)) - expected).abs().amax((1, 2)).min() > 1e-2
-
-
-def test_a_state_on_disk_gives_the_same_patch(presses: None, tmp_path: Path) -> None:
-    method = make(ADA, 0.2)
-    state = method.adapt(method.begin(2), [observes(TEXTS[0], "Hm.")])
-    belongs = {"method": ADA, "settings": {}, "model": "tiny", "fingerprint": "f", "checkpoint": ""}
-    loaded = load_state(save_state(tmp_path, state, belongs), belongs)
-    first, second = (logits(method.lm, method.patch(each, QUESTION * 2), 2) for each in (state, loaded))
-    assert torch.equal(first, second)
-    whole = read(make("kvpress:LastPress", 400), *TEXTS)
-    earlier = replace(whole, tensors={**whole.tensors, "hidden": torch.zeros(2, 1, 2, 123, dtype=torch.bool)})
-    with pytest.raises(UserError, match=r"does not fit .* Make it anew"), fitting(tmp_path, ADA):
-        method.patch(earlier, QUESTION)
 
 
 @pytest.mark.parametrize("marked", [False, True])
@@ -285,18 +231,6 @@ def test_the_model_is_left_as_it_was(presses: None, marked: bool) -> None:
         read(make("kvpress:KVzipPress?often=4", 12, lm), *TEXTS)
     assert str(traces()) == before
     assert lm.config._attn_implementation == implementation
-
-
-def test_a_text_is_compressed_once(presses: None) -> None:
-    method = make("kvpress:LastPress", 12)
-    assert method.patch(method.adapt(method.begin(1), []), QUESTION) == Patch()
-    state = read(method, *TEXTS)
-    with pytest.raises(UserError, match=r"has compressed 122 tokens and cannot read more"):
-        method.adapt(state, [observes("More.")])
-    with pytest.raises(UserError, match=f"exceeds the {POSITIONS} positions"):
-        read(method, *TEXTS * 5)
-    with pytest.raises(UserError, match=r"does not support tiny-gpt2-0 \(gpt2\)"):
-        make("kvpress:LastPress", 12, tiny_gpt2())
 
 
 def test_a_run_is_recorded_with_its_labels(

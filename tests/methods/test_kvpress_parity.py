@@ -18,7 +18,6 @@ from tests.methods.test_kvpress import NOISE, QUESTION, asked, make, read
 from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
-from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.kvzip import KVzip
@@ -107,26 +106,6 @@ def _with_positions(module: Any, args: Any, kwargs: Any) -> Any:
     return args, {**kwargs, "cache_position": torch.arange(past, past + kwargs["hidden_states"].shape[1])}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "KnormPress",
-        "TOVAPress",
-        "ExpectedAttentionPress",
-        "ObservedAttentionPress",
-        "KeyRerotationPress(StreamingLLMPress)",
-        "CriticalKVPress(KnormPress)",
-    ],
-)
-def test_presses_keep_their_budget(lm: LM, name: str) -> None:
-    method = make(f"kvpress:{name}", 40, lm)
-    state = read(method, *TEXTS)
-    assert state.tensors["keys"].shape[3] == 40
-    assert state.tensors["next"].tolist() == [40 if name.startswith("KeyRerotation") else 123]
-    assert state.labels == {"cache_reduced": True, "needs_eager": name.startswith("Observed")}
-    assert asked(method, *TEXTS).isfinite().all()
-
-
 @pytest.mark.parametrize("chunk", [2048, 50])
 @pytest.mark.parametrize("budget", [0.25, 0.5, 40])
 @pytest.mark.parametrize(
@@ -178,69 +157,6 @@ def test_presses_share_out_their_budget_exactly(
     assert state.tensors["next"].tolist() == [123]
     assert state.labels == {"cache_reduced": True, "needs_eager": eager}
     assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
-
-
-def test_the_model_is_left_as_it_was(lm: LM) -> None:
-    def traces() -> list[Any]:
-        modules = [lm.model, lm.decoder, *(block.self_attn for block in lm.decoder.layers)]  # type: ignore[union-attr]
-        hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
-        parts = [
-            sorted({*vars(module)} - {"masked_key_indices"}) for module in modules
-        ]  # any attention it wraps sets it
-        return [hooks, parts, lm.model.config._attn_implementation]
-
-    full, before = asked(InContext(lm, InContextSettings()), *TEXTS), traces()
-    for name in ("KVzipPress", "KVgradPress", "KVComposePress", "KVComposePress?structured=false"):
-        read(make(f"kvpress:{name}", 40, lm), *TEXTS)
-        assert traces() == before
-        with pytest.raises(UserError, match=r"exceeds the 512 positions of .* a second time"):
-            read(make(f"kvpress:{name}", 40, lm), *TEXTS * 4)
-        with pytest.raises(UserError, match=r"exceeds the 512 positions of [^;]*\."):
-            read(make(f"kvpress:{name}", 40, lm), *TEXTS * 5)
-        assert traces() == before
-    assert torch.equal(asked(InContext(lm, InContextSettings()), *TEXTS), full)
-    assert all(parameter.grad is None for parameter in lm.model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("SnapKV", "Did you mean 'SnapKVPress'"),
-        ("SnapKVPress?windowsize=3", "Did you mean 'window_size'"),
-        ("AdaKVPress", r"kvpress:AdaKVPress\(SnapKVPress\)"),
-        ("AdaKVPress(SimLayerKVPress)", "AdaKVPress requires a ScorerPress"),
-        ("DecodingPress(StreamingLLMPress)", "evicts while the answer is generated"),
-        ("PrefillDecodingPress(KVzipPress)", "evicts while the answer is generated"),
-        ("CompressionRatioDecodingPress(KnormPress)", "evicts while the answer is generated"),
-        (
-            "ComposedPress(KVComposePress,KnormPress)",
-            "KVComposePress reads the text several times, which ComposedPress",
-        ),
-        ("FinchPress", "needs the question behind the text"),
-        ("RestoreKVPress", "loads a LoRA into the model and leaves it there"),
-        ("SnapKVPress?compression_ratio=0.5", "--set budget=0.5"),
-    ],
-)
-def test_what_is_not_offered_is_said(name: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
-        make(f"kvpress:{name}", 40)
-
-
-def test_layers_may_keep_unequal_numbers(lm: LM) -> None:
-    method = make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0.5,0", lm=lm)
-    counts = read(method, *TEXTS).tensors["counts"][:, 0]
-    assert counts.tolist() == [[61] * lm.kv_heads, [123] * lm.kv_heads]
-    whole = make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0,0", lm=lm)
-    full = asked(InContext(lm, InContextSettings()), *TEXTS)
-    torch.testing.assert_close(asked(whole, *TEXTS), full, **NOISE)
-    assert (asked(method, *TEXTS) - full).abs().max() > 1e-2
-
-
-def test_short_texts_and_missing_weights_are_refused() -> None:
-    with pytest.raises(UserError, match=r"FastKVzipPress cannot compress .*The gates for the given model are not"):
-        read(make("kvpress:FastKVzipPress", 20), *TEXTS)
-    with pytest.raises(UserError, match=r"cannot compress these 31 tokens \(Query length 31 should be greater"):
-        read(make("kvpress:SnapKVPress", 20), TEXTS[0] + ".")
 
 
 def test_importing_it_changes_no_other_method() -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from tests.architectures.matrix import base
+from tests.methods.reading import QUESTION, logits, read
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
-from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import forward
+from tests.tiny_methods import TEXTS
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.attention_matching import (
-    HIGHEST,
-    LOWEST,
     AttentionMatching,
-    Target,
     _targets,
-    pursued,
-    values_of,
-    weights_of,
 )
 from ttabench.methods.eviction.evicted_cache import RaggedCache
 from ttabench.methods.eviction.kvzip import STAYS, KVzip, RepeatingMethod
@@ -37,7 +28,6 @@ from ttabench.methods.icl.method import InContext
 
 CLASSES: dict[str, Any] = {"kvzip": KVzip, "attention_matching": AttentionMatching}
 SETTINGS: dict[str, Any] = {"kvzip": KVzipSettings, "attention_matching": MatchingSettings}
-QUESTION = asks("Where does Ada live?")
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 PROMPT = {"prompt": " Again:", "prompt_later": " From"}
 
@@ -47,21 +37,10 @@ def make(name: str, lm: LM, **settings: Any) -> RepeatingMethod[Any]:
     return method
 
 
-def read(method: Any, *texts: str) -> State:
-    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
-    return state
-
-
 def cache(state: State) -> RaggedCache:
     kept = RaggedCache.of(state)
     assert kept is not None
     return kept
-
-
-@torch.no_grad()
-def logits(method: Any, state: State) -> Tensor:
-    ids = torch.tensor([method.lm.encode(QUESTION[0].prompt)])
-    return forward(method.lm, method.patch(state, QUESTION), ids)[0]
 
 
 def text_ids(lm: LM) -> list[int]:
@@ -127,31 +106,6 @@ def test_slots_are_shared_out_over_layers_and_heads(name: str) -> None:
     assert prefix.nbytes == room * 2 * lm.head_dim * 4
 
 
-def test_the_worst_slots_go_whatever_head_they_are_of() -> None:
-    lm = tiny_llama()
-    whole, some = (cache(read(make("kvzip", lm, budget=budget), *TEXTS)) for budget in (1.0, 0.3))
-    assert some.scores.min() >= whole.scores.sort(descending=True).values[len(some.scores) - 1]
-    kept = {tuple(key.tolist()) for key in some.keys}
-    assert kept <= {tuple(key.tolist()) for key in whole.keys}
-
-
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("more", [{"join": False}, {"chunk": 9}])
-def test_rows_of_unequal_length_are_as_if_alone(name: str, more: dict[str, Any]) -> None:
-    method = make(name, tiny_llama(), budget=0.4, **more)
-    first, second = [TEXTS[0], "Hm."], ["So.", TEXTS[1] + TEXTS[2]]
-    state = method.adapt(method.begin(2), [observes(*first), observes(*second)])
-    state = method.adapt(state, [observes("And.", "Then he left for good.")])
-    patch, ids = method.patch(state, QUESTION * 2), torch.tensor([method.lm.encode(QUESTION[0].prompt)] * 2)
-    with torch.no_grad():
-        both = forward(method.lm, patch, ids)[0]
-    for row, last in enumerate(["And.", "Then he left for good."]):
-        alone = method.adapt(method.begin(1), [observes(first[row]), observes(second[row])])
-        alone = method.adapt(alone, [observes(last)])
-        torch.testing.assert_close(both[row : row + 1], logits(method, alone), **NOISE)
-        assert torch.equal(cache(state).row(row).index, cache(alone).index)
-
-
 @pytest.mark.parametrize("queries", ["repeat", "self-study", "random"])
 @pytest.mark.parametrize("keys", ["kvzip", "uniform", "omp"])
 def test_a_refit_is_nearer_to_full_context(keys: str, queries: str) -> None:
@@ -169,51 +123,6 @@ def test_without_a_fit_it_is_kvzip() -> None:
     matching = make("attention_matching", lm, budget=0.3, fit_bias=False, fit_values=False)
     zipped = make("kvzip", lm, budget=0.3)
     torch.testing.assert_close(logits(matching, read(matching, *TEXTS)), logits(zipped, read(zipped, *TEXTS)), **NOISE)
-
-
-def drawn(seed: int, queries: int = 60, slots: int = 12) -> Target:
-    generator = torch.Generator().manual_seed(seed)
-    query, key, value = (torch.randn(count, 6, generator=generator) for count in (queries, slots, slots))
-    return Target.of(query, key, value, torch.zeros(slots), None)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_are_those_of_bounded_least_squares(seed: int) -> None:
-    columns = drawn(seed).exponentials()
-    mass, kept = columns.sum(-1), columns[:, :5]
-    found = weights_of(kept, mass)
-    best = lsq_linear(kept.double().numpy(), mass.double().numpy(), bounds=(LOWEST, HIGHEST)).x
-    error, least = ((kept @ torch.as_tensor(w, dtype=torch.float32) - mass).norm() for w in (found.numpy(), best))
-    assert error <= 1.01 * least
-    assert error < (kept.sum(-1) - mass).norm()
-
-
-def test_values_are_those_of_least_squares() -> None:
-    target, picked = drawn(0), torch.tensor([0, 3, 7])
-    bias = torch.tensor([0.1, -0.4, 0.0])
-    paid = (target.scores_QP[:, picked] + bias).softmax(-1)
-    output = target.scores_QP.softmax(-1) @ target.values_PD
-    expected = torch.linalg.lstsq(paid, output).solution
-    torch.testing.assert_close(values_of(target, picked, bias, 1e-7), expected, atol=1e-3, rtol=1e-3)
-    near = values_of(target, picked, bias, 1e6)
-    torch.testing.assert_close(near, target.values_PD[picked], atol=1e-3, rtol=1e-3)
-
-
-def test_matching_pursuit_finds_slots_that_hold_all_the_mass() -> None:
-    target = drawn(1)
-    heavy = torch.tensor([2, 5, 9])
-    scores = torch.full_like(target.scores_QP, -30.0)
-    scores[:, heavy] = target.scores_QP[:, heavy]
-    assert pursued(replace(target, scores_QP=scores), 3, torch.tensor([], dtype=torch.int64)).tolist() == [2, 5, 9]
-    assert 1 in pursued(replace(target, scores_QP=scores), 3, torch.tensor([1])).tolist()
-
-
-def test_queries_that_see_nothing_are_left_out() -> None:
-    seen = torch.ones(4, 3, dtype=torch.bool)
-    seen[1] = False
-    target = Target.of(torch.randn(4, 6), torch.randn(3, 6), torch.randn(3, 6), torch.zeros(3), seen)
-    assert len(target.scores_QP) == 3
-    assert target.exponentials().isfinite().all()
 
 
 def test_slots_outside_a_window_of_the_model_go_first() -> None:
@@ -251,14 +160,6 @@ def lm_local(lm: LM) -> list[int]:
     return list(ways_of(lm).local)
 
 
-def test_a_text_that_cannot_be_repeated_is_refused() -> None:
-    lm = tiny_llama()
-    long = "So it is. " * 49
-    assert lm.max_positions - 60 < len(lm.encode(long)) < lm.max_positions
-    with pytest.raises(UserError, match=r"leaves no room to repeat it in the 512 positions"):
-        read(make("kvzip", lm), long)
-
-
 def test_gradients_leave_nothing_behind() -> None:
     lm = tiny_llama()
     kept = cache(read(make("kvzip", lm, budget=0.5, score="grad"), *TEXTS))
@@ -266,18 +167,3 @@ def test_gradients_leave_nothing_behind() -> None:
     assert all(parameter.grad is None for parameter in lm.model.parameters())
     plus = cache(read(make("kvzip", lm, budget=0.5, score="plus"), *TEXTS))
     assert not torch.equal(kept.counts, plus.counts)
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "complaint"),
-    [
-        (KVzipSettings, {"budget": 0.0}, "budget: a share of the context must lie in"),
-        (KVzipSettings, {"positions": "cache"}, "got positions=cache"),
-        (KVzipSettings, {"repeat_chunk": 0}, "repeat_chunk must be at least 1"),
-        (MatchingSettings, {"ridge": 0.0}, "ridge must be positive"),
-        (MatchingSettings, {"keys": "uniform", "uniform": True}, "leave uniform out"),
-    ],
-)
-def test_settings_are_checked(kind: Any, wrong: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        kind(**wrong)

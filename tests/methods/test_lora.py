@@ -12,17 +12,18 @@ from torch import Tensor
 
 from tests.conftest import Command
 from tests.lm.test_texts import TEMPLATE as CHAT
+from tests.methods.reading import prompted, read_apart
 from tests.methods.test_ccm import episodes
-from tests.methods.test_streamadapter import logits, taught
+from tests.methods.test_generative_adapter import taught as generating
+from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
-from ttabench.core.errors import UserError
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Observe
 from ttabench.lm.forward import head, recompute
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.verbs.scoring import nll, token_logprobs
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods import checkpoints
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -42,39 +43,6 @@ from ttabench.run.base_model import merge_checkpoint
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
 
-def read(method: TempLora, *texts: str) -> State:
-    state = method.begin(1)
-    for piece in observes(*texts):
-        state = method.adapt(state, [[piece]])
-    return state
-
-
-def score(lm: LM, patch: Patch, text: str) -> Tensor:
-    return token_logprobs(lm, patch, [([], lm.encode(text))])[0]
-
-
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_fresh_factors_are_the_base_model(make: Any) -> None:
-    lm = make()
-    assert torch.equal(score(lm, Lora(lm, LoraSettings(rank=2)).patch(State(1), []), TEXTS[0]),
-                       score(lm, Patch(), TEXTS[0]))  # fmt: skip
-
-
-@pytest.mark.parametrize("changes", [{"epochs": 0}, {"lr": 0.0}])
-def test_without_steps_or_rate_it_is_the_base_model(changes: dict[str, Any]) -> None:
-    lm = tiny_llama()
-    method = TempLora(lm, replace(TINY, prefix=0, **changes))
-    torch.testing.assert_close(score(lm, method.patch(read(method, *TEXTS), []), PROMPTS[0]),
-                               score(lm, Patch(), PROMPTS[0]))  # fmt: skip
-
-
-def test_training_on_a_text_makes_it_likelier() -> None:
-    lm = tiny_llama()
-    method = TempLora(lm, replace(TINY, prefix=0, epochs=8))
-    patch = method.patch(read(method, TEXTS[0]), [])
-    assert float(score(lm, patch, TEXTS[0]).mean()) > float(score(lm, Patch(), TEXTS[0]).mean()) + 0.1
-
-
 def test_first_step_is_adams_by_hand() -> None:
     """g / (|g| + eps) times the rate, from the clipped gradient: Adam's first step, bias corrections cancelling."""
     lm = tiny_llama()
@@ -90,7 +58,7 @@ def test_first_step_is_adams_by_hand() -> None:
     grads = [each.grad for pair in factors.values() for each in pair]
     norm = torch.cat([grad.flatten() for grad in grads if grad is not None]).norm()
     assert float(norm) > settings.clip
-    state = read(method, TEXTS[0])
+    state = read_apart(method, TEXTS[0])
     parts = shaped(state.tensors["factors"][0], method._factors.layout)
     for name, pair in factors.items():
         for after, before in zip((parts[f"{name}.a"], parts[f"{name}.b"]), pair, strict=True):
@@ -104,23 +72,16 @@ def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> Non
     """The query brings the token that its answer is predicted from."""
     lm = tiny_llama()
     method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
-    patch, (text,) = method.patch(read(method, TEXTS[0]), []), observes(TEXTS[0])
+    patch, (text,) = method.patch(read_apart(method, TEXTS[0]), []), observes(TEXTS[0])
     ids = piece_ids(lm, text, first=True)
     held = [] if patch.tokens_BT is None else patch.tokens_BT[0].tolist()
     assert held == ids[max(0, len(ids) - prefix + 1) :]
 
 
-def test_a_new_reader_knows_nothing_of_the_one_before() -> None:
-    method = TempLora(tiny_llama(), replace(TINY, dropout=0.1))
-    read(method, *TEXTS)
-    again, alone = read(method, TEXTS[3]), read(TempLora(tiny_llama(), replace(TINY, dropout=0.1)), TEXTS[3])
-    assert all(torch.equal(again.tensors[name], alone.tensors[name]) for name in alone.tensors)
-
-
 def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
     """Moments, counters and the randomness of dropout are in the state."""
     method = TempLora(tiny_llama(), replace(TINY, dropout=0.2, schedule="units2"))
-    state = read(method, *TEXTS[:2])
+    state = read_apart(method, *TEXTS[:2])
     save_state(tmp_path, state, {"method": "templora"})
     loaded = load_state(tmp_path, {"method": "templora"})
     ours, theirs = (method.adapt(each, [observes(TEXTS[2])]).tensors for each in (state, loaded))
@@ -150,22 +111,6 @@ def test_epochs_go_over_all_pieces() -> None:
     assert [item for _, item in by_unit._lessons([9], [[1, 2], [3]], 0)] == [([9], [1, 2])] * 2 + [([2], [3])] * 2
 
 
-def test_lora_learns_what_it_is_trained_on_and_ignores_what_it_reads() -> None:
-    lm = tiny_llama()
-    method = Lora(lm, LoraSettings(rank=4))
-    optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
-    losses = []
-    for _ in range(12):
-        loss = method.loss_parts([episode("a")])["answer"]
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.2
-    state = method.adapt(method.begin(1), [observes(TEXTS[0])])
-    assert state.nbytes == 0
-
-
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_full_context_is_trained_on_as_a_base_that_stands_on_it_reads(make: Any, tmp_path: Path) -> None:
     """Questions between pieces and behind them, in one forward, and asked of `icl` with the deltas in the weights."""
@@ -184,24 +129,28 @@ def test_full_context_is_trained_on_as_a_base_that_stands_on_it_reads(make: Any,
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("which", ["templora", "streamadapter", "lora"])
+@pytest.mark.parametrize("which", ["templora", "streamadapter", "lora", "generative_adapter", "spectral", "lowrank"])
 def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
     lm = make()
     if which == "templora":
         method = TempLora(lm, replace(TINY, prefix=0))
-        patch = method.patch(read(method, *TEXTS), [])
+        patch = method.patch(read_apart(method, *TEXTS), [])
     elif which == "lora":
         trained = Lora(lm, LoraSettings(rank=2, alpha=6.0))
         with torch.no_grad():
             for parameter in trained.modules().parameters():
                 parameter.normal_(std=0.1)
         patch = trained.patch(State(1), [])
-    else:
+    elif which == "streamadapter":
         adapter = taught(lm)
         patch = adapter.patch(adapter.adapt(adapter.begin(1), [observes(" ".join(TEXTS))]), asks(PROMPTS[0]))
-    ours = logits(lm, patch)
+    else:
+        changes = {"spectral": {"norm": "spectral"}, "lowrank": {"svd": "lowrank"}}.get(which, {})
+        generator = generating(lm, **changes)
+        patch = generator.patch(read_apart(generator, *TEXTS), [])
+    ours = prompted(lm, patch)
     save_lora(lm, patch, tmp_path)
     base = make()
     base.model.set_attn_implementation("sdpa")
@@ -210,26 +159,7 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
     with torch.no_grad():
         theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-    assert float((ours - logits(lm, Patch())).abs().max()) > 1e-2
-
-
-def test_peft_loads_deltas_of_several_ranks(tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    lm = tiny_llama()
-    deltas = {}
-    for rank, name in enumerate(lm.linear_names()[:3], 1):
-        features_in, features_out = lm.linear_shape(name)
-        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
-    patch = Patch(deltas=deltas)
-    save_lora(lm, patch, tmp_path)
-    base = tiny_llama()
-    base.model.set_attn_implementation("sdpa")
-    loaded = PeftModel.from_pretrained(base.model, tmp_path)
-    ids = torch.tensor([[*lm.bos_ids, *lm.encode(PROMPTS[0])]])
-    with torch.no_grad():
-        theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
-    torch.testing.assert_close(logits(lm, patch), theirs, atol=1e-5, rtol=1e-5)
+    assert float((ours - prompted(lm, Patch())).abs().max()) > 1e-2
 
 
 def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
@@ -259,27 +189,11 @@ def test_a_record_says_when_a_text_came_in_parts() -> None:
         assert method.adapt(state, [observes(TEXTS[0])]).labels == {told: True}
 
 
-def test_a_piece_that_does_not_fit_is_refused_with_what_helps() -> None:
-    lm = tiny_llama()
-    with pytest.raises(UserError, match="--pieces paragraphs"):
-        TempLora(lm, TINY).adapt(TempLora(lm, TINY).begin(1), [observes("x " * lm.max_positions)])
-
-
 def test_what_is_no_lora_is_not_exported() -> None:
     adapter = taught(tiny_llama(), merge=True)
     state = adapter.adapt(adapter.begin(1), [observes(TEXTS[0])])
     assert not exportable(adapter.patch(state, asks(PROMPTS[0])))
     assert not exportable(Patch())
-
-
-@pytest.mark.parametrize(
-    ("changes", "wrong"),
-    [({"rank": 0}, "rank must be at least 1, got 0"), ({"dropout": 1.0}, "got 1.0"), ({"epochs": -1}, "got -1"),
-     ({"lr": -1.0}, "got -1.0")],
-)  # fmt: skip
-def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        replace(TINY, **changes)
 
 
 @pytest.mark.parametrize(("name", "settings"), [("lora", []), ("streamadapter", []), ("streamadapter", ["merge=true"])])
@@ -307,7 +221,7 @@ def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypat
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]
-        found.append(read(TempLora(lm, settings), *TEXTS[:2]).tensors["factors"])
+        found.append(read_apart(TempLora(lm, settings), *TEXTS[:2]).tensors["factors"])
         assert bool(entered) == (len(found) > 2)
     for other in found[1:]:
         torch.testing.assert_close(found[0], other, atol=1e-5, rtol=0)

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig, T5Config, T5Model
+from transformers import T5Model
 
+from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import bank, tree
-from ttabench.methods.mac.latents import PrefixExpansion, PrefixShape
+from ttabench.methods.mac import bank, pooling
+from ttabench.methods.mac.latents import PrefixExpansion
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.mac.t5 import config_of
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
@@ -33,10 +33,6 @@ CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 @pytest.fixture
 def lm() -> LM:
     return tiny_llama()
-
-
-def read(mac: Mac, *texts: str) -> State:
-    return mac.adapt(mac.begin(1), [[observe] for observe in observes(*texts)])
 
 
 def prefix(mac: Mac, state: State, *prompts: str) -> Tensor:
@@ -59,13 +55,6 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
 # The bank has no order, and its padding and blocks mean nothing.
 
 
-def test_permuting_or_doubling_the_bank_changes_nothing(pool: Aggregator) -> None:
-    x, entries = draw(1, 3, 4, 24), draw(1, 7, 4, 24, seed=2)
-    latent = pool(x, entries)
-    torch.testing.assert_close(pool(x, entries[:, torch.randperm(7)]), latent, **CLOSE)
-    torch.testing.assert_close(pool(x, torch.cat([entries, entries], dim=1)), latent, **CLOSE)
-
-
 @pytest.mark.parametrize("block", [1, 5, 28, 1000])
 def test_streamed_attention_equals_dense(pool: Aggregator, block: int) -> None:
     x, entries = draw(2, 3, 4, 24), draw(2, 7, 4, 24, seed=2) * 3
@@ -74,13 +63,6 @@ def test_streamed_attention_equals_dense(pool: Aggregator, block: int) -> None:
     torch.testing.assert_close(pool(x, entries, mask, block), pool(x, entries, mask), **CLOSE)
     alone = pool(x[1:], entries[1:, 2:5])
     torch.testing.assert_close(pool(x, entries, mask, block)[1:], alone, **CLOSE)
-
-
-def test_shares_of_documents_sum_to_one(pool: Aggregator) -> None:
-    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    shares = pool.document_shares(draw(2, 3, 4, 24), draw(2, 5, 4, 24, seed=2), mask)
-    torch.testing.assert_close(shares.sum(-1), torch.ones(2, 3))
-    assert not shares[1, :, 2:].any()
 
 
 def test_shares_go_with_the_pieces_in_whatever_order_they_were_read(lm: LM) -> None:
@@ -110,14 +92,6 @@ def test_shares_of_a_full_bank_name_all_that_an_entry_holds(lm: LM) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 12, 1000])
-def test_two_levels_equal_the_composition_by_hand(pool: Aggregator, block: int) -> None:
-    x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2)
-    groups = [pool(x[None], entries[None, first : first + 3])[0] for first in (0, 3, 6)]
-    expected = torch.cat([pool(x[q][None, None], torch.stack(groups)[None, :, q])[0] for q in range(3)])
-    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block), expected, **CLOSE)
-
-
-@pytest.mark.parametrize("block", [1, 12, 1000])
 def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Aggregator, block: int) -> None:
     """Seven documents in groups of three: winners of three groups, by each question's own attention."""
     x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2) * 2
@@ -126,20 +100,12 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
         shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
     expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
-    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
     assert len({tuple(each) for each in winners}) > 1
-    deeper = tree.latent(pool, x, entries, 2, block, "attended")
+    deeper = pooling.latent(pool, x, entries, 2, block, "attended")
     assert float((deeper - expected).detach().abs().max()) > 1e-3
     flat = pool(x[None], entries[None, :3])[0]
-    torch.testing.assert_close(tree.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
-
-
-def test_each_question_has_its_own_tree(lm: LM) -> None:
-    mac = tiny_mac(lm, hierarchy=2)
-    state = read(mac, *TEXTS)
-    together = prefix(mac, state, *PROMPTS)
-    for index, prompt in enumerate(PROMPTS):
-        torch.testing.assert_close(together[:, :, index], prefix(mac, state, prompt)[:, :, 0], **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
 
 
 # Texts.
@@ -198,13 +164,6 @@ def test_an_empty_bank_beside_a_full_one_changes_nothing(lm: LM, settings: dict[
     assert float((alone - base).detach().abs().max()) > 1e-3
 
 
-def test_latents_are_stored_in_half_of_the_bytes(lm: LM) -> None:
-    full, half = read(tiny_mac(lm), *TEXTS), read(tiny_mac(lm, bank_dtype="bfloat16"), *TEXTS)
-    assert half.tensors["bank"].dtype == torch.bfloat16
-    assert half.tensors["bank"].nbytes * 2 == full.tensors["bank"].nbytes == len(TEXTS) * 4 * 32 * 4
-    torch.testing.assert_close(half.tensors["bank"].float(), full.tensors["bank"], atol=0.02, rtol=0.01)
-
-
 @pytest.mark.parametrize("reduce", ["random", "average_random", "average_nearest"])
 def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str) -> None:
     texts = [f"Person {index} lives in town {index * 7 % 5}." for index in range(9)]
@@ -224,29 +183,10 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
         assert names == sorted(f"d{index}" for index in range(9))
 
 
-def cap(size: int, reduce: str, weighted: bool = False) -> bank.Cap:
-    return bank.Cap(size, reduce, weighted, seed=0)  # type: ignore[arg-type]
-
-
-def test_the_nearest_pair_is_averaged() -> None:
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.1], [0.0, 2.0]])[:, None]
-    empty = vectors[:0]
-    kept, members = bank.append(empty, [], vectors, ["a", "b", "c", "d"], cap(3, "average_nearest"), 0)
-    assert members == [["a"], ["b", "d"], ["c"]]
-    assert kept[:, 0].tolist() == [[1.0, 0.0], [0.0, 1.5], pytest.approx([-1.0, 0.1])]
-    for weighted, expected in ((False, 2.25), (True, 2.0)):
-        after, names = bank.append(
-            kept, members, torch.tensor([[[0.0, 3.0]]]), ["e"], cap(3, "average_nearest", weighted), 4
-        )
-        assert names == [["a"], ["b", "d", "e"], ["c"]]
-        assert after[1, 0].tolist() == [0.0, expected]
-    assert members == [["a"], ["b", "d"], ["c"]]
-
-
 def test_nearest_pairs_equal_a_full_search() -> None:
     """The cosines kept up to date while entries merge and leave are those of a fresh table."""
     vectors = draw(30, 2, 3)
-    kept, _ = bank.append(vectors[:0], [], vectors, [str(i) for i in range(30)], cap(8, "average_nearest"), 0)
+    kept, _ = bank.append(vectors[:0], [], vectors, [str(i) for i in range(30)], replace(TINY_MAC, bank_cap=8), 0)
     slow = list(vectors[:8])
     for latent in vectors[8:]:
         slow.append(latent)
@@ -258,27 +198,7 @@ def test_nearest_pairs_equal_a_full_search() -> None:
     torch.testing.assert_close(kept, torch.stack(slow))
 
 
-def test_random_rules_draw_anew_at_every_append() -> None:
-    vectors = torch.arange(40.0)[:, None, None]
-    names = [str(i) for i in range(40)]
-    _, members = bank.append(vectors[:0], [], vectors, names, cap(10, "random"), 0)
-    dropped = sorted(set(range(40)) - {int(entry[0]) for entry in members})
-    assert len(dropped) == 30
-    assert dropped != list(range(30))
-    assert dropped != list(range(10, 40))
-
-
 # Modulation.
-
-
-def test_prefix_is_of_the_shape_of_the_cache(lm: LM) -> None:
-    mac = tiny_mac(lm)
-    patch = mac.patch(read(mac, *TEXTS), asks(*PROMPTS))
-    assert patch.prefix is not None
-    assert len(patch.prefix.keys_LBHPD) == 2
-    assert {tuple(part.shape) for part in (*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD)} == {(3, 2, 2, 8)}
-    assert patch.prefix.next_position_B.tolist() == [2, 2, 2]
-    assert not patch.prefix.holds_bos
 
 
 def test_the_expansion_has_the_parameters_of_the_paper() -> None:
@@ -286,7 +206,7 @@ def test_the_expansion_has_the_parameters_of_the_paper() -> None:
     shapes = ((768, 6, 12, 64, 28.4), (1280, 36, 20, 64, 284), (1600, 48, 25, 64, 473), (4096, 32, 32, 128, 807))
     for width, layers, heads, size, millions in shapes:
         with torch.device("meta"):
-            expansion = PrefixExpansion(12, width, PrefixShape(layers, heads, size, positions=2))
+            expansion = PrefixExpansion(12, width, (2, layers, heads, size))
         count = sum(p.numel() for p in expansion.parameters())
         assert count == 4 * layers * (2 * width * 768 + 768 + 3 * width)
         assert count / 1e6 == pytest.approx(millions, abs=0.5)
@@ -410,7 +330,7 @@ def test_words_loss_teaches_the_amortiser_what_a_document_holds(lm: LM) -> None:
 
 def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the episodes of a batch by a tree, the others by all of their bank."""
-    monkeypatch.setattr(tree, "random_group", lambda _: 2)
+    monkeypatch.setattr(pooling, "random_group", lambda _: 2)
     one, other = episode("one", documents=5), episode("other", documents=3)
     seeds = {seed: (torch.rand(2, generator=torch.Generator().manual_seed(seed)) < 0.5).tolist() for seed in range(20)}
     mixed = next(seed for seed, drawn in seeds.items() if drawn == [True, False])
@@ -430,7 +350,7 @@ def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.Monke
 
 
 def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "random_group", lambda _: 3)
+    monkeypatch.setattr(pooling, "random_group", lambda _: 3)
     mac = tiny_mac(lm, hierarchy_aware=1.0, attention_aux=1.0)
     assert "tree" not in loss(tiny_mac(lm, attention_aux=1.0))
     one = episode(documents=6)
@@ -439,7 +359,7 @@ def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeyp
         mac.networks.document_text.encode([each.text for each in one.observes()], 512, "start")[0]
     )
     x_QTD = mac.networks.questions([ask.prompt for ask in one.asks()])
-    entries = tree.level(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
+    entries = pooling.by_group(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
     shares = mac.networks.aggregator.document_shares(x_QTD[:, None], entries)[:, 0]
     expected = -shares[own, own // 3].log().mean()
     torch.testing.assert_close(mac.loss_parts([one])["tree"], expected, **CLOSE)
@@ -454,32 +374,6 @@ def test_base_dropout_is_undone(lm: LM) -> None:
 
 
 # Settings, presets, T5s.
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"hierarchy": 1}, "hierarchy must be at least 2"),
-        ({"hierarchy_aware": 1.5}, "hierarchy_aware must lie in"),
-        ({"bank_cap": 1}, "bank_cap must be at least 2"),
-        ({"backprop_dropout": 1.0}, "backprop_dropout must lie in"),
-        ({"num_virtual_tokens": 0}, "num_virtual_tokens must be at least 1"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MacSettings(**settings)
-
-
-def test_more_latents_than_modulation_tokens_are_refused(lm: LM) -> None:
-    with pytest.raises(UserError, match="makes 8 modulation tokens from 9 latent tokens"):
-        tiny_mac(lm, num_virtual_tokens=9)
-
-
-@pytest.mark.parametrize("name", ["scratch:16,2", "scratch:16,1,3,8", "scratch:a,b,c,d"])
-def test_shapes_that_are_none_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="is no T5 shape"):
-        config_of(name, 10)
 
 
 def test_published_t5_shapes() -> None:
@@ -513,27 +407,6 @@ def test_embeddings_may_come_from_the_base_model(lm: LM) -> None:
     torch.testing.assert_close(ours / ours.norm(), centred / centred.norm())
     with pytest.raises(UserError, match="Embeddings of tiny-llama-0 are"):
         tiny_mac(lm, embeddings_from_base=True).prepare_training()
-
-
-def test_a_t5_folder_without_weights_or_configuration(lm: LM, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no T5 config\.json"):
-        tiny_mac(lm, amortiser=str(tmp_path))
-    T5Config(d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=259).save_pretrained(tmp_path)
-    lm.random_weights = False
-    mac = tiny_mac(lm, amortiser=str(tmp_path), tokenizer="base")
-    with pytest.raises(UserError, match=r"The weights of the T5 .* cannot be read"):
-        mac.prepare_training()
-
-
-def test_unknown_t5s_are_named(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_args: object, **_options: object) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr(AutoConfig, "from_pretrained", offline)
-    with pytest.raises(UnknownName, match="Did you mean 't5-small'"):
-        tiny_mac(lm, amortiser="t5-smal")
-    with pytest.raises(UserError, match="No T5 nobody/nothing can be loaded from the hub"):
-        tiny_mac(lm, amortiser="nobody/nothing")
 
 
 def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:

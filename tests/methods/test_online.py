@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,33 +12,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
+from ttabench.lm.patch import State
 from ttabench.methods.base import Stopped
-from ttabench.methods.online.method import Cpt, Uniform, weighted_loss
-from ttabench.methods.online.settings import CptSettings, UniformSettings
+from ttabench.methods.online import CptSettings, UniformSettings
+from ttabench.methods.online.method import Cpt, Uniform
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_weights import exportable, save_lora
 from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
 PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
-
-
-def observed(*texts: str) -> list[Observe]:
-    return [Observe(text=text, key=f"d{number}") for number, text in enumerate(texts)]
-
-
-def read(method: Uniform, *texts: str) -> State:
-    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
-
-
-def read_together(method: Cpt, *texts: str) -> State:
-    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
 
 
 def weights_of(method: Uniform | Cpt, state: State) -> dict[str, Tensor]:
@@ -96,19 +84,6 @@ def test_without_weights_nothing_moves() -> None:
         assert not state.tensors["second_moment"].any()
 
 
-def test_the_padded_normaliser_is_the_mean_over_a_padded_text() -> None:
-    logprobs, weights = -torch.rand(5), torch.rand(6)
-    padded = torch.cat([-logprobs * weights[1:], torch.zeros(63 - 5)]).mean()
-    torch.testing.assert_close(weighted_loss(PLAIN, logprobs, weights), padded)
-    torch.testing.assert_close(
-        weighted_loss(replace(PLAIN, normaliser="tokens"), logprobs, torch.ones(5)), -logprobs.mean()
-    )
-    torch.testing.assert_close(
-        weighted_loss(replace(PLAIN, normaliser="weights"), logprobs, weights),
-        -(logprobs * weights[1:]).sum() / weights[1:].sum(),
-    )
-
-
 def test_dropout_is_drawn_from_the_seed_and_over_after_a_step() -> None:
     lm = tiny_gpt2()
     found = [read(Uniform(lm, replace(PLAIN, dropout=on, seed=seed)), *TEXTS)
@@ -134,7 +109,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read
     lm = tiny_gpt2()
     method = Uniform(lm, replace(PLAIN, optimizer="sgd", lr=1e30))
     session = Session(lm, method)
-    session.read(observed(*TEXTS))
+    session.read(observes(*TEXTS))
     with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
         session.flush()
     assert session.pending == 2
@@ -143,19 +118,12 @@ def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read
     assert session._state.meta == kept.meta
 
 
-def test_one_reader_at_a_time() -> None:
-    with pytest.raises(UserError, match="reads for one reader, not 3"):
-        Uniform(tiny_gpt2(), PLAIN).begin(3)
-    method = Uniform(tiny_gpt2(), replace(PLAIN, restrict="lora", rank=2))
-    assert method.patch(method.begin(1), []) == Patch()
-
-
 @pytest.mark.parametrize("batch", [1, 2])
 def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
     lm = tiny_llama()
     settings = CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=batch, dropout=False)
     method = Cpt(lm, settings)
-    state = read_together(method, *TEXTS)
+    state = read(method, *TEXTS)
     model = deepcopy(lm.model).requires_grad_(True)
     plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
     order = list(method.lessons([0, 1, 2], 0))
@@ -174,37 +142,17 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
 
 def test_cpt_says_that_later_documents_had_passes_of_their_own() -> None:
     method = Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2))
-    state = read_together(method, *TEXTS[:2])
+    state = read(method, *TEXTS[:2])
     assert not state.labels
-    later = method.adapt(state, [observed(TEXTS[2])])
+    later = method.adapt(state, [observes(TEXTS[2])])
     assert later.labels == {"passes_over_parts": True}
     assert later.tensors["steps"].tolist() == [4]
 
 
 def test_cpt_keeps_nothing_of_a_run_that_it_stopped_in() -> None:
     session = Session(tiny_gpt2(), Cpt(tiny_gpt2(), CptSettings(optimizer="sgd", lr=1e30)))
-    session.read(observed(*TEXTS))
+    session.read(observes(*TEXTS))
     with pytest.raises(Stopped, match=r"^cpt stopped at document 'd\d': its loss .* smaller --set lr than 1e\+30"):
         session.flush()
     assert session.pending == 3
     assert not session._state.tensors
-
-
-@pytest.mark.parametrize(("changes", "wrong"), [({"epochs": 0}, "epochs must be at least 1"), ({"batch": 0}, "batch")])
-def test_cpt_refuses_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        CptSettings(**changes)
-
-
-def test_what_cpt_learned_as_a_lora_is_one_for_peft(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    method = Cpt(lm, CptSettings(restrict="lora", rank=2, lr=1e-2))
-    patch = method.patch(read_together(method, *TEXTS), [])
-    assert exportable(patch)
-    from peft import PeftModel
-
-    ids = torch.tensor([[*lm.start_ids, *lm.encode("Who sails?")]])
-    with torch.no_grad():
-        ours, _ = forward(lm, patch, ids)
-        theirs = PeftModel.from_pretrained(deepcopy(lm.model), str(save_lora(lm, patch, tmp_path / "peft")))(ids).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

@@ -12,14 +12,12 @@ import torch
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, teach, tiny_method
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask
 from ttabench.cost import Workload, shape_of
 from ttabench.cost.load import closed_book
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import LowRank
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.pair import PairSpec
 from ttabench.methods.pair.method import Pair
 from ttabench.methods.registry import cost_of, find, is_file, parts_of
 from ttabench.methods.session import Session
@@ -137,18 +135,6 @@ def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
     assert lm.decode(first.tokens_BT[0].tolist()) == "Ada Voss lives in Port Ansel."
 
 
-def test_what_a_pair_is_follows_from_its_parts(lm: LM) -> None:
-    spec = find("window+rag")
-    assert isinstance(spec, PairSpec)
-    assert (spec.growth, spec.looks_at_question, spec.trainable) == ("linear", True, False)
-    assert find("window+templora").growth == "constant"
-    assert not find("window+templora").looks_at_question
-    assert paired("rag+h2o", lm).reads == "run"
-    assert paired("window+rag", lm).reads == "pieces"
-    assert spec.checked.window_recent == find("window").checked.recent
-    assert find("window+rag") is spec
-
-
 def test_bytes_and_costs_add(lm: LM) -> None:
     names = ("rag", "mac")
     sizes = [read(tiny_method(name, lm), lm).state.nbytes for name in names]
@@ -191,16 +177,6 @@ def test_what_cannot_be_together_is_said_in_a_line_before_anything_is_read(
 ) -> None:
     assert told in one_line(ttabench("eval", "--method", method, "--task", "streamingqa"))
     assert told in one_line(ttabench("check", method))
-
-
-def test_a_part_of_another_form_can_be_together(lm: LM) -> None:
-    changes = {"mac_modulation": "lora", "mac_lora_targets": ("q_proj", "v_proj")}
-    both = paired("icl+mac", lm, **changes)
-    patch = both.patch(read(both, lm).state, QUESTION)
-    assert patch.prefix is not None
-    assert patch.deltas
-    with pytest.raises(UserError, match="both put keys and values"):
-        paired("icl+mac", lm)
 
 
 def test_settings_are_those_of_the_parts_by_name(ttabench: Command) -> None:

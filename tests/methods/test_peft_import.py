@@ -19,11 +19,10 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoint_header import CONFIG, is_peft, standing
+from ttabench.methods.checkpoint_header import CONFIG
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.peft_weights import WEIGHTS, save_lora
 from ttabench.run.base_model import merge_checkpoint
-from ttabench.run.request import RunRequest
 
 IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
 ALL = "all-linear"
@@ -177,27 +176,11 @@ def test_what_else_takes_one(ttabench: Command, common: list[object], mine: Path
     assert f"made with model {common[5]}-mine, not nano" in other
 
 
-def test_a_model_with_an_adapter_beside_it_is_a_model(tiny_base: Path, tmp_path: Path) -> None:
-    assert standing("x" * 5000) is standing(str(tiny_base)) is standing("~nobody-here/x") is None
-    (tmp_path / CONFIG).write_text('{"peft_type": "LORA", "base_model_name_or_path": "nano", "revision": "main"}')
-    request = RunRequest(method="icl", task="streamingqa", model=str(tmp_path))
-    assert (request.model, request.base_checkpoint) == ("nano", str(tmp_path))
-    with pytest.raises(UserError, match="includes a base checkpoint already"):
-        RunRequest(method="icl", task="streamingqa", model=str(tmp_path), base_checkpoint="shipped:qa")
-    (tmp_path / "config.json").write_text("{}")
-    assert standing(str(tmp_path)) is None
-    (tmp_path / "adapter.json").write_text("{}")
-    assert not is_peft(tmp_path)
-
-
 Change = dict[str, Any]
 CONFIGS: Mapping[str, tuple[Change | str, str]] = {
     "another type": ({"peft_type": "IA3"}, "adapter of type IA3, which is not read here. Merge it in peft"),
-    "no json": ("{", "cannot be read"),
-    "rank 0": ({"r": 0}, "cannot be read: r: "),
     "no pattern": ({"alpha_pattern": {"(": 2}}, "cannot be read"),
     "pissa": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4, which is not read here. Merge"),
-    "tokens": ({"trainable_token_indices": [1]}, "LoRA with trainable_token_indices"),
     "another rank": ({"r": 2}, "q_proj.lora_A.weight is [4, 32], not [2, 32]. Give the base model that it was trained"),
     "DoRA without magnitudes": ({"use_dora": True}, "q_proj.lora_magnitude_vector is missing"),
 }  # fmt: skip
@@ -215,9 +198,7 @@ BASE = "base_model.model."
 Q = f"{BASE}model.layers.0.self_attn.q_proj"
 TENSORS: Mapping[str, tuple[str, Tensor | None, str]] = {
     "one factor": (f"{Q}.lora_B.weight", None, "q_proj.lora_B.weight is missing"),
-    "another width": (f"{Q}.lora_A.weight", torch.zeros(4, 48), "is [4, 48], not [4, 32]"),
     "no linear map": (f"{BASE}model.norm.lora_A.weight", torch.zeros(4, 32), "model.norm.lora_A.weight has no place"),
-    "DoRA unsaid": (f"{Q}.lora_magnitude_vector", torch.zeros(32), "lora_magnitude_vector has no place"),
     "NaN": (f"{Q}.lora_A.weight", torch.full((4, 32), torch.nan), "holds values that are not finite"),
 }
 
@@ -247,14 +228,10 @@ def test_files_that_are_not_read(ttabench: Command, common: list[object], mine: 
     assert f"{WEIGHTS} cannot be read" in line(*given)
     (mine / WEIGHTS).rename(mine / "adapter_model.bin")
     assert "adapter_model.bin is a pickle, which is never read here" in line(*given)
-    assert "an adapter of peft, no model" in one_line(ttabench("profile", "--methods", "none", "--model", mine))
     stored = json.loads((mine / CONFIG).read_text())
-    (mine / CONFIG).write_text(json.dumps({**stored, "revision": "v2"}))
-    assert "revision v2 of its base model. Give the base model yourself" in line("--model", mine)
-    (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": None}))
-    assert "names no base model" in line("--model", mine)
-    (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": "nano on shipped:qa"}))
-    assert "a base model that is not here. Unknown model 'nano on shipped:qa'" in line("--model", mine)
+    for change in ({"revision": "v2"}, {"base_model_name_or_path": None}, {"base_model_name_or_path": "nano on qa"}):
+        (mine / CONFIG).write_text(json.dumps({**stored, **change}))
+        assert "--model BASE --base-checkpoint" in line("--model", mine)
     (mine / CONFIG).unlink()
     assert "neither adapter.json nor peft's adapter_config.json is there" in line(*given)
 
@@ -265,14 +242,3 @@ def test_a_change_of_one_place_of_two_that_share_a_weight(target: str, tmp_path:
     peft_folder(untied(), tmp_path, target_modules=[target])
     with pytest.raises(UserError, match=f"changes .*{target}.weight, which stands in two places"):
         read(tiny_gpt2(), tmp_path)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_adapters_of_other_kinds_that_peft_made(tmp_path: Path) -> None:
-    from peft import IA3Config, LoHaConfig, PrefixTuningConfig
-
-    kinds = {IA3Config: {}, LoHaConfig: {"target_modules": ["q_proj"]}, PrefixTuningConfig: {"num_virtual_tokens": 3}}
-    for kind, options in kinds.items():
-        folder = peft_folder(tiny_llama(), tmp_path / kind.__name__, kind=kind, **options)
-        with pytest.raises(UserError, match="which is not read here"):
-            read(tiny_llama(), folder)

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.methods.test_kv_methods import logits, read
-from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
+from tests.methods.reading import logits, read
+from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
-from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Observe
 from ttabench.lm.model import LM
-from ttabench.lm.verbs.scoring import choose
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.settings import SnapKVSettings
 from ttabench.methods.eviction.snapkv import SnapKV
@@ -28,18 +26,6 @@ NOISE = {"atol": 2e-5, "rtol": 1e-4}
 def test_a_full_budget_is_full_context(lm: LM) -> None:
     method, full = SnapKV(lm, replace(SMALL, budget=400)), InContext(lm, InContextSettings())
     torch.testing.assert_close(logits(method, read(method, *TEXTS)), logits(full, read(full, *TEXTS)), **NOISE)
-
-
-def test_the_state_is_the_full_cache_and_the_patch_what_the_budget_allows() -> None:
-    method = SnapKV(tiny_llama(), SMALL)
-    assert (method.looks_at_question, method.growth) == (True, "linear")
-    state = read(method, *TEXTS)
-    tokens = int(state.tensors["next"])
-    assert state.tensors["keys"].shape[3] == tokens
-    prefix = method.patch(state, asks(*PROMPTS)).prefix
-    assert prefix is not None
-    assert prefix.keys_LBHPD[0].shape[:3] == (3, 2, 20)
-    assert prefix.next_position_B.tolist() == [tokens] * 3
 
 
 @pytest.mark.parametrize("positions", ["original", "cache"])
@@ -71,22 +57,3 @@ def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -
     assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
     in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
     assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])
-
-
-@pytest.mark.parametrize("positions", ["original", "cache"])
-@pytest.mark.parametrize("settings", [SMALL, SnapKVSettings(budget=0.2, window=0.1, query_aware=True)])
-def test_questions_of_a_batch_are_as_if_alone(settings: SnapKVSettings, positions: str) -> None:
-    lm = tiny_llama()
-    method = SnapKV(lm, replace(settings, positions=positions))
-    state, questions = read(method, *TEXTS), [*asks(*PROMPTS), Ask(prompt="", key="nothing")]
-    items = [(lm.encode(ask.prompt) or [65], [[66, 67], [68]]) for ask in questions]
-    together = choose(lm, method.patch(state, questions), items)
-    for ask, item, sums in zip(questions, items, together, strict=True):
-        torch.testing.assert_close(sums, choose(lm, method.patch(state, [ask]), [item])[0], atol=1e-4, rtol=1e-4)
-
-
-def test_a_question_without_room_is_the_users_error() -> None:
-    method = SnapKV(tiny_llama(), SMALL)
-    state = read(method, "x" * (POSITIONS - 10))
-    with pytest.raises(UserError, match="exceeds the 512 positions"):
-        method.patch(state, asks("Is this too long?"))

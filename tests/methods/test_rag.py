@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.conftest import Command
+from tests.methods.reading import read
+from tests.tiny import tiny_llama
+from tests.tiny_methods import observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.model import LM
-from ttabench.lm.patch import State
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.rag import RagSettings
@@ -38,14 +39,6 @@ TEXTS = (
 @pytest.fixture(scope="module")
 def lm() -> LM:
     return tiny_llama()
-
-
-def observed(*texts: str) -> list[Observe]:
-    return [Observe(text=text, key=f"d{number}") for number, text in enumerate(texts)]
-
-
-def read(method: Rag, *texts: str) -> State:
-    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
 
 
 def ask(prompt: str, question: str = "") -> Ask:
@@ -76,11 +69,6 @@ def test_scores_are_those_of_the_formula(k1: float, b: float) -> None:
     np.testing.assert_allclose(found, by_hand(split, asked, k1, b), rtol=1e-5)
     assert found[4] == 0
     assert not np.allclose(found, by_hand(split, asked, k1 + 1, b))
-
-
-def test_no_word_in_common_scores_nothing() -> None:
-    assert not Bm25(words_of(TEXTS), k1=1.5, b=0.75).scores(*words_of(["Zebra?"])).any()
-    assert not Bm25(words_of(["...", "?"]), k1=1.5, b=0.75).scores(*words_of(["Port"])).any()
 
 
 @pytest.mark.parametrize(
@@ -122,8 +110,8 @@ def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_the
     method = Rag(lm, RagSettings(top=2))
     question = ask("Who sails to Tern Island, Ada Voss?")
     session, full = Session(lm, method), Session(lm, InContext(lm, InContextSettings()))
-    session.read(observed(*TEXTS))
-    full.read([observed(*TEXTS)[number] for number in (0, 2)])
+    session.read(observes(*TEXTS))
+    full.read([observes(*TEXTS)[number] for number in (0, 2)])
     assert method.found(session.state, [question]) == [[0, 2]]
     ours, theirs = session.patch([question]).prefix, full.patch([question]).prefix
     assert ours is not None
@@ -143,38 +131,14 @@ def test_weights_are_computed_once_for_a_state(lm: LM, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("ttabench.methods.rag.method.Bm25", Counted)
     session = Session(lm, Rag(lm, RagSettings()))
-    session.read(observed(*TEXTS[:3]))
+    session.read(observes(*TEXTS[:3]))
     for number in range(3):
         session.answer([ask(f"Where does Ada live? {number}")])
     assert made == [3]
-    session.read(observed(*TEXTS[3:]))
+    session.read(observes(*TEXTS[3:]))
     session.answer([ask("Whose radios?")])
     session.answer([ask("Whose maps?")])
     assert made == [3, 5]
-
-
-def test_readers_of_a_batch_have_documents_of_their_own(lm: LM) -> None:
-    method = Rag(lm, RagSettings(top=1))
-    first, second = observed("Ada sails."), observed("Bo sings, and Bo dances.")
-    state = method.adapt(method.begin(2), [[first[0], second[0]]])
-    state = method.adapt(state, [[observed("Ada lives in Port Ansel.")[0], observed("Bo.")[0]]])
-    assert method.found(state, [ask("Ada Port"), ask("Ada Port")]) == [[1], [1]]
-    assert method.found(state, [ask("Bo dances"), ask("Bo dances")]) == [[1], [0]]
-
-
-def test_bytes_are_those_of_texts_words_and_sizes(lm: LM) -> None:
-    state = read(Rag(lm, RagSettings()), *TEXTS)
-    words = sum(map(len, bm25s.tokenize(list(TEXTS), return_ids=False, show_progress=False)))
-    assert state.nbytes == sum(map(len, TEXTS)) + 8 * words + 2 * 4 * len(TEXTS)
-
-
-def test_a_long_document_keeps_its_first_tokens(lm: LM) -> None:
-    method = Rag(lm, RagSettings(document_tokens=14))
-    state = read(method, "Ada Voss lives in Port Ansel.", "Short one.")
-    assert state.meta["truncated_documents"] == [1]
-    assert state.meta["tokens_read"] == [14 + len("\n\nShort one.")]
-    assert bytes(state.tensors["texts"][0].tolist()) == b"Ada Voss livesShort one."
-    assert method.found(state, [ask("Port Ansel short?")]) == [[0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -204,29 +168,6 @@ def test_a_stored_index_of_other_weights_of_words_is_refused(lm: LM, tmp_path: P
         load_state(tmp_path, {"method": "rag", "settings": {"k1": 2.0, "top": 3}})
     with pytest.raises(UserError, match=r"another method: rag rather than mac\. Give --method rag, or"):
         load_state(tmp_path, {"method": "mac", "settings": {}})
-
-
-def test_documents_that_do_not_fit_the_model_say_what_to_set() -> None:
-    gpt2 = tiny_gpt2()
-    method = Rag(gpt2, RagSettings(top=3))
-    state = read(method, *["Ada Voss lives in Port Ansel, as ever. " * 8] * 3)
-    with pytest.raises(UserError, match=r"exceeds the 512 positions .*--set top=N"):
-        method.patch(state, [ask("Where does Ada live?")])
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("retriever=bm26", "Did you mean 'bm25'?"),
-        ("retriever=", "retriever must name one"),
-        ("question_retriever=dense", "question_retriever is for encoders"),
-        ("top=0", "top must be at least 1, got 0"),
-        ("b=1.5", "b must lie in [0, 1], got 1.5"),
-        ("k1=-1", "k1 must be at least 0"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(ttabench: Command, words: str, told: str) -> None:
-    assert told in one_line(ttabench("eval", "--method", "rag", "--task", "streamingqa", "--set", words))
 
 
 def test_a_run_knows_what_it_reads_and_nothing_of_what_another_reads(ttabench: Command) -> None:

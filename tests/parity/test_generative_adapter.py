@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.parity import released
 from tests.parity.fixtures import base_lm, load
 from tests.parity.reference.numbers import NORMS, llama_config
 from tests.places import fixture_file
@@ -17,13 +18,10 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.directions import directions
-from ttabench.methods.generative_adapter.generator import Generator
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.generator import Generator, directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.parallel import row_logprobs
-from ttabench.methods.generative_adapter.rows import Row, Rows
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.parallel import Row, row_logprobs
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]
@@ -157,16 +155,16 @@ def test_logits_of_the_question(name: str, strategy: str) -> None:
     close(bare, given["base/query_logits"], "logits")
 
 
-def training_rows(name: str) -> Rows:
+def training_rows(name: str) -> list[Row]:
     """[c1..cm, question] of every context, each row adapted to the chunks before it."""
     given = load(FIXTURE).under(f"{name}/train")
     chunks, asked = [], []
     for owner, (rows, masks) in enumerate(zip(given["input_ids"], given["attention_mask"].bool(), strict=True)):
         *read_rows, question = [row[mask].tolist() for row, mask in zip(rows, masks, strict=True)]
         own = [ids for ids in read_rows if ids]
-        chunks += [Row(ids, owner, at, first=1, part="text") for at, ids in enumerate(own)]
+        chunks += [Row(ids, owner, at, first=1, part="text", chunk=at) for at, ids in enumerate(own)]
         asked.append(Row(question, owner, len(own), first=1, part="text"))
-    return Rows(chunks, asked)
+    return [*chunks, *asked]
 
 
 @pytest.mark.parametrize("name", WHOLE)

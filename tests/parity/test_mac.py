@@ -16,7 +16,7 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.generation import generate
-from ttabench.methods.mac import tree
+from ttabench.methods.mac import pooling
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
@@ -261,10 +261,10 @@ def test_hierarchy_level_by_level(reference: Reference) -> None:
     level, group = reference.tensors["out/bank"][None], reference.spec["config"]["hier_window"]
     levels = sorted(key for key in reference.tensors if key.startswith("out/hier_level_"))
     for key in (*levels, "out/hier_final"):
-        level = tree.level(aggregator, x, level, group, block=1000)
+        level = pooling.by_group(aggregator, x, level, group, block=1000)
         reference.check(level[0], key)
     for block in (1, 1000):
-        final = tree.latent(aggregator, x, reference.tensors["out/bank"], group=group, block=block)
+        final = pooling.latent(aggregator, x, reference.tensors["out/bank"], group=group, block=block)
         reference.check(final, "out/hier_final")
 
 

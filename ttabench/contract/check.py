@@ -1,7 +1,5 @@
 """`ttabench check`: every promise of a method on every base of two layers that it takes, or of a metric.
-
-verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ...
-"""
+verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ..."""
 
 from __future__ import annotations
 
@@ -36,11 +34,7 @@ class Verdict:
 
 
 def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
-    """The method on every base that it takes, by name, and why it does not take the others.
-
-    Raises:
-        UserError: it takes none; what it says of the first.
-    """
+    """The method on every base that it takes, by name, and why it does not take the others."""
     by_base, refused = dict[str, Case](), dict[str, UserError]()
     for name, base in BASES.items():
         case = Case(spec, settings, base)
@@ -74,11 +68,7 @@ def verdict(sentence: str, checked: Mapping[str, Case]) -> Verdict:
 
 
 def verdicts_of_metric(metric: Metric) -> Iterator[Verdict]:
-    """Of a metric of single answers, tried on the miniature world; after a broken promise there is none.
-
-    Raises:
-        UserError: it has no value for a single answer.
-    """
+    """Of a metric of single answers, tried on the miniature world; after a broken promise there is none."""
     if metric.judge is None:
         raise UserError(f"{metric.name} has no value for a single answer.", "Check a function of one, ./mine.py:NAME.")
     answered = list(_answered(metric))

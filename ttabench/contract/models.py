@@ -10,7 +10,6 @@ Log-likelihoods and greedy answers count, and questions of unequal length asked 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,14 +44,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """Methods, at budgets that keep all of the text; the last is trained, here with fresh weights."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """What is given for one question: a summed log-probability (natural log), and the text of a greedy answer."""
-
-    logprob: float
-    answer: str
-
-
 def outcomes(lm: LM) -> dict[str, str]:
     """By method "right", "refused: ..", "wrong: .." or "raised: ..", the last two of which are faults of ours."""
     said = {}
@@ -78,18 +69,17 @@ def outcome(name: str, lm: LM) -> str:
     context = [] if name == "none" or patch.deltas else piece_ids(lm, TEXT, first=True)
     for ask, batch in zip(ASKS, given(session, ASKS), strict=True):
         with merged(lm, Patch(deltas=patch.deltas)):
-            expected = truth(lm, ask, context)
-        for own, how in ((batch, "in a batch"), (given(session, [ask])[0], "alone")):
-            bound = BOUNDS[lm.dtype] * (2 + abs(expected.logprob) / 50)
-            if abs(own.logprob - expected.logprob) > bound:
-                return f"wrong: log-likelihood {how} {own.logprob:.3f} for {expected.logprob:.3f}"
-            if own.answer != expected.answer and lm.dtype == torch.float32:
-                return f"wrong: answer {how} {own.answer!r} for {expected.answer!r}"
+            logprob, written = truth(lm, ask, context)
+        for (own, answer), how in ((batch, "in a batch"), (given(session, [ask])[0], "alone")):
+            if abs(own - logprob) > BOUNDS[lm.dtype] * (2 + abs(logprob) / 50):
+                return f"wrong: log-likelihood {how} {own:.3f} for {logprob:.3f}"
+            if answer != written and lm.dtype == torch.float32:
+                return f"wrong: answer {how} {answer!r} for {written!r}"
     return "right"
 
 
 @torch.no_grad()
-def truth(lm: LM, ask: Ask, context: Sequence[int]) -> Given:
+def truth(lm: LM, ask: Ask, context: Sequence[int]) -> tuple[float, str]:
     """By plain forwards of the whole text, one for the gold answer and one for every token of the greedy one."""
     prompt = [*lm.start_ids, *context, *prompt_ids(lm, ask, follows=bool(context))]
     target, answer = gold_ids(lm, ask), list[int]()
@@ -101,10 +91,10 @@ def truth(lm: LM, ask: Ask, context: Sequence[int]) -> Given:
     while len(answer) < NEW_TOKENS and not (answer and answer[-1] in lm.eos_ids):
         answer.append(int(logprobs([*prompt, *answer])[-1].argmax()))
     written = lm.decode([token for token in answer if token not in lm.eos_ids]).strip()
-    return Given(float(places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()), written)
+    return float(places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()), written
 
 
-def given(session: Session, asks: Sequence[Ask]) -> list[Given]:
-    """What a session gives for these questions, asked together."""
+def given(session: Session, asks: Sequence[Ask]) -> list[tuple[float, str]]:
+    """Log-probability (natural log, summed) and greedy answer that a session gives each of these, asked together."""
     likelihoods, answers = session.gold_likelihoods(asks), session.answer(asks)
-    return [Given(value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)]
+    return [(value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)]

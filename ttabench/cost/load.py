@@ -96,14 +96,8 @@ class Cost:
 
 
 def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
-    """Operations of reading the prompt behind `context` slots and writing the answer token by token.
-
-    Args:
-        shape: the base model.
-        work: prompt and answer.
-        context: slots in front of the prompt.
-        begun: whether the context holds what begins a text; else the prompt starts with it.
-    """
+    """Operations of reading the prompt behind `context` slots and writing the answer token by token. `context`: slots
+    in front of the prompt; `begun`: whether the context holds what begins a text; else the prompt starts with it."""
     prompt = work.prompt_tokens + (0 if begun else shape.starts)
     # a token that is written attends to what is there: nothing is masked
     written = replace(shape, dense=False).forward(work.new_tokens - 1, context + prompt)
@@ -121,15 +115,19 @@ def closed_book(shape: Shape, work: Workload) -> Cost:
     )
 
 
+def in_window(shape: Shape, work: Workload, slots: int, **more: int) -> Cost:
+    """So many slots, which are read once, before the first query, and stand in front of each; `more`: other figures."""
+    asked = slots + work.asked
+    figures = {
+        "adapt_slots": slots,
+        "ask_slots": asked,
+        "adapt_flops": shape.forward(slots),
+        "ask_flops": answer(shape, work, slots, begun=True),
+        "positions": asked,
+    }
+    return Cost(parameters=shape.parameters, **{**figures, **more})
+
+
 def read_again(shape: Shape, work: Workload, tokens: int) -> Cost:
     """A state of the newest `tokens` tokens, which are read once, before the first query."""
-    slots = shape.starts + tokens
-    return Cost(
-        parameters=shape.parameters,
-        state_bytes=INTEGER * (tokens + 1),
-        adapt_slots=slots,
-        ask_slots=slots + work.asked,
-        adapt_flops=shape.forward(slots),
-        ask_flops=answer(shape, work, slots, begun=True),
-        positions=slots + work.asked,
-    )
+    return in_window(shape, work, shape.starts + tokens, state_bytes=INTEGER * (tokens + 1))

@@ -1,12 +1,10 @@
 """The sizes of a decoder that its cost depends on, and what its forward passes cost.
-
 One token costs `2 N + 4 L d c`, N being the parameters of the layers, d the width of all heads together and c how many
-positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward part); the logits of a token add `2 D V`.
-"""
+positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward part); the logits of a token add `2 D V`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,13 +120,9 @@ class Shape:
         return self.body + norms + (1 if self.tied else 2) * self.vocabulary * self.hidden
 
     def pairs(self, tokens: int, context: int = 0, band: int | None = None) -> int:
-        """Pairs of a token and a position it attends to, of `tokens` after `context` others.
-
-        Args:
-            tokens: tokens read.
-            context: positions in front of them.
-            band: a token attends to no more positions than that, itself included; None to all that `sliding` allows.
-        """
+        """Pairs of a token and a position it attends to, of `tokens` after `context` others. `context`: positions in
+        front of them; `band`: a token attends to no more positions than that, itself included; None to all that
+        `sliding` allows."""
         if self.dense:
             return tokens * (context + tokens)
         if self.sliding is not None:
@@ -201,3 +195,54 @@ def shape_of(model: str) -> Shape | None:
         return shape_from(config, str(config.get("model_type", "")))
     except (UserError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
         return None
+
+
+def targeted(targets: Sequence[str], shape: Shape) -> list[Linear]:
+    """The linear maps of a layer that are named; all of them where none is."""
+    known = sorted({linear.name for linear in shape.linears})
+    missing = [target for target in targets if target not in known]
+    if missing:
+        raise UserError(f"The base has no linear map {missing[0]!r}.", f"It has {', '.join(known)}.")
+    return [linear for linear in shape.linears if not targets or linear.name in targets]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Low-rank factors of the same linear maps in every layer."""
+
+    shape: Shape
+    rank: int
+    maps: list[Linear]
+
+    @property
+    def size(self) -> int:
+        """Parameters."""
+        return self.shape.layers * self.rank * sum(linear.ends for linear in self.maps)
+
+    def forward(self, tokens: int) -> int:
+        """Operations that they add to reading so many tokens."""
+        return 2 * self.size * tokens
+
+    def step(self, tokens: int, targets: int) -> int:
+        """Operations of a gradient step on `tokens`, of which `targets` positions have a loss."""
+        there = self.shape.forward(tokens) + self.shape.head(targets) + self.forward(tokens)
+        return there + self._backward(tokens) + self.shape.head(targets)
+
+    def _backward(self, tokens: int) -> int:
+        """Gradients of all factors, and of what enters a map wherever factors stand before it."""
+        shape = self.shape
+        into, out = shape.attention_linears[:-1], shape.attention_linears[-1:]
+        stages = (into, out, shape.feed_linears[:-1], shape.feed_linears[-1:])
+        first = next(place for place, stage in enumerate(stages) if any(linear in self.maps for linear in stage))
+        below = sum(linear.size for stage in stages[: first + 1] for linear in stage)
+        entering = self.rank * sum(linear.inputs for linear in stages[first] if linear in self.maps)
+        linears = 2 * tokens * (shape.body - below + 2 * self.size - entering)
+        products = 4 * (shape.layers - 1) + (self._attention_products(into) if first == 0 else 0)
+        return linears + 2 * shape.width * shape.pairs(tokens) * products
+
+    def _attention_products(self, into: Sequence[Linear]) -> int:
+        """Matrix products that go back through the first layer's attention to adapted queries, keys and values: those
+        of the weights, of queries, of keys, of values."""
+        adapted = [linear in self.maps for linear in into]
+        queries, keys, values = adapted if len(adapted) == 3 else adapted * 3
+        return (queries or keys) + queries + keys + values

@@ -43,8 +43,6 @@ class Stopped(UserError):
     """A piece that a method cannot go on from; what was read before it is kept, see `session.Session`.
 
     Args:
-        what: what is wrong, with the name of the piece.
-        hint: how to mend it.
         state: of all that stands before the piece.
         pieces: of the call that `state` has read.
     """
@@ -122,10 +120,8 @@ class BaseMethod(Generic[SettingsT]):
         return State(rows, meta={"tokens_read": [0] * rows})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read more: each of `pieces` holds one piece a row, in the order in which a row reads them.
-
-        What is read together is what `reads` says, see `session.Session`.
-        """
+        """Read more: each of `pieces` holds one piece a row, in the order in which a row reads them. What is read
+        together is what `reads` says, see `session.Session`."""
         raise NotImplementedError
 
     def combined(self, state: State, other: State) -> State:  # noqa: ARG002  # for methods that can
@@ -141,24 +137,18 @@ class BaseMethod(Generic[SettingsT]):
         )
 
     def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were.
-
-        For runs whose answers come from another state (`run.runner`). Methods that can leave work out override this.
-        """
+        """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were. For
+        runs whose answers come from another state (`run.runner`). Methods that can leave work out override this."""
         return self.adapt(state, pieces)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a row.
-
-        Methods that do not look at the question return parts with one row per state row.
-        """
+        """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a
+        row. Methods that do not look at the question return parts with one row per state row."""
         raise NotImplementedError
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:  # noqa: ARG002  # for some
-        """How much of what each question looks at lies in each kept piece of one reader's context.
-
-        Where the spec says that the method tells this (`MethodSpec.piece_shares`), it is None for an empty state alone.
-        """
+        """How much of what each question looks at lies in each kept piece of one reader's context. Where the spec
+        says that the method tells this (`MethodSpec.piece_shares`), it is None for an empty state alone."""
         return None
 
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict

@@ -79,11 +79,7 @@ def _of_pattern(patterns: Mapping[str, float], module: str, otherwise: float) ->
 
 
 def config_of(folder: Path) -> PeftConfig:
-    """The configuration of a peft folder.
-
-    Raises:
-        UserError: missing or damaged; an adapter or an option that is not read here.
-    """
+    """The configuration of a peft folder."""
     path = folder / CONFIG
     with reading(path, AGAIN):
         stored = object_of(path, AGAIN)
@@ -105,11 +101,7 @@ def config_of(folder: Path) -> PeftConfig:
 
 
 def header_fields(folder: Path) -> dict[str, Json]:
-    """What a header of a checkpoint of `lora` says (see `checkpoint_header`), of a peft folder.
-
-    Raises:
-        UserError: see `config_of`.
-    """
+    """What a header of a checkpoint of `lora` says (see `checkpoint_header`), of a peft folder."""
     config = config_of(folder)
     listed = [] if isinstance(config.target_modules, str) else config.target_modules or []
     targets = () if any("." in name for name in listed) else tuple(sorted(listed))
@@ -127,11 +119,7 @@ def header_fields(folder: Path) -> dict[str, Json]:
 
 
 def standing(model: str) -> tuple[str, str] | None:
-    """The base model that a peft folder given as a model names, and the folder; None of anything else.
-
-    Raises:
-        UserError: it names none, one that is not here, or a revision of it; see `config_of`.
-    """
+    """The base model that a peft folder given as a model names, and the folder; None of anything else."""
     with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
         folder = Path(model).expanduser()
         if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
@@ -192,11 +180,7 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
 
 
 def header(folder: Path) -> Header:
-    """The header of a checkpoint; of a peft folder, what its configuration says in these words.
-
-    Raises:
-        UserError: no checkpoint there, a damaged header, or an adapter of peft that is not read here.
-    """
+    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
     if is_peft(folder):
         return Header(**header_fields(folder))
     path = folder / HEADER
@@ -216,17 +200,7 @@ def header(folder: Path) -> Header:
 
 
 def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
-    """The settings of a checkpoint, with changes.
-
-    Args:
-        header: its header.
-        spec: of its method.
-        changes: settings of another value.
-        folder: for the message.
-
-    Raises:
-        UserError: the method has no such setting, or refuses a value.
-    """
+    """The settings of a checkpoint, with changes."""
     if changes and is_peft(folder):
         raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
     try:

@@ -34,16 +34,9 @@ def save(
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint; each file is replaced at once, the header last.
-
-    Args:
-        method: a trained method.
-        folder: made if it does not exist.
-        training: what is recorded about the training (JSON values).
-        dtype: number format of the stored parameters; they are float32 again once loaded.
-        step: optimiser steps done, said in both files.
-        stands_on: name and digest of the checkpoint that the base model carries.
-    """
+    """Write a checkpoint; each file is replaced at once, the header last. `dtype`: number format of the stored
+    parameters; they are float32 again once loaded; `stands_on`: name and digest of the checkpoint that the base model
+    carries."""
     parameters = dict(method.modules().named_parameters())
     tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}
     header = Header(
@@ -69,18 +62,8 @@ def save(
 def load(
     cls: type[BaseMethod[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
 ) -> BaseMethod[Any]:
-    """The method stored in a folder, on this base model.
-
-    Args:
-        cls: the method's class.
-        lm: the base model it was trained on.
-        folder: what `save` wrote, or peft's `save_pretrained`.
-        settings: settings to change, those that do not change the parameters (hierarchy, bank_cap ...).
-
-    Raises:
-        UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, parameters
-            that are not finite, damage.
-    """
+    """The method stored in a folder, on this base model. `settings`: settings to change, those that do not change the
+    parameters (hierarchy, bank_cap ...)."""
     stored = header(folder)
     if stored.method not in (cls.spec.name, cls.spec.trained_as):
         raise UserError(

@@ -1,33 +1,23 @@
 """LoRA and CARTRIDGE folders of peft: an adapted model as one, and one that peft trained as a method.
-
-Shape letters: R rank · I/O features in and out.
-"""
+Shape letters: R rank · I/O features in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder
-from ttabench.lm.loading import safetensors_io as files_of_tensors
-from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch
-
-if TYPE_CHECKING:
-    from peft import PeftConfig
-from collections.abc import Sequence
-
-from torch import nn
-
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.loading import safetensors_io as files_of_tensors
 from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.patch import Delta, Dense, State
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import AGAIN, PeftConfig, config_of
 from ttabench.methods.lora import LORA, LoraSettings
@@ -44,16 +34,7 @@ def exportable(patch: Patch) -> bool:
 
 
 def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
-    """Write `adapter_config.json` and `adapter_model.safetensors`.
-
-    Args:
-        lm: the base model.
-        patch: see `exportable`.
-        folder: does not exist, or is empty.
-
-    Raises:
-        UserError: the folder cannot be written, or holds something.
-    """
+    """Write `adapter_config.json` and `adapter_model.safetensors`."""
     from peft import LoraConfig
 
     assert exportable(patch), "only low-rank deltas of one row are a LoRA"
@@ -90,16 +71,7 @@ def is_cartridge(patch: Patch) -> bool:
 
 def save_cartridge(lm: LM, patch: Patch, folder: Path) -> Path:
     """Write a prefix as peft's CARTRIDGE (0.19 or later): `prompt_embeddings` [slots, layers x (keys, values) x heads x
-    head size].
-
-    Args:
-        lm: the base model.
-        patch: see `is_cartridge`.
-        folder: does not exist, or is empty.
-
-    Raises:
-        UserError: the folder cannot be written, or holds something; or the installed peft knows no CARTRIDGE.
-    """
+    head size]."""
     try:
         from peft import CartridgeConfig
     except ImportError:
@@ -128,7 +100,7 @@ def _base(lm: LM) -> str:
     return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
 
-def _written(folder: Path, config: PeftConfig, tensors: Mapping[str, Tensor]) -> Path:
+def _written(folder: Path, config: Any, tensors: Mapping[str, Tensor]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(folder) as scratch:
@@ -146,16 +118,7 @@ MAGNITUDE = "lora_magnitude_vector"
 
 
 class PeftLora(BaseMethod[LoraSettings]):
-    """Deltas that peft trained. State: empty.
-
-    Args:
-        lm: the base model.
-        settings: as its configuration says; for records.
-        folder: what peft's `save_pretrained` wrote.
-
-    Raises:
-        UserError: an adapter that is not read here, or of another base model; a missing or damaged file.
-    """
+    """Deltas that peft trained. State: empty."""
 
     spec = LORA
 
@@ -179,17 +142,8 @@ class PeftLora(BaseMethod[LoraSettings]):
 
 
 def deltas_of(lm: LM, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Delta]:
-    """The deltas of an adapter, by name.
-
-    Args:
-        lm: the base model.
-        folder: of the adapter, for its configuration.
-        tensors: float32 by name in the base model (`model.norm.weight`), factors behind the name of their module
-            (`model.layers.0.mlp.up_proj.lora_A.weight`).
-
-    Raises:
-        UserError: they are of another base model, or change one of two places that share a parameter.
-    """
+    """The deltas of an adapter, by name. `tensors`: float32 by name in the base model (`model.norm.weight`), factors
+    behind the name of their module (`model.layers.0.mlp.up_proj.lora_A.weight`)."""
     config, places = config_of(folder), dict(lm.model.named_parameters(remove_duplicate=False))
     modules = sorted({name for name, factor, _ in (key.partition(".lora_") for key in tensors) if factor})
     wanted: dict[str, Tensor] = {name: places[name] for name in tensors if name in places}

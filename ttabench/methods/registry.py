@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import get_args
 
 from ttabench import methods as here
 from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
 from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of
-from ttabench.core.types import Growth, Json
+from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
 from ttabench.methods.settings import defaults, restored
@@ -27,20 +26,14 @@ CLASS = re.compile(r"[\w.]+:\w+")
 """Where the class of a method is."""
 
 
-def of_package(offer: Offer, own: Collection[str]) -> MethodSpec:
-    """The method that an installed package offers.
-
-    Raises:
-        UserError: it offers something else, under another name or under one of ours, or its import fails.
-    """
+def _of_package(offer: Offer) -> MethodSpec:
+    """The method that an installed package offers."""
     spec = offer.load()
     where = f"{GROUP} {offer.name!r} of {offer.package}"
-    if not isinstance(spec, MethodSpec):
-        raise UserError(f"{where} is no MethodSpec.", f"Uninstall {offer.package}, or let it offer one.")
-    if spec.name != offer.name:
-        hint = f"Uninstall {offer.package}, or let it offer that name."
-        raise UserError(f"{where} calls itself {spec.name!r}.", hint)
-    fault = _fault(spec, own)
+    if not isinstance(spec, MethodSpec) or spec.name != offer.name:
+        named = f"calls itself {spec.name!r}" if isinstance(spec, MethodSpec) else "is no MethodSpec"
+        raise UserError(f"{where} {named}.", f"Uninstall {offer.package}, or let it offer one of that name.")
+    fault = _fault(spec)
     if not fault and not isinstance(spec.where, type) and not CLASS.fullmatch(str(spec.where)):
         fault = f"has where={spec.where!r}, which is no package.module:Class"
     if fault:
@@ -48,17 +41,7 @@ def of_package(offer: Offer, own: Collection[str]) -> MethodSpec:
     return replace(spec, origin=offer.origin)
 
 
-def of_file(path: Path, wanted: str, own: Collection[str]) -> MethodSpec:
-    """The method of a file, by name where it holds several ("": the only one).
-
-    Raises:
-        UserError: the file is missing, cannot be executed, holds no method, several, or one that cannot be used.
-        UnknownName: it holds none of that name.
-    """
-    return one_of("method", path, wanted, _specs(path, own), 'Give a class there `spec = MethodSpec(name="...")`.')
-
-
-def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
+def _specs(path: Path) -> dict[str, MethodSpec]:
     """Every method that a file defines, by name."""
     from ttabench.methods.base import BaseMethod
 
@@ -68,7 +51,7 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
         spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
         if not isinstance(spec, MethodSpec):
             continue
-        fault = _fault(spec, own)
+        fault = _fault(spec)
         if not issubclass(cls, BaseMethod):
             fault = "is no BaseMethod"
         elif cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
@@ -81,20 +64,13 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
     return specs
 
 
-def _fault(spec: MethodSpec, own: Collection[str]) -> str:
+def _fault(spec: MethodSpec) -> str:
     """The fault of the spec of somebody else, as the end of a sentence; "" for none."""
-    if spec.name in own:
+    if spec.name in (*methods(), *families()):
         return f"has a name of ttabench's own, {spec.name}"
     if not NAME.fullmatch(spec.name):
         return f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
-    if spec.growth not in get_args(Growth):
-        return f"has growth={spec.growth!r}, which is none of {', '.join(get_args(Growth))}"
-    if not is_dataclass(spec.Settings):
-        return "has Settings that are no dataclass"
-    bare = [
-        field.name for field in fields(spec.Settings) if field.default is MISSING and field.default_factory is MISSING
-    ]
-    return f"has a setting without a default, {bare[0]}" if bare else ""
+    return "" if is_dataclass(spec.Settings) else "has Settings that are no dataclass"
 
 
 FIRST = ("none", "icl", "window", "snapkv", "h2o")
@@ -119,19 +95,17 @@ def installed() -> tuple[dict[str, MethodSpec], list[str]]:
     specs, faults = {}, []
     for name, offer in sorted(offered(GROUP).items()):
         try:
-            specs[name] = of_package(offer, _own())
+            specs[name] = _of_package(offer)
         except UserError as error:
             faults.append(str(error))
     return specs, faults
 
 
-def _own() -> list[str]:
-    return [*methods(), *families()]
-
-
 @cache
 def _in_file(file: str, wanted: str) -> MethodSpec:
-    return of_file(Path(file).expanduser(), wanted, _own())
+    """The method of a file, by name where it holds several ("": the only one)."""
+    path, hint = Path(file).expanduser(), 'Give a class there `spec = MethodSpec(name="...")`.'
+    return one_of("method", path, wanted, _specs(path), hint)
 
 
 @cache
@@ -180,7 +154,7 @@ def find(name: str) -> MethodSpec:
     if in_file := FILE.fullmatch(name):
         return _in_file(in_file["path"], in_file["name"] or "")
     if name in offered(GROUP):
-        return of_package(offered(GROUP)[name], _own())
+        return _of_package(offered(GROUP)[name])
     if len(name) <= LONGEST_NAME and Path(f"{name}.py").is_file():
         raise UserError(f"Unknown method {name!r}.", f"Did you mean the file './{name}.py'?")
     raise UnknownName(
@@ -227,7 +201,6 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     """Defaults of the settings of a method, also of one whose optional package is missing.
 
     Args:
-        name: of the method.
         origin: of the package that offered it, see `Offer.origin`, or a digest of its file; "" for ttabench's own.
 
     Raises:

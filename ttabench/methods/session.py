@@ -122,9 +122,7 @@ class Session:
 
     def context_slots(self, patch: Patch, ask: Ask) -> int:
         """Keys and values of context that a query reads under its patch, in tokens; not those of its own window.
-
-        Where heads see slots of their own, so many as they see on average.
-        """
+        Where heads see slots of their own, so many as they see on average."""
         prefix = patch.prefix
         if prefix is None:
             return 0
@@ -137,10 +135,6 @@ class Session:
     @torch.no_grad()
     def answer(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[Answer]:
         """Answers to queries of one mode and one window, in one batch; asking changes nothing.
-
-        Args:
-            asks: the queries.
-            patch: what `patch` gave for them, where it is there already.
 
         Raises:
             UserError: a query does not fit the model's positions.

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
@@ -21,11 +22,7 @@ LARGEST = 2**40
 
 
 def preset_for(spec: Formula, preset: str, model: str) -> str:
-    """The preset in use: the one asked for, else the one named like the model, else none ("").
-
-    Raises:
-        UnknownName: the method has no preset of this name.
-    """
+    """The preset in use: the one asked for, else the one named like the model, else none ("")."""
     if preset and preset not in spec.presets:
         if not spec.presets:
             raise UserError(f"{spec.name} has no presets.", "Leave --preset out.")
@@ -34,20 +31,12 @@ def preset_for(spec: Formula, preset: str, model: str) -> str:
 
 
 def typed_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
-    """`key=value` texts as typed settings of a method.
-
-    Raises:
-        UserError: unknown key (with the closest one), or a value of another type.
-    """
+    """`key=value` texts as typed settings of a method."""
     return typed_values(spec, assignments(texts))
 
 
 def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Settings of a method by key: texts become values of their type, values stay.
-
-    Raises:
-        UserError: unknown key (with the closest one), or a text of another type.
-    """
+    """Settings of a method by key: texts become values of their type, values stay."""
     hints = get_type_hints(spec.Settings)
     known = [field.name for field in fields(spec.Settings)]
     typed: dict[str, Json] = {}
@@ -75,13 +64,8 @@ def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> A
 
 
 def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
-    """Settings as they were before they were written as JSON.
-
-    Raises:
-        TypeError: a setting that is not known.
-        ValueError: a value of another type, or that the settings refuse.
-    """
-    types = _types(spec.Settings)
+    """Settings as they were before they were written as JSON."""
+    types = _types(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
     for key, value in stored.items():
         try:
             if key in types:
@@ -92,16 +76,12 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
     return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
 
 
+@cache
 def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Checks of the values of every setting of a class; made once."""
+    """Checks of the values of every setting of a class."""
     from pydantic import TypeAdapter
 
-    if settings not in _TYPES:
-        _TYPES[settings] = {key: TypeAdapter(hint) for key, hint in get_type_hints(settings).items()}
-    return _TYPES[settings]
-
-
-_TYPES: dict[type[Any], dict[str, TypeAdapter[Any]]] = {}
+    return {key: TypeAdapter(hint) for key, hint in get_type_hints(settings).items()}
 
 
 def _check_numbers(values: Mapping[str, Json]) -> None:

@@ -20,11 +20,7 @@ READ, READ_KEYS = "read", ("file", "digest", "pieces")
 
 
 def header(folder: Path) -> dict[str, Any]:
-    """The header of a state.
-
-    Raises:
-        UserError: no state there, of another version, damaged, or changed after it was written.
-    """
+    """The header of a state."""
     path = folder / HEADER_FILE
     try:
         content = object_of(path, ANEW)

@@ -29,12 +29,7 @@ TENSORS_FILE = "state.safetensors"
 
 def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
     """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
-
-    `also` are files below the folder that were written for the state; the header names their digests, too.
-
-    Raises:
-        UserError: the folder cannot be written, or a tensor is not finite.
-    """
+    `also` are files below the folder that were written for the state; the header names their digests, too."""
     if broken := first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
@@ -58,11 +53,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
 
 
 def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
-    """Read a state that belongs to the same method, base model, settings and checkpoint.
-
-    Raises:
-        UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
-    """
+    """Read a state that belongs to the same method, base model, settings and checkpoint."""
     header = header_of(folder)
     for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
@@ -112,13 +103,8 @@ def _settings(values: Mapping[str, Json]) -> str:
 
 @contextmanager
 def fitting(folder: Path | None, method: str) -> Iterator[None]:
-    """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line.
-
-    A state says what it belongs to, and only its method knows which tensors it needs.
-
-    Raises:
-        UserError: naming what the method stumbled over.
-    """
+    """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line. A
+    state says what it belongs to, and only its method knows which tensors it needs."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -133,30 +119,25 @@ MEND = "Give another --out, or move it away."
 
 class StateFolder:
     """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
-
-    Args:
-        path: made if it does not exist.
-        force: replace an earlier state, and write beside files of others.
-        asked: names what the state is to be made of, and by what; a state of that name is not made again.
-    """
+    `asked`: names what the state is to be made of, and by what; a state of that name is not made again."""
 
     def __init__(self, path: Path, *, force: bool = False, asked: str = "") -> None:
         self.path, self.force, self.asked = path, force, asked
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder while a state is made for it.
-
-        Raises:
-            UserError: it holds another state or files of others, cannot be written, or another process holds it.
-        """
+        """Hold the folder while a state is made for it."""
         self._check()
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        with locked(self.path, self._refuse_second):
+
+        def refuse() -> None:
+            raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
+
+        with locked(self.path, refuse):
             try:
                 sweep(self.path)
                 self._check()
@@ -168,13 +149,9 @@ class StateFolder:
     def write(
         self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
     ) -> dict[str, Any]:
-        """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered.
-
-        All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
-
-        Returns:
-            its header, see `save_state`.
-        """
+        """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered. All files
+        are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
+        header, see `save_state`."""
         try:
             scratch = Path(mkdtemp(dir=self.path, prefix=".", suffix=PART))
         except OSError as error:
@@ -204,9 +181,6 @@ class StateFolder:
         paths = {self.path / name: file_digest for name, file_digest in files.items()}
         same = all(path.is_file() and digest(path) == file_digest for path, file_digest in paths.items())
         return header if same and is_whole(header) else None
-
-    def _refuse_second(self) -> None:
-        raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
 
     def _check(self) -> None:
         """Refuse what is there, where it is not ours to replace."""

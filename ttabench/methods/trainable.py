@@ -74,9 +74,7 @@ class Trainable(BaseMethod[SettingsT]):
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
     """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
-
-    Through the same `adapt` and `patch` as in use, and differentiable as far as they are.
-    """
+    Through the same `adapt` and `patch` as in use, and differentiable as far as they are."""
     total: Tensor | None = None
     count = 0
     for episode in episodes:
@@ -101,8 +99,6 @@ def training_item(
     """Prompt and target ids of a query with its first gold answer, or its right option.
 
     Args:
-        lm: the base model, for its tokenizer.
-        ask: the query.
         max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
         follows: whether other text stands before the prompt in the window.
     """

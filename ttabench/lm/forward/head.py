@@ -37,7 +37,7 @@ _wanted: ContextVar[bool] = ContextVar("second order", default=False)
 def second_order() -> Iterator[None]:
     """Let what forwards in the block compute be differentiated twice: attention and head are written out.
 
-    Dropout of rows (`parts.dropout`) has no second gradient and says so.
+    Dropout of rows (`parts.lora`) has no second gradient and says so.
     """
     token = _wanted.set(True)
     try:

@@ -4,7 +4,7 @@
         (summed / count).backward()          the way back runs inside, under the same deltas
 
 One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What is random
-in a layer must draw the same again by itself (`parts.dropout`).
+in a layer must draw the same again by itself (`parts.lora`).
 """
 
 from __future__ import annotations

@@ -21,11 +21,6 @@ from ttabench.methods.parts.amount import Amount
 from ttabench.methods.spec import MethodSpec
 
 
-def _ccm_holds(amount: Amount) -> dict[str, Json]:
-    """COMP tokens are as trained; the oldest groups go."""
-    return {"held": amount}
-
-
 def _gists(amount: Amount) -> dict[str, Json]:
     """All of the text becomes one group of COMP tokens, which is trained with its size."""
     if isinstance(amount, float):
@@ -50,14 +45,14 @@ CCM = MethodSpec(
     growth="linear",
     trainable=True,
     cost=cost.ccm,
-    keep=_ccm_holds,
+    keep=lambda amount: {"held": amount},  # COMP tokens are as trained; the oldest groups go
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
 )
 GISTING = MethodSpec(
     name="gisting",
     summary="keys and values of a few COMP tokens that read everything at once",
-    where="ttabench.methods.ccm.gisting:Gisting",
+    where="ttabench.methods.ccm.method:Gisting",
     Settings=GistingSettings,
     presets=GISTING_PRESETS,
     recipes=OTHER_RECIPES,
@@ -72,7 +67,7 @@ GISTING_ONLINE = replace(
     GISTING,
     name="gisting_online",
     summary="Gisting, each piece by itself",
-    where="ttabench.methods.ccm.gisting:GistingOnline",
+    where="ttabench.methods.ccm.method:GistingOnline",
     trained_as="gisting",
     cost=cost.gisting_online,
     keep=None,

@@ -1,14 +1,12 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
-
 Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
 with it and says no more than how much memory that takes.
-
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -18,14 +16,13 @@ from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
+from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE
-from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
-from ttabench.methods.ccm.parallel import with_more
+from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of, with_more
 from ttabench.methods.ccm.settings import CompressiveSettings
-from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll, mean_nll
+from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 
 
 def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
@@ -67,12 +64,9 @@ def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | 
     return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1.clamp(min=1))
 
 
-class Compressive(OwnLora[CompressiveSettings]):
-    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which slots
-    are padding, where rows have read pieces of several lengths.
-
-    Its `meta` counts pieces read.
-    """
+class Compressive(AttentionMemory[CompressiveSettings]):
+    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which
+    slots are padding, where rows have read pieces of several lengths. Its `meta` counts pieces read."""
 
     spec = COMPRESSIVE
 
@@ -84,17 +78,13 @@ class Compressive(OwnLora[CompressiveSettings]):
 
     def modules(self) -> nn.ModuleDict:
         """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D] of a convolution."""
-        return nn.ModuleDict({"a": self.a, "b": self.b, "kernels": self.kernels})
-
-    def begin(self, rows: int) -> State:
-        """Nothing read."""
-        return State(rows, meta={"tokens_read": [0] * rows})
+        return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
-        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
+        memory = memory_of(state)
         real_BP = state.tensors.get("real")
         if memory is not None and real_BP is None:
             real_BP = torch.ones(state.rows, memory[0].shape[3], dtype=torch.bool, device=self.lm.device)
@@ -105,15 +95,14 @@ class Compressive(OwnLora[CompressiveSettings]):
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         if memory is None or real_BP is None:
             return state
-        tensors = {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
+        pooled_state = self.remembered(state, memory, counts)
         padded = {} if bool(real_BP.all()) else {"real": real_BP}
-        return State(state.rows, tensors | padded, {"tokens_read": counts})
+        return replace(pooled_state, tensors={**pooled_state.tensors, **padded})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The slots as a prefix."""
-        if "keys" not in state.tensors:
+        if (memory := memory_of(state)) is None:
             return Patch()
-        memory = state.tensors["keys"], state.tensors["values"]
         return Patch(prefix=prefix_of(memory, state.tensors["next"], state.tensors.get("real")))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -138,34 +127,30 @@ class Compressive(OwnLora[CompressiveSettings]):
 
     def _laid(self, episode: Episode) -> Row:
         """An episode as one row, with what becomes a slot."""
-        lm, row, read, done = self.lm, Row(), 0, 0
-        for step in episode.steps:
-            if not isinstance(step, Observe):
-                row.ask(lm, step, bool(done), read, memories=done)
-                continue
-            text, block = piece_ids(lm, step, first=not read), row.next_block
-            if not done:
-                row.add(lm.start_ids, 0, block, texts=BEGINS)
-            first = len(row.ids)
-            row.add(text, len(lm.start_ids) + read, block, memories=done, texts=done + 1)
-            read, done = read + len(text), done + 1
-            row.slots += [([first + place for place in group], done) for group in groups(self.settings, len(text))]
-        return row
+
+        def pool(row: Row, ids: list[int], first: int, block: int) -> None:
+            begin = len(row.ids)
+            row.add(ids, first, block, memories=row.done - 1, texts=row.done)
+            slots = groups(self.settings, len(ids))
+            row.slots += [([begin + place for place in slot], row.done) for slot in slots]
+
+        return laid(self.lm, episode, pool, sees="memories")
 
     def _pooling(self, taps_BER: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
         """Attention of every layer, with the slots of all pieces behind the tokens."""
 
         def attend(call: Call) -> Tensor:
             key, value = (
-                pooled(held, taps_BER, self.settings.pool, self._kernel(call.layer, which))
-                for which, held in enumerate((call.key, call.value))
+                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
             )
             return with_more(call, key, value, sees_BTE)
 
         return attend
 
-    def _kernel(self, layer: int, which: int) -> Tensor | None:
-        return self.kernels[0][layer, which] if len(self.kernels) else None
+    def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
+        """Keys (`which` 0) or values (1) of a layer."""
+        kernel = self.kernels[0][layer, which] if len(self.kernels) else None
+        return pooled(held_BHTD, taps_BGR, self.settings.pool, kernel)
 
     def _read_on(
         self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
@@ -182,14 +167,7 @@ class Compressive(OwnLora[CompressiveSettings]):
         after, size = window.prefix(), tokens_BT.shape[1]
         taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
         keys, values = (
-            torch.stack(
-                [
-                    pooled(
-                        held[..., held.shape[2] - size :, :], taps_BGR, self.settings.pool, self._kernel(layer, which)
-                    )
-                    for layer, held in enumerate(whole)
-                ]
-            )
+            torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
         )
         return (keys, values), (taps_BGR >= 0).any(2)

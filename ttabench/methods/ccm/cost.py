@@ -1,17 +1,14 @@
 """What compressing pieces into a few slots costs (Kim et al., arXiv 2312.03414, figure 5 and table 3).
-
 Their "MB" are MiB at 4 bytes a number, and they count no BOS; merging and means are left out. Of COMP tokens whose
-deltas act at every token (`conditional=false`) no cost is known.
-"""
+deltas act at every token (`conditional=false`) no cost is known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
 
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import LEARNED_POSITIONS, Shape
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book, in_window
+from ttabench.cost.shape import LEARNED_POSITIONS, Factors, Shape, targeted
 from ttabench.methods.ccm.settings import AttentionLora, CcmSettings, CompressiveSettings, GistingSettings
 
 
@@ -71,10 +68,8 @@ def gisting(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | N
 
 
 def gisting_online(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
-    """Gisting, each piece alone (arXiv 2312.03414, section 4); what begins the text stands before the first.
-
-    Slots that wait beside a piece being compressed are not counted, as in the paper.
-    """
+    """Gisting, each piece alone (arXiv 2312.03414, section 4); what begins the text stands before the first. Slots
+    that wait beside a piece being compressed are not counted, as in the paper."""
     if not settings.conditional or not work.pieces:
         return _closed(settings, shape, work)
     comp, peak, flops, before = settings.comp_tokens, 0, shape.forward(shape.starts), shape.starts
@@ -125,14 +120,9 @@ def _kept(
 ) -> Cost:
     """The cost where what is kept are slots; `beyond`: positions behind the text read, `integers`: in the state."""
     floats = shape.slot_floats * kept
-    return Cost(
-        parameters=shape.parameters,
-        added_parameters=added,
-        state_floats=floats,
-        state_bytes=floats * work.value_bytes + INTEGER * integers,
-        adapt_slots=peak,
-        ask_slots=kept + work.asked,
-        adapt_flops=flops,
-        ask_flops=answer(shape, work, kept, begun=True),
-        positions=shape.starts + work.tokens + max(beyond, work.asked),
+    own = {"added_parameters": added, "state_floats": floats, "adapt_slots": peak, "adapt_flops": flops}
+    size, positions = (
+        floats * work.value_bytes + INTEGER * integers,
+        shape.starts + work.tokens + max(beyond, work.asked),
     )
+    return in_window(shape, work, kept, **own, state_bytes=size, positions=positions)

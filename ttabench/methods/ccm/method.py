@@ -1,12 +1,12 @@
 """CCM, compressed context memory: COMP tokens read a piece on top of the memory, and become part of it.
-
-Kim et al., arXiv 2312.03414.
-"""
+Kim et al., arXiv 2312.03414."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,21 +17,31 @@ from ttabench.lm.attention.interface import watched
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.ccm import CCM
-from ttabench.methods.ccm.comp_tokens import CompTokens, Memory, joined
-from ttabench.methods.ccm.parallel import laid, merged, merging, sees_all
-from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.base import Reads
+from ttabench.methods.ccm import CCM, GISTING, GISTING_ONLINE
+from ttabench.methods.ccm.comp_tokens import (
+    CompTokens,
+    Memory,
+    joined,
+    laid,
+    laid_whole,
+    memory_of,
+    merged,
+    merging,
+    sees_all,
+    sees_newest,
+)
+from ttabench.methods.ccm.settings import CcmSettings, GistingSettings
 from ttabench.methods.ccm.stream import CompUse, Stream, row_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.parts.newest import appended, ids_of
 from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
 
 
 class Ccm(CompTokens[CcmSettings]):
-    """Compressed context memory. State: keys and values of the memory, and the position of the next text token.
-
-    Of a stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
-    read. Its `meta` counts pieces read, or how often a stream was compressed.
-    """
+    """Compressed context memory. State: keys and values of the memory, and the position of the next text token. Of a
+    stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
+    read. Its `meta` counts pieces read, or how often a stream was compressed."""
 
     spec = CCM
 
@@ -42,11 +52,7 @@ class Ccm(CompTokens[CcmSettings]):
         self.growth = "linear" if grows else "constant"
 
     def begin(self, rows: int) -> State:
-        """Nothing read.
-
-        Raises:
-            UserError: several rows, which would each hold another number of groups.
-        """
+        """Nothing read."""
         if rows > 1 and isinstance(self.settings.held, float):
             fault = (
                 f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}."
@@ -60,17 +66,13 @@ class Ccm(CompTokens[CcmSettings]):
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
             return self._streamed(self.stream, state, rows)
-        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
-        steps = state.meta["pieces_read"][0]
+        memory, steps = memory_of(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
             texts, steps = [row[number] for row in rows], steps + 1
             memory = self._read_on(memory, texts, counts, steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
             memory = self._newest(memory, counts[0])
-        meta = {"tokens_read": counts, "pieces_read": [steps] * state.rows}
-        if memory is None:
-            return State(state.rows, meta=meta)
-        return State(state.rows, {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}, meta)
+        return self.remembered(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The memory, or what a stream holds, as a prefix."""
@@ -137,3 +139,52 @@ class Ccm(CompTokens[CcmSettings]):
         if self.settings.recursive:
             return memory
         return (memory[0][..., :1, :], memory[1][..., :1, :]) if self.settings.sink and self.lm.start_ids else None
+
+
+class Gisting(CompTokens[GistingSettings]):
+    """Gisting. State: keys and values of the COMP tokens, the position of the next text token, and the ids of what was
+    read, which no question sees: they are read again with what follows."""
+
+    spec = GISTING
+    reads: Reads = "run"
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Compress all that was ever read."""
+        new = [[token for piece in row for token in piece] for row in new_ids(self.lm, state, chunks)]
+        if not chunks:
+            return state
+        kept = appended(self.lm, state.tensors, new, limit=sys.maxsize)
+        texts = ids_of(kept, state.rows)
+        counts = [len(text) for text in texts]
+        memory = self.compressed(self.begun(state.rows, self.outside), texts, [0] * state.rows)
+        compressed = self.remembered(state, memory, counts)
+        return replace(compressed, tensors={**kept, **compressed.tensors})
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
+        comp = self.settings.comp_tokens
+        return {"answer": mean_nll([laid_whole(self.lm, comp, episode) for episode in episodes], self._nll)}
+
+    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
+        batch = Batch.of(rows, self.lm)
+        return self.answer_nll(rows, batch, sees_newest(batch), nullcontext())
+
+
+class GistingOnline(Gisting):
+    """Gisting, piece by piece. State: keys and values of all COMP tokens, and the position of the next text token."""
+
+    spec = GISTING_ONLINE
+    reads = "pieces"
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Compress each piece as if nothing had been read before; what begins the text stands before the first."""
+        rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
+        memory = memory_of(state)
+        for number in range(len(chunks)):
+            texts = [row[number] for row in rows]
+            seen = self.begun(state.rows, self.outside) if memory is None else None
+            memory = joined(memory, self.compressed(seen, texts, counts))
+            counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
+        return self.remembered(state, memory, counts)

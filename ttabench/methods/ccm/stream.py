@@ -1,10 +1,7 @@
 """CCM on an endless stream: the oldest text of a full cache becomes COMP slots, and the oldest COMP slots go.
-
 Kim et al., arXiv 2312.03414, section 4.2 and figure 8, as the released code does it: keys are stored as they were
 before the model rotated them, and rotated by their slot whenever they are used.
-
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens."""
 
 from __future__ import annotations
 
@@ -24,22 +21,14 @@ from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods.ccm.settings import CcmSettings
-from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
+from ttabench.methods.eviction.evicted_cache import EvictedCache, behind, extended
 
 OnStep: TypeAlias = Callable[[range], None]
 """Told how many slots are held before each of the tokens of one forward."""
 
 
 class Stream:
-    """Reads a stream of tokens, one row at a time.
-
-    Args:
-        lm: the base model.
-        settings: with a `window`.
-
-    Raises:
-        UserError: the model has fewer positions than the window takes.
-    """
+    """Reads a stream of tokens, one row at a time."""
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         assert settings.window is not None, "a stream has a window"
@@ -59,18 +48,9 @@ class Stream:
     def read(
         self, kept: EvictedCache | None, ids: Sequence[int], done: int, use: CompUse, on_step: OnStep | None = None
     ) -> tuple[EvictedCache | None, int]:
-        """Read on.
-
-        Args:
-            kept: one row without padding; None at the start of a text, whose first token is then what begins texts.
-            ids: the tokens.
-            done: how often was compressed before.
-            use: the COMP tokens.
-            on_step: see `OnStep`.
-
-        Returns:
-            what is held, and how often was compressed by now.
-        """
+        """Read on. `kept`: one row without padding; None at the start of a text, whose first token is then what
+        begins texts; `done`: how often was compressed before. Returns what is held, and how often was compressed by
+        now."""
         s, left = self.settings, list(ids)
         while left:
             held = 0 if kept is None else kept.index.shape[-1]
@@ -90,9 +70,9 @@ class Stream:
         front, rest = _slots(whole, 0, end), _slots(whole, end, whole.index.shape[-1])
         stays = min(s.memory, memory + s.comp_tokens)
         if s.compress:
-            front = _joined(_slots(front, 0, self.first + memory), self._compressed(front, use))
+            front = behind(_slots(front, 0, self.first + memory), self._compressed(front, use))
         slots = front.index.shape[-1]
-        return _joined(_joined(_slots(front, 0, self.first), _slots(front, slots - stays, slots)), rest)
+        return behind(behind(_slots(front, 0, self.first), _slots(front, slots - stays, slots)), rest)
 
     def _compressed(self, front: EvictedCache, use: CompUse) -> EvictedCache:
         """The COMP slots that read behind all of it."""
@@ -118,13 +98,8 @@ class Stream:
         if like is None:
             return {}
         nothing = replace(_slots(like, 0, 0), next=torch.zeros_like(like.next))
-        padded = [_padded(row or nothing, self.window) for row in rows]
-        return {
-            "keys": torch.cat([row.keys for row in padded], 1),
-            "values": torch.cat([row.values for row in padded], 1),
-            "index": torch.cat([row.index for row in padded], 1),
-            "next": torch.cat([row.next for row in padded]),
-        }
+        padded = [_padded(row or nothing, self.window).tensors() for row in rows]
+        return {name: torch.cat([row[name] for row in padded], int(name != "next")) for name in padded[0]}
 
     def patch(self, tensors: Mapping[str, Tensor], deltas: Mapping[str, LowRank]) -> Patch:
         """The held slots as a prefix, with no more padding than the longest row leaves."""
@@ -159,13 +134,6 @@ def row_of(tensors: Mapping[str, Tensor], row: int) -> EvictedCache | None:
 def _slots(whole: EvictedCache, start: int, end: int) -> EvictedCache:
     part = slice(start, end)
     return EvictedCache(whole.keys[..., part, :], whole.values[..., part, :], whole.index[..., part], whole.next)
-
-
-def _joined(one: EvictedCache, other: EvictedCache) -> EvictedCache:
-    """One behind the other; what was read is what the later one says."""
-    keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
-    index = torch.cat([one.index, other.index], 3)
-    return EvictedCache(keys, values, index, other.next)
 
 
 def _padded(row: EvictedCache, slots: int) -> EvictedCache:

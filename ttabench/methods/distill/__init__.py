@@ -10,8 +10,7 @@ from ttabench.core.bounds import at_least
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape
+from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.parts.amount import Amount
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.spec import MethodSpec
@@ -79,10 +78,9 @@ PRESETS: Mapping[str, DistillSettings] = {
 
 
 def cost(settings: DistillSettings, shape: Shape, work: Workload) -> Cost:
-    """Context distillation (arXiv 2209.15189): the teacher reads, asks itself and answers; the student takes its steps.
-
-    Questions and answers are counted at their greatest length; a context in several windows as windows of that size.
-    """
+    """Context distillation (arXiv 2209.15189): the teacher reads, asks itself and answers; the student takes its
+    steps. Questions and answers are counted at their greatest length; a context in several windows as windows of
+    that size."""
     s, bare, size = settings, closed_book(shape, work), settings.length
     factors = Factors(shape, s.rank, targeted(s.targets, shape))
     if not work.pieces:

@@ -1,16 +1,13 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
-
 Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; the prefix, its start, and questions that the
 teacher asks itself are those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
-
-Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
-"""
+Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -28,22 +25,6 @@ from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
 from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
 from ttabench.methods.parts.trained import Factors, shaped
-
-
-class Deltas:
-    """Low-rank factors of linear maps, of which B is zero at the start. `layout`: shapes by name, as in the vector."""
-
-    def __init__(self, lm: LM, settings: DistillSettings) -> None:
-        self._factors = Factors(lm, settings)
-        self.layout = self._factors.layout
-
-    def start(self, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # as of slots
-        """The base model as it is, whatever is read."""
-        return self._factors.start()
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """The factors as deltas."""
-        return Patch(deltas=self._factors.low_rank(parts))
 
 
 class Slots:
@@ -72,18 +53,9 @@ class Slots:
         next_B = torch.full((len(keys[0]),), self._slots, device=self._lm.device)
         return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
-    def _held(self, part_BHPD: Tensor) -> Tensor:
-        """The same, without a gradient to the first slot."""
-        return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2)
-
-
-def student_of(lm: LM, settings: DistillSettings) -> Slots | Deltas:
-    """The student of these settings.
-
-    Raises:
-        UserError: a linear map is named that the base does not have.
-    """
-    return Slots(lm, settings) if settings.target == "prefix" else Deltas(lm, settings)
+    def _held(self, part_HPD: Tensor) -> Tensor:
+        """As one row, without a gradient to the first slot."""
+        return torch.cat([part_HPD[None, :, :1].detach(), part_HPD[None, :, 1:]], dim=2)
 
 
 BREAK = "\n\n"
@@ -92,14 +64,9 @@ AT_ONCE = 32
 """Lessons that the teacher reads in one batch."""
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """Tokens that the student reads, and the teacher's next token at every place of the target."""
-
-    item: Item
-    """Prompt and target ids."""
-    hidden_ND: Tensor
-    """Last hidden states of the teacher that the target is predicted from, of which the head makes logits."""
+Lesson = tuple[Item, Tensor]
+"""Prompt and target ids that the student reads; and the last hidden states [N, D] of the teacher that the target is
+predicted from, of which the head makes logits."""
 
 
 def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[list[list[int]]]:
@@ -138,17 +105,8 @@ def self_asked(
     lm: LM, settings: DistillSettings, before: Patch, teacher: Patch, group: Sequence[list[int]], drawn: torch.Generator
 ) -> list[tuple[Item, Item]]:
     """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
-
-    A question that comes twice counts once; one that has no answer is left out.
-
-    Args:
-        lm: the base model.
-        settings: how many, how long, in which words.
-        before: what the teacher knew before this group.
-        teacher: encoded: the same with the group in its window.
-        group: token ids of texts.
-        drawn: where the draws come from.
-    """
+    A question that comes twice counts once; one that has no answer is left out. `before`: what the teacher knew
+    before this group; `teacher`: encoded: the same with the group in its window."""
     opening, _, closing = settings.template.partition(QUESTION)
     asking = lm.encode(BREAK + opening, follows=True)
     questions = []
@@ -185,20 +143,12 @@ def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
 
 @torch.no_grad()
 def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool) -> list[Lesson]:
-    """The teacher's distributions over these items.
-
-    Args:
-        lm: the base model.
-        teacher: encoded, with the context in its window.
-        pairs: each item behind other text, and behind nothing.
-        follows: whether the student reads it behind other text (a prefix), too.
-    """
+    """The teacher's distributions over these items. `pairs`: each item behind other text, and behind nothing;
+    `follows`: whether the student reads it behind other text (a prefix), too."""
     batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
     hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    return [
-        Lesson(behind if follows else alone, hidden_ND)
-        for (behind, alone), hidden_ND in zip(pairs, hidden, strict=True)
-    ]
+    items = (behind if follows else alone for behind, alone in pairs)
+    return list(zip(items, hidden, strict=True))
 
 
 class Distill(BaseMethod[DistillSettings]):
@@ -212,19 +162,14 @@ class Distill(BaseMethod[DistillSettings]):
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
         self.prefix_for_peft = settings.target == "prefix"
-        self._student = student_of(lm, settings)
+        self._student = Slots(lm, settings) if settings.target == "prefix" else Factors(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Distil what is read. What is read after a question is taught by the student of before.
-
-        Raises:
-            Stopped: a loss or its gradient is not finite; nothing of this call is then read.
-            UserError: the model has no room for a question behind the least of a context.
-        """
+        """Distil what is read. What is read after a question is taught by the student of before."""
         held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
-        start_N = self._student.start([token for text in texts for token in text]) if held is None else held[0]
+        start_N = self._start(texts) if held is None else held[0]
         vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
@@ -238,7 +183,11 @@ class Distill(BaseMethod[DistillSettings]):
         return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
     def _patch(self, vector_N: Tensor) -> Patch:
-        return self._student.patch({name: part[None] for name, part in shaped(vector_N, self._student.layout).items()})
+        return self._student.patch(shaped(vector_N, self._student.layout))
+
+    def _start(self, texts: Sequence[list[int]]) -> Tensor:
+        student = self._student
+        return student.start(list(chain(*texts))) if isinstance(student, Slots) else student.start()
 
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
         """The teacher's lessons about these texts."""
@@ -275,8 +224,7 @@ class Distill(BaseMethod[DistillSettings]):
         for batch in self._batches(lessons, read):
             optimiser.zero_grad()
             with torch.enable_grad():
-                patch = self._student.patch({name: part[None] for name, part in leaves.items()})
-                self.loss(patch, batch).backward()  # type: ignore[no-untyped-call]
+                self.loss(self._student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
                 return None
             optimiser.step()
@@ -295,10 +243,11 @@ class Distill(BaseMethod[DistillSettings]):
 
     def loss(self, student: Patch, lessons: Sequence[Lesson]) -> Tensor:
         """KL(teacher || student) of the next token, mean over all target tokens; differentiable."""
-        hidden = target_hidden(self.lm, student, [lesson.item for lesson in lessons])
-        pairs = [(lesson.hidden_ND[len(lesson.hidden_ND) - len(hidden_TD) :], hidden_TD)
-                 for lesson, hidden_TD in zip(lessons, hidden, strict=True)]  # fmt: skip
-        teacher_ND, student_ND = (torch.cat(list(hidden_TD)) for hidden_TD in zip(*pairs, strict=True))
+        items, taught = zip(*lessons, strict=True)
+        learned = target_hidden(self.lm, student, list(items))
+        pairs = zip(taught, learned, strict=True)
+        teacher_ND = torch.cat([held_ND[len(held_ND) - len(own_ND) :] for held_ND, own_ND in pairs])
+        student_ND = torch.cat(list(learned))
         with torch.no_grad():
             wanted_NV = self.lm.logits(teacher_ND).float().log_softmax(-1)
         there_NV = self.lm.logits(student_ND).float().log_softmax(-1)

@@ -16,16 +16,6 @@ from ttabench.methods.parts.amount import Amount, as_budget
 from ttabench.methods.spec import MethodSpec
 
 
-def _window_keeps(amount: Amount) -> dict[str, Json]:
-    """A share is known when all is read."""
-    return {**as_budget(amount), **({"mode": "postprefill"} if isinstance(amount, float) else {})}
-
-
-def _snapkv_keeps(amount: Amount) -> dict[str, Json]:
-    """At most half of it goes to the window, so that the attention which it pays decides about the other half."""
-    return {**as_budget(amount), "window_share": 0.5}
-
-
 def _h2o_keeps(amount: Amount) -> dict[str, Json]:
     """Half of it each."""
     if isinstance(amount, float):
@@ -43,7 +33,8 @@ WINDOW = MethodSpec(
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
     growth="constant",
     cost=cost.window,
-    keep=_window_keeps,
+    # a share is known when all is read
+    keep=lambda amount: as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
     checked=WindowSettings(n_sink=2, recent=10),
     paper="2309.17453",
 )
@@ -64,7 +55,8 @@ SNAPKV = MethodSpec(
     },
     growth="constant",
     cost=cost.snapkv,
-    keep=_snapkv_keeps,
+    # at most half of it goes to the window, so that the attention which it pays decides about the other half
+    keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     checked=SnapKVSettings(budget=16, window=4),
     paper="2404.14469",
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, read_again
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, in_window, read_again
 from ttabench.cost.shape import LEARNED_POSITIONS, Shape
 from ttabench.methods.eviction.settings import (
     BEGINS_WITH,
@@ -56,19 +56,9 @@ def _evicting(
     by_head: bool = True,
     band: int | None = None,
 ) -> Cost:
-    """Read part after part on top of what is left.
-
-    Args:
-        settings: how it reads.
-        shape: the base model.
-        work: what is read and asked.
-        budget: see `Budget`.
-        watching: see `Watching`.
-        parts: other parts than those of the settings.
-        carried: float32 numbers that a slot of a layer and head carries along.
-        by_head: whether layers and heads keep different slots.
-        band: positions a token attends to at most.
-    """
+    """Read part after part on top of what is left. `carried`: float32 numbers that a slot of a layer and head
+    carries along; `by_head`: whether layers and heads keep different slots; `band`: positions a token attends to at
+    most."""
     if not work.pieces:
         return closed_book(shape, work)
     kept = read = flops = peak = 0
@@ -81,14 +71,14 @@ def _evicting(
         kept = min(kept + part, budget(read))
     heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
     places, scores = kept * (1 if shared else heads), carried * heads * kept
-    return Cost(
-        parameters=shape.parameters,
+    return in_window(
+        shape,
+        work,
+        kept,
         state_floats=floats + scores,
         state_bytes=floats * work.value_bytes + SINGLE * (places + scores) + INTEGER,
         adapt_slots=peak,
-        ask_slots=kept + work.asked,
         adapt_flops=flops,
-        ask_flops=answer(shape, work, kept, begun=True),
         positions=max(peak, kept + work.asked) if moved else read + work.asked,
     )
 
@@ -113,9 +103,7 @@ def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | Non
 
 def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
     """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot.
-
-    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
-    """
+    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written."""
 
     def budget(read: int) -> int:
         return in_tokens(settings.heavy, read) + in_tokens(settings.recent, read)

@@ -1,29 +1,42 @@
 """A cache of which parts were thrown away: keys and values that stayed, and where in the text they stood.
-
-Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Watcher, watched
-from ttabench.lm.forward.patching import BLOCK
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.forward.ways import ways_of
-from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, State
+from ttabench.methods.parts.cached import read_on
 
 
 @dataclass(frozen=True)
-class EvictedCache:
+class Held:
+    """What a state of kept keys and values holds, by the names of its tensors."""
+
+    @classmethod
+    def of(cls, state: State) -> Self | None:
+        """The cache of a state; None before anything was read."""
+        return cls(**state.tensors) if state.tensors else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As the tensors of a state."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+
+@dataclass(frozen=True)
+class EvictedCache(Held):
     """Keys and values that are left of a text that was read. Padding stands in front of a row's slots."""
 
     keys: Tensor
@@ -36,16 +49,6 @@ class EvictedCache:
     """int64 [B]: tokens read, BOS included, whatever was thrown away."""
     scores: Tensor | None = None
     """float32 [L, B, H, P]: what a method carries along with the slots."""
-
-    @staticmethod
-    def of(state: State) -> EvictedCache | None:
-        """The cache of a state; None before anything was read."""
-        return EvictedCache(**state.tensors) if state.tensors else None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """As the tensors of a state."""
-        by_name = {"keys": self.keys, "values": self.values, "index": self.index, "next": self.next}
-        return by_name if self.scores is None else {**by_name, "scores": self.scores}
 
     @property
     def valid(self) -> Tensor:
@@ -74,20 +77,18 @@ class EvictedCache:
                 return tensor.index_select(dim, rows_N)
             return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
 
-        keys, values, index = (pick(part, 1) for part in (self.keys, self.values, self.index))
-        scores = None if self.scores is None else pick(self.scores, 1)
-        return EvictedCache(keys, values, index, pick(self.next, 0), scores)
+        return EvictedCache(**{name: pick(part, int(name != "next")) for name, part in self.tensors().items()})
 
     def take(self, slots_LBHP: Tensor) -> EvictedCache:
         """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
         held = self.index.shape[-1]
         if slots_LBHP.shape[-1] == held and bool((slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()):
             return self
-        chosen_LBHP = slots_LBHP.clamp(min=0)
-        index = _gathered(self.index, chosen_LBHP).masked_fill(slots_LBHP < 0, -1)
-        scores = None if self.scores is None else _gathered(self.scores, chosen_LBHP)
-        keys, values = (_gathered(both, chosen_LBHP) for both in (self.keys, self.values))
-        return EvictedCache(keys, values, index, self.next.expand(keys.shape[1]), scores)
+        parts, chosen_LBHP = self.tensors(), slots_LBHP.clamp(min=0)
+        next_B = parts.pop("next")
+        parts = {name: _gathered(part, chosen_LBHP) for name, part in parts.items()}
+        parts["index"] = parts["index"].masked_fill(slots_LBHP < 0, -1)
+        return EvictedCache(**parts, next=next_B.expand(parts["keys"].shape[1]))
 
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
@@ -101,11 +102,7 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
 
 
 def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
-    """Whether the tokens of a text have positions left.
-
-    Raises:
-        UserError: they have not; says which settings would make room.
-    """
+    """Whether the tokens of a text have positions left."""
     counts_B = mask_BT.sum(1)
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
@@ -132,37 +129,24 @@ def extended(
     rotary: Rotary | None,
     watcher: Watcher | None = None,
 ) -> EvictedCache:
-    """Read a text on top of what was kept; nothing is thrown away yet, and carried scores are dropped.
-
-    Args:
-        lm: the base model.
-        kept: what was read before; None at the start of a text, whose first token is then BOS where the model has one.
-        ids_BT: tokens.
-        mask_BT: bool, false where a row is padded, in front.
-        rotary: store keys unrotated; None leaves them as the model rotated them.
-        watcher: sees every attention call.
-
-    Raises:
-        UserError: the text needs more positions than the model has.
-    """
+    """Read a text on top of what was kept; nothing is thrown away yet, and carried scores are dropped. `kept`: what
+    was read before; None at the start of a text, whose first token is then BOS where the model has one; `mask_BT`:
+    bool, false where a row is padded, in front; `rotary`: store keys unrotated; None leaves them as the model
+    rotated them."""
     check_room(lm, kept, mask_BT, rotary)
-    tokens = ids_BT.shape[1]
-    padded = not bool(mask_BT.all())
-    start = None if kept is None else kept.prefix(rotary)
-    window = Window(lm, start, ids_BT.shape[0], room=tokens)
     with watched(watcher):
-        for begin in range(0, tokens, BLOCK):
-            part = slice(begin, begin + BLOCK)
-            window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
-    return joined(kept, window.prefix(), mask_BT, rotary)
+        whole = read_on(lm, None if kept is None else kept.prefix(rotary), ids_BT, mask_BT)
+    return joined(kept, whole, mask_BT, rotary)
 
 
 def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
     """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
     # on one device, wherever the layers are
-    keys = torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in whole.keys_LBHPD])
-    values = torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in whole.values_LBHPD])
+    keys, values = (
+        torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in layers])
+        for layers in (whole.keys_LBHPD, whole.values_LBHPD)
+    )
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
@@ -170,11 +154,14 @@ def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Ro
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
     new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
-    if kept is None:
-        return new
-    front = kept.index.shape[0], -1, kept.index.shape[2], -1
-    index = torch.cat([kept.index, new.index.expand(*front)], dim=3)
-    return EvictedCache(torch.cat([kept.keys, keys], dim=3), torch.cat([kept.values, values], dim=3), index, read_B)
+    return new if kept is None else behind(kept, new)
+
+
+def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
+    """One in front of the other; what was read is what the later one says."""
+    keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
+    index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
+    return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
 def padding_first(valid_BS: Tensor) -> Tensor | None:
@@ -188,7 +175,7 @@ _FLAT = ("keys", "values", "index", "scores", "bias")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaggedCache:
+class RaggedCache(Held):
     """Kept keys and values: by layer, then by row, then by head, in the order of the text."""
 
     keys: Tensor
@@ -205,16 +192,6 @@ class RaggedCache:
     """int32 [L, B, H]: slots of every layer, row and head."""
     next: Tensor
     """int64 [B]: tokens read, BOS included."""
-
-    @staticmethod
-    def of(state: State) -> RaggedCache | None:
-        """The cache of a state; None before anything was read."""
-        return RaggedCache(**state.tensors) if state.tensors else None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """As the tensors of a state."""
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {name: tensor for name, tensor in parts.items() if tensor is not None}
 
     def held(self) -> Tensor:
         """bool [L, B, H, P]: which of the padded slots are there; padding stands behind."""
@@ -245,7 +222,7 @@ class RaggedCache:
         """One row alone."""
         rows_1B1 = torch.arange(self.counts.shape[1], device=self.counts.device)[None, :, None]
         own_S = (rows_1B1 == number).expand_as(self.counts).flatten().repeat_interleave(self.counts.flatten())
-        parts = {name: part[own_S] for name in _FLAT if (part := getattr(self, name)) is not None}
+        parts = {name: part[own_S] for name, part in self.tensors().items() if name in _FLAT}
         counts, following = self.counts[:, number : number + 1], self.next[number : number + 1]
         return RaggedCache(**parts, counts=counts, next=following)
 
@@ -260,6 +237,6 @@ def stacked(rows: Sequence[RaggedCache]) -> RaggedCache:
         by_row = [getattr(row, name).split(split) for row, split in zip(rows, splits, strict=True)]
         return torch.cat([part for layer in zip(*by_row, strict=True) for part in layer])
 
-    parts = {name: joined(name) for name in _FLAT if getattr(rows[0], name) is not None}
+    parts = {name: joined(name) for name in rows[0].tensors() if name in _FLAT}
     counts, following = torch.cat([row.counts for row in rows], 1), torch.cat([row.next for row in rows])
     return RaggedCache(**parts, counts=counts, next=following)

@@ -1,9 +1,6 @@
 """KVzip: keep the keys and values that the model needs to repeat the text, of whichever layer and head they are.
-
 Kim et al., arXiv 2505.23416 (released code: snu-mllab/KVzip); KVzip+ and KVgrad as in kvpress.
-
-Shape letters: L layers · H key/value heads · P slots of the text · D head size.
-"""
+Shape letters: L layers · H key/value heads · P slots of the text · D head size."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import BLOCK, check_fits
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.ways import ways_of
-from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
@@ -27,6 +23,7 @@ from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.repeating import Repetition, repeated
 from ttabench.methods.eviction.scores import tokens_of
 from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
+from ttabench.methods.parts.cached import read_on
 
 STAYS = torch.finfo(torch.float32).max
 """Score of a slot that must stay."""
@@ -65,10 +62,10 @@ class RepeatingMethod(EvictingMethod[SettingsT]):
     def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:
         rows = [None if kept is None else kept.row(row) for row in range(len(ids_BT))]
         texts = [ids[mask].tolist() for ids, mask in zip(ids_BT, mask_BT, strict=True)]
-        return stacked([self._read_row(row, ids) for row, ids in zip(rows, texts, strict=True)])
-
-    def _read_row(self, kept: RaggedCache | None, ids: list[int]) -> RaggedCache:
-        return self._kept(self._scored(kept, ids)) if ids else kept or nothing(self.lm)
+        return stacked(
+            [self._kept(self._scored(row, ids)) if ids else row or nothing(self.lm)
+             for row, ids in zip(rows, texts, strict=True)]
+        )  # fmt: skip
 
     def _kept(self, text: Text) -> RaggedCache:
         """What stays of a text."""
@@ -86,48 +83,34 @@ class RepeatingMethod(EvictingMethod[SettingsT]):
         """Read a text on top of what was kept, then repeat it chunk by chunk."""
         start = None if kept is None else kept.prefix()
         check_fits(self.lm, start, [len(ids)])
-        window = Window(self.lm, start, 1, room=len(ids))
-        for begin in range(0, len(ids), BLOCK):
-            window.feed(torch.tensor([ids[begin : begin + BLOCK]], device=self.lm.device))
-        whole = window.prefix()
+        whole = read_on(self.lm, start, torch.tensor([ids], device=self.lm.device))
         before = 0 if kept is None else int(kept.counts.max())
         asked = [*self._repetitions(ids, int(whole.next_position_B), first_text=kept is None)]
-        chunks = []
+        chunks, kept_queries = [], self.query_tokens // len(asked)
         for first, behind, words in asked:
             place = before + first, before + behind
-            chunks.append(
-                Repetition(self.settings, before + len(ids), place, kept_queries=self.query_tokens // len(asked))
-            )
+            chunks.append(Repetition(self.settings, before + len(ids), place, kept_queries=kept_queries))
             repeated(self.lm, whole, words, chunks[-1])
         keys, values = (
             torch.stack([layer[0].to(self.lm.device) for layer in part])
             for part in (whole.keys_LBHPD, whole.values_LBHPD)
         )
-        front = keys.shape[:2]
-        index_1T = torch.arange(len(ids), device=keys.device, dtype=torch.int32) + (
-            whole.next_position_B.int() - len(ids)
-        )
-        index = index_1T.expand(*front, -1)
-        scores = torch.full((*front, len(ids)), -1.0, device=keys.device)
+        index_T = whole.next_position_B.int() - len(ids) + torch.arange(len(ids), device=keys.device).int()
+        index = index_T.expand(*keys.shape[:2], -1)
+        scores = torch.full(index.shape, -1.0, device=keys.device)
         for chunk in chunks:
-            first, behind = chunk.chunk
-            scores[..., first - before : behind - before] = torch.stack(
-                [chunk.scores[layer].to(keys.device) for layer in range(len(keys))]
-            )
+            own = torch.stack([chunk.scores[layer].to(keys.device) for layer in range(len(keys))])
+            scores[..., chunk.chunk[0] - before : chunk.chunk[1] - before] = own
         if kept is None:
             scores[..., : self.settings.sinks] = STAYS
         else:
             assert kept.scores is not None, "what stayed has its scores"
             index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)
             scores = torch.cat([kept.padded(kept.scores, -math.inf)[:, 0], scores], dim=2)
-        self._forget_unseen(scores, index, whole)
+        following = whole.next_position_B.to(index.device)
+        for layer, near in ways_of(self.lm).local.items():  # what the next token does not see is worth nothing
+            scores[layer].masked_fill_(~near(0, 0, following, index[layer].long()), -math.inf)
         return Text(whole, keys, values, index, scores, chunks)
-
-    def _forget_unseen(self, scores_LHP: Tensor, index_LHP: Tensor, whole: Prefix) -> None:
-        """Slots outside of what the next token sees of a layer are worth nothing."""
-        for layer, near in ways_of(self.lm).local.items():
-            following = whole.next_position_B.to(index_LHP.device)
-            scores_LHP[layer].masked_fill_(~near(0, 0, following, index_LHP[layer].long()), -math.inf)
 
     def _repetitions(self, ids: list[int], held: int, *, first_text: bool) -> Iterator[tuple[int, int, list[int]]]:
         """(first token, the one behind, what is read behind the text) of every chunk."""

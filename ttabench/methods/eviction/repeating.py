@@ -1,11 +1,8 @@
 """A text that was read is repeated behind itself, and every slot is scored by the attention that its repetition pays.
-
 KVzip (arXiv 2505.23416, section 3; released code: snu-mllab/KVzip): what is needed to say the text again is what any
 question may need.
-
 Shape letters: H key/value heads · N query heads · G = N / H · R tokens of a repetition · P slots of the text ·
-    C slots that compete · D head size.
-"""
+    C slots that compete · D head size."""
 
 from __future__ import annotations
 
@@ -38,13 +35,8 @@ class Queries:
 
 @dataclass
 class Repetition:
-    """A watcher of one chunk being repeated.
-
-    Args:
-        settings: how slots are scored, and how many queries are kept.
-        text: slots of the text, of which the chunk is a part.
-        chunk: its first slot, and the one behind it.
-    """
+    """A watcher of one chunk being repeated. `text`: slots of the text, of which the chunk is a part; `chunk`: its
+    first slot, and the one behind it."""
 
     settings: KVzipSettings
     text: int
@@ -152,11 +144,7 @@ def _output_map(module: nn.Module | None, inputs: int) -> Tensor:
 
 
 def attention_modules(lm: LM) -> list[nn.Module]:
-    """The attention of every layer.
-
-    Raises:
-        UserError: a layer has none that can be told.
-    """
+    """The attention of every layer."""
     found = [
         [m for m in block.modules() if hasattr(m, "layer_idx") and hasattr(m, "is_causal")] for block in lm.blocks()
     ]

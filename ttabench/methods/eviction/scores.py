@@ -1,10 +1,7 @@
 """Which keys and values to keep: attention received, smoothed, grouped, and the best so many of it.
-
 SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048.
-
 Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
-    D head size.
-"""
+    D head size."""
 
 from __future__ import annotations
 
@@ -28,13 +25,8 @@ def tokens_of(amount: Amount, total_B: Tensor) -> Tensor:
 
 
 def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
-    """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns.
-
-    Args:
-        call: queries and keys of one layer.
-        counted_BT: bool, which queries count.
-        block: queries at a time; changes memory, not results.
-    """
+    """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns. `block`:
+    queries at a time; changes memory, not results."""
     counted_BT = counted_BT.to(call.key.device)
     if call.weights is not None:
         return torch.einsum("bnts,bt->bns", call.weights.float(), counted_BT.float())
@@ -64,13 +56,8 @@ def seen(call: Call, part: slice) -> Tensor:
 
 
 class ColumnSums:
-    """A watcher that adds up `column_sums` over the forwards of one reading.
-
-    Args:
-        layers: of the base model.
-        held: slots in front of the text that is read.
-        counted_BT: which of the text's queries count.
-    """
+    """A watcher that adds up `column_sums` over the forwards of one reading. `held`: slots in front of the text that is
+    read."""
 
     def __init__(self, layers: int, held: int, counted_BT: Tensor) -> None:
         self._held, self._counted_BT = held, counted_BT
@@ -122,12 +109,9 @@ def oldest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
 
 
 def kept_slots(scores_LBHS: Tensor, budget_B: Tensor) -> Tensor:
-    """Slots with the highest scores, int64 [L, B, H, P] ascending.
-
-    Args:
-        scores_LBHS: +inf where a slot must stay, -inf where it must not (padding).
-        budget_B: most slots a row keeps; P is what the fullest row keeps, and -1 fills up the others, in front.
-    """
+    """Slots with the highest scores, int64 [L, B, H, P] ascending. `scores_LBHS`: +inf where a slot must stay, -inf
+    where it must not (padding); `budget_B`: most slots a row keeps; P is what the fullest row keeps, and -1 fills up
+    the others, in front."""
     count_B = torch.minimum((scores_LBHS > -math.inf).sum(-1).amax((0, 2)), budget_B)
     width = int(count_B.max())
     best_LBHP = torch.sort(scores_LBHS, dim=-1, descending=True, stable=True).indices[..., :width]

@@ -1,7 +1,5 @@
 """SnapKV: keep the keys and values that the end of the context looks at.
-
-Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV).
-"""
+Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV)."""
 
 from __future__ import annotations
 
@@ -71,11 +69,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         return amounts_B2[:, 0], amounts_B2[:, 1]
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The kept cache as a prefix; of a full cache, what each question looks at.
-
-        Raises:
-            UserError: context and question need more positions than the model has.
-        """
+        """The kept cache as a prefix; of a full cache, what each question looks at."""
         kept = EvictedCache.of(state)
         if kept is None or not self.settings.query_aware:
             return super().patch(state, asks)

@@ -1,7 +1,5 @@
 """Sliding windows: keep the first few tokens (attention sinks) and the last so many.
-
-Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
-"""
+Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm)."""
 
 from __future__ import annotations
 
@@ -35,20 +33,15 @@ from ttabench.methods.parts.newest import appended, window_of
 
 @dataclass(frozen=True)
 class Band:
-    """A watcher that attends in place of the model's own attention.
-
-    Args:
-        sinks: first tokens of the text that everyone sees.
-        width: last tokens seen, itself included.
-        query_BT: position of every token read.
-        key_BS: position of every slot, -1 for padding; those of the band are consecutive.
-        rotary: turns queries for the sinks.
-    """
+    """A watcher that attends in place of the model's own attention."""
 
     sinks: int
+    """First tokens of the text that everyone sees."""
     width: int
+    """Last tokens seen, itself included."""
     query_BT: Tensor
     key_BS: Tensor
+    """Positions; -1 for padding, those of the band are consecutive."""
     rotary: Rotary
 
     def __call__(self, call: Call) -> Tensor:
@@ -190,19 +183,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     @torch.no_grad()
     def stream(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[EvictedCache, Tensor]:
-        """Read one block of a stream as if token by token.
-
-        Args:
-            kept: what stayed of the text so far; None at its start.
-            ids_BT: the block.
-            mask_BT: bool, false where a row is padded, in front.
-
-        Returns:
-            what stays, and the last hidden states [B, T, D] of the block.
-
-        Raises:
-            UserError: original positions run out.
-        """
+        """Read one block of a stream as if token by token. `mask_BT`: bool, false where a row is padded, in front.
+        Returns what stays, and the last hidden states [B, T, D] of the block."""
         check_room(self.lm, kept, mask_BT, self.rotary)
         start = None if kept is None else kept.prefix(self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])

@@ -2,13 +2,153 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from ttabench.core.bounds import at_least
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
-from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape
-from ttabench.methods.generative_adapter.settings import PRESETS, RECIPES, GenerativeAdapterSettings
+from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.spec import MethodSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerativeAdapterSettings:
+    """Settings of `generative_adapter`; the defaults are the paper's for Mistral-7B-Instruct."""
+
+    inner: int = 1024
+    """d_r: width of the outer products that are summed."""
+    inner_keys: int | None = None
+    """Their width on the side of keys and queries (B1, B2); None: `inner`, as in the paper."""
+    rank: int = 128
+    """r: singular vectors that are kept, the rank of each delta (`norm=svd`)."""
+    chunk: int = 1024
+    """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    chunk_len: int | None = None
+    """Tokens of every chunk but a text's last. None: what `chunk` says of the text alone. The released code takes what
+    it says of the longest text of a batch, for all of them."""
+    scale: float = 1 / 16
+    """s: factor of every delta."""
+    norm: Literal["svd", "frobenius", "spectral"] = "svd"
+    """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, or by its
+    largest singular value, which leaves deltas of rank `inner`."""
+    svd: Literal["exact", "lowrank"] = "exact"
+    """The decomposition itself, or the randomised one of the released code."""
+    gradient: Literal["released", "exact"] = "released"
+    """What training goes through (`norm=svd`): the randomised decomposition, whatever `svd` says, as in the released
+    code; or the decomposition itself, whose gradient is finite for contexts of fewer tokens than `rank`, too."""
+    niter: int = 1
+    """Power iterations of the randomised one."""
+    rank_tol: float = 1e-5
+    """Directions whose singular value is no more than this share of the largest are noise and dropped; 0 keeps all, as
+    the released code does."""
+    strategy: Literal["sequential", "parallel", "concat"] = "sequential"
+    """What reads a chunk: the model adapted to the chunks before it; or the base model; or the base model, each text
+    as one chunk."""
+    buffer: bool = False
+    """Whether what arrives between two questions is one text; false: each piece is cut into chunks by itself."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means the output projection of attention."""
+    merge: bool = False
+    """Add the deltas to the weights, so that a query costs what it costs the base model."""
+    finalize: bool = False
+    """Keep the deltas alone, after which nothing more is read; everything must be read at once."""
+    objective: Literal["answer", "both", "reconstruction", "completion"] = "answer"
+    """What training learns: answers to the questions of the task; or, of what an episode reads alone, each chunk from
+    the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both."""
+    loss_weighting: Literal["tokens", "sum"] = "tokens"
+    """With `objective=both`: the mean over all tokens, as the released code has it, or the sum of both means, as the
+    paper writes it."""
+    init: Literal["released", "aligned"] = "released"
+    """How training begins: from random weights and A1 = 0, or with keys and queries, and values and outputs, in one
+    space each, see `start`. The paper has the former."""
+    init_share: float = 0.1
+    """How large deltas are when an aligned training begins, as a share of what their maps give."""
+    seed: int = 0
+    """Of initial weights and of the randomised decomposition."""
+
+    def __post_init__(self) -> None:
+        at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
+        at_least(1, chunk_len=self.chunk_len)
+        at_least(0, rank_tol=self.rank_tol, niter=self.niter, init_share=self.init_share)
+        if self.norm == "svd" and self.rank > min(self.inner, self.keys):
+            limits = f"{min(self.inner, self.keys)}, got {self.rank}"
+            raise ValueError(f"rank must be no larger than the width of the outer products (inner), {limits}")
+        if self.finalize and self.norm != "svd":
+            raise ValueError(f"finalize keeps deltas of a small rank: give norm=svd, got {self.norm}")
+
+    @property
+    def keys(self) -> int:
+        """Width on the side of keys."""
+        return self.inner if self.inner_keys is None else self.inner_keys
+
+    @property
+    def delta_rank(self) -> int:
+        """Rank of each delta."""
+        return self.rank if self.norm == "svd" else self.inner
+
+    def cut(self, tokens: int) -> list[int]:
+        """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
+        if not tokens:
+            return []
+        size = self.chunk_len or -(-tokens // -(-tokens // self.chunk))
+        size = tokens if self.strategy == "concat" else size
+        return [min(size, tokens - begin) for begin in range(0, tokens, size)]
+
+
+PRESETS: Mapping[str, GenerativeAdapterSettings] = {
+    # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
+    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
+    "nano-book": GenerativeAdapterSettings(
+        inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
+    ),
+    # 8.8 M weights; short chunks, several of which a few hundred tokens make.
+    "smollm2-135m": GenerativeAdapterSettings(
+        inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
+    ),
+    "mistral-7b-instruct": GenerativeAdapterSettings(),
+    "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
+}
+
+
+def _after(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
+    """The same where the method learned from texts alone before."""
+    settings = (f"objective={objective}",)
+    stage = Stage(method="generative_adapter", settings=settings, task_options=task_options, recipe=first)
+    return replace(recipe, first=stage)
+
+
+_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
+# One document an episode first: of several, deltas learn what all documents have in common, and long nothing else.
+_TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
+_ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
+_SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
+_REAL = replace(_OURS, documents=(1,), batch_documents=4, warmup=10, lr=1e-3)
+_SHORT_SEQUENCES = ("window=256", "stride=128", "sequence_tokens=640")
+"""Of books: two chunks of 128 tokens at first, then one at a time."""
+_PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
+
+
+def _paper(lr: float) -> Recipe:
+    """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
+    texts = replace(_PAPER, batch_documents=8, steps=15_000, lr=lr)
+    return _after(replace(_PAPER, batch_documents=32, lr=5e-5), "both", texts)
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
+    "nano-book": _after(
+        replace(_SEQUENCES, steps=250, lr=1e-3),
+        "reconstruction",
+        replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
+        "sequence_tokens=2048",
+    ),
+    "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
+    "mistral-7b-instruct": _paper(5e-5),
+    "llama-2-7b-chat": _paper(1e-4),
+}
+"""The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand."""
 
 
 def svd_flops(rows: int, columns: int) -> int:

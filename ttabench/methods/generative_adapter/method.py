@@ -1,10 +1,7 @@
 """Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
-
 Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
 2411.05877, equations 3 and 6 to 9.
-
-Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
-"""
+Shape letters: N adapted maps · B rows · R values · K keys · T tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +16,20 @@ from ttabench.lm.forward.patching import check_fits, deltas_applied
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
+from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import tokens_read
-from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER
+from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
-from ttabench.methods.generative_adapter.parallel import row_logprobs
-from ttabench.methods.generative_adapter.rows import Rows, adapted_to, answers, apart, read_by_base, texts
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.parallel import (
+    Row,
+    adapted_to,
+    answers,
+    apart,
+    read_by_base,
+    row_logprobs,
+    texts,
+)
+from ttabench.methods.parts.lora import dense
 from ttabench.methods.trainable import Trainable
 
 ALL_ROWS = slice(None)
@@ -53,11 +57,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @torch.no_grad()
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next.
-
-        Raises:
-            UserError: a chunk does not fit the model's positions, a sum is not finite, or the deltas were finalized.
-        """
+        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next."""
         if state.tensors and "sum" not in state.tensors:
             fault = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
             raise UserError(fault, "Read everything at once, or give finalize=false.")
@@ -72,14 +72,9 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @torch.no_grad()
     def combined(self, state: State, other: State) -> State:
-        """The sum of both sums, and the deltas that it makes.
-
-        Each text was read by the weights adapted to what stands before it in its own state, so with
-        `strategy=sequential` this is not what reading both in a row gives; with the other strategies it is.
-
-        Raises:
-            UserError: one of them keeps the deltas alone, or the sum is not finite.
-        """
+        """The sum of both sums, and the deltas that it makes. Each text was read by the weights adapted to what
+        stands before it in its own state, so with `strategy=sequential` this is not what reading both in a row
+        gives; with the other strategies it is."""
         if any(one.tensors and "sum" not in one.tensors for one in (state, other)):
             fault = "States that keep the deltas alone (finalize=true) cannot be put together."
             raise UserError(fault, "Make them with finalize=false.")
@@ -94,25 +89,23 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             hooked = self.networks.deltas(state.tensors)
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
-                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+                deltas = dense(self.lm, hooked)
         return Patch(deltas=deltas)
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """With `init=aligned`, begin where `start` says, on what the first episodes read."""
         if self.settings.init == "aligned":
-            chunks = self.rows(first).chunks
+            chunks = [row.ids for row in self.rows(first) if row.chunk is not None]
             if not chunks:
                 fault = "The first training episodes read nothing, and an aligned training begins on what they read."
                 raise UserError(fault, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
-            align(self.networks, [row.ids for row in chunks])
+            align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel` and `rows`.
-
-        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
-        """
+        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel`.
+        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean."""
         rows = self.rows(episodes)
-        if not any(row.part and row.after for row in rows.all):
+        if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
             raise UserError(
                 fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
@@ -135,17 +128,16 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         own = [value for name, value in figures.items() if name.endswith("_own")]
         return {"loss": sum(own) / len(own), **figures}
 
-    def rows(self, episodes: Sequence[Episode]) -> Rows:
+    def rows(self, episodes: Sequence[Episode]) -> list[Row]:
         """The rows of one forward of these episodes."""
-        rows, parts = Rows([], []), self.parts_of_loss
+        rows, parts = list[Row](), self.parts_of_loss
         for owner, episode in enumerate(episodes):
-            rows += texts(self.lm, episode, owner, self._chunks, parts) if parts else answers(
-                self.lm, episode, owner, self._chunks
-            )  # fmt: skip
+            given = self.lm, episode, owner, self._chunks
+            rows += texts(*given, parts) if parts else answers(*given)
         return rows if self.settings.strategy == "sequential" else read_by_base(rows)
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
-        return sum(row.targets for row in self.rows(episodes).all) if self.parts_of_loss else super()._targets(episodes)
+        return sum(row.targets for row in self.rows(episodes)) if self.parts_of_loss else super()._targets(episodes)
 
     def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
         """The chunks of one row: of each text by itself, what begins the first in front."""
@@ -196,16 +188,11 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             window.feed(ids_BT)
         return torch.stack(sums)
 
-    def _merged(self, name: str, delta: LowRank) -> Dense:
-        """The delta as a matrix, in the layout and the number format of the map's own weight."""
-        change_BOI = (delta.b_BOR @ delta.a_BRI).to(self.lm.dtype)
-        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
 
-
-def _by_part(rows: Rows, values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+def _by_part(rows: Sequence[Row], values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """Values of rows by the part of the loss that they belong to."""
     by_part: dict[str, list[Tensor]] = {}
-    for row, own in zip(rows.all, values, strict=True):
+    for row, own in zip(rows, values, strict=True):
         if row.part:
             by_part.setdefault(row.part, []).append(own)
     return by_part

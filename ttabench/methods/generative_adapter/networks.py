@@ -1,8 +1,6 @@
 """The generators of all adapted linear maps of a base model, and what they read.
-
 Shape letters: N adapted maps · L layers · M maps of a layer · B rows · T tokens · R values · K keys · Q rank ·
-    I/O features in and out.
-"""
+    I/O features in and out."""
 
 from __future__ import annotations
 
@@ -19,9 +17,8 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
-from ttabench.methods.generative_adapter.directions import directions
-from ttabench.methods.generative_adapter.generator import Generator
-from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.generator import Generator, directions
 from ttabench.methods.parts.lora import by_layer, target_names
 
 OUT = ("o_proj", "out_proj", "c_proj", "dense")
@@ -30,18 +27,7 @@ ATTENTION = ("self_attn", "attn", "attention")
 
 
 class GenerativeAdapterNetworks(nn.Module):
-    """One `Generator` a map, with weights drawn from `settings.seed`.
-
-    Args:
-        lm: the base model.
-        settings: sizes.
-
-    Attributes:
-        names: names of the adapted linear maps, by layer.
-
-    Raises:
-        UserError: the base has none of the linear maps that `targets` names.
-    """
+    """One `Generator` a map, with weights drawn from `settings.seed`."""
 
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__()
@@ -63,12 +49,7 @@ class GenerativeAdapterNetworks(nn.Module):
 
     @contextmanager
     def reading(self, rows: int, real_BT: Tensor | None) -> Iterator[list[Tensor]]:
-        """Sum the outer products of what the forward of the block reads: [B, R, K] of every map, in order.
-
-        Args:
-            rows: batch rows of the forward.
-            real_BT: false where padded; None where nothing is.
-        """
+        """Sum the outer products of what the forward of the block reads: [B, R, K] of every map, in order."""
         sums: list[Tensor] = []
 
         def see(layer: Place, hidden_BTC: Tensor) -> None:
@@ -79,11 +60,7 @@ class GenerativeAdapterNetworks(nn.Module):
             yield sums
 
     def checked(self, sum_NBRK: Tensor) -> Tensor:
-        """The same sums.
-
-        Raises:
-            UserError: one is not finite; the message names its map.
-        """
+        """The same sums."""
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3)))
         if not bool(finite_N.all()):
             name = [name for own in self.names for name in own][int(finite_N.logical_not().nonzero()[0, 0])]
@@ -138,12 +115,7 @@ VALUES = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Begin with aligned spaces, and deltas of `init_share` of what their maps give.
-
-    Args:
-        networks: fresh ones.
-        chunks: ids of a few texts as they are read.
-    """
+    """Begin with aligned spaces, and deltas of `init_share` of what their maps give."""
     out = set(output_maps(networks.lm))
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)

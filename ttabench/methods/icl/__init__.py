@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book, read_again
+from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window, read_again
 from ttabench.cost.shape import Shape
 from ttabench.methods.spec import MethodSpec
 
@@ -39,20 +39,11 @@ def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
     if settings.truncate != "error" and shape.positions is not None:
         limit = settings.limit(shape.positions)
     tokens = tokens if limit is None else min(tokens, limit)
-    slots = shape.starts + tokens
-    floats, size = shape.slot_floats * slots, shape.cache_bytes(slots, work.value_bytes) + INTEGER
     if settings.truncate == "left":
         return read_again(shape, work, tokens)
-    return Cost(
-        parameters=shape.parameters,
-        state_floats=floats,
-        state_bytes=size,
-        adapt_slots=slots,
-        ask_slots=slots + work.asked,
-        adapt_flops=shape.forward(slots),
-        ask_flops=answer(shape, work, slots, begun=True),
-        positions=slots + work.asked,
-    )
+    slots = shape.starts + tokens
+    size = shape.cache_bytes(slots, work.value_bytes) + INTEGER
+    return in_window(shape, work, slots, state_floats=shape.slot_floats * slots, state_bytes=size)
 
 
 def most(settings: InContextSettings, positions: int) -> int | None:

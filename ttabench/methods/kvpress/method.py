@@ -1,9 +1,6 @@
 """Every prefill method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
-
 Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5.
-
-Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
-"""
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size."""
 
 from __future__ import annotations
 
@@ -48,15 +45,9 @@ class Layer(NamedTuple):
 
 
 def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool = False) -> float:
-    """The compression ratio at which so many of all tokens stay, in spite of rounding.
-
-    Args:
-        kept: tokens.
-        total: tokens.
-        heads: how many of them, of all layers, the press counts together.
-        counts_removed: whether it computes how many slots go, `int(slots * r)`, and not how many stay,
-            `int(slots * (1 - r))`.
-    """
+    """The compression ratio at which so many of all tokens stay, in spite of rounding. `heads`: how many of them, of
+    all layers, the press counts together; `counts_removed`: whether it computes how many slots go, `int(slots * r)`,
+    and not how many stay, `int(slots * (1 - r))`."""
     if kept >= total:
         return 0.0
     rest = 0.5 / heads
@@ -73,9 +64,6 @@ def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
 
     Yields:
         A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
-
-    Raises:
-        UserError: a press reads more than the model has positions for.
     """
     masked: list[Any] = []
     modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
@@ -155,10 +143,8 @@ def are_even(layers: Sequence[Layer]) -> bool:
 
 
 def ragged(layers: Sequence[Layer], following: int) -> RaggedCache:
-    """What is left of a text, with the position of the one that follows.
-
-    Of layers that were cut it is not known which slots stayed: they are said to be the last ones.
-    """
+    """What is left of a text, with the position of the one that follows. Of layers that were cut it is not known
+    which slots stayed: they are said to be the last ones."""
     device = layers[0].keys.device
     keys, values = (torch.cat([part[layer.seen].to(device) for part, layer in zip(parts, layers, strict=True)])
                     for parts in ([layer.keys for layer in layers], [layer.values for layer in layers]))  # fmt: skip
@@ -192,11 +178,8 @@ LABEL_NOTES = {
 
 
 class KvPress(BaseMethod[Any]):
-    """The cache of the context after a press.
-
-    State: keys, values [L, B, H, P, D] and next, mask where rows are padded; a `RaggedCache` where a press keeps more
-    of one layer or head than of another.
-    """
+    """The cache of the context after a press. State: keys, values [L, B, H, P, D] and next, mask where rows are
+    padded; a `RaggedCache` where a press keeps more of one layer or head than of another."""
 
     spec = KVPRESS
     reads = "once"
@@ -218,11 +201,7 @@ class KvPress(BaseMethod[Any]):
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read all pieces of a row as one text and compress it.
-
-        Raises:
-            UserError: something was compressed before; the text does not fit the model, or the press refuses it.
-        """
+        """Read all pieces of a row as one text and compress it."""
         if not chunks:
             return state
         if state.tensors:
@@ -312,11 +291,7 @@ def _padded(rows: Sequence[Sequence[Layer]], next_B: Tensor) -> dict[str, Tensor
 
 
 def spec_of(text: str) -> MethodSpec:
-    """The method of a press as it was typed.
-
-    Raises:
-        UserError: whatever `names` refuses; a ratio beside a budget.
-    """
+    """The method of a press as it was typed."""
     wanted = presses.parse(text)
     known = presses.known_presses()
     presses.check_passes(wanted, known)

@@ -47,11 +47,7 @@ class Press:
 
 
 def parse(text: str) -> Press:
-    """A press as it was typed, with those it wraps and their arguments.
-
-    Raises:
-        UserError: brackets that do not close, no name, or an argument without `=`.
-    """
+    """A press as it was typed, with those it wraps and their arguments."""
     head, *queries = _split(text, "?")
     match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", head.strip())
     if match is None or len(queries) > 1:
@@ -83,11 +79,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def known_presses() -> dict[str, type[Any]]:
-    """The presses that kvpress has, by name.
-
-    Raises:
-        UserError: kvpress, or what it imports, is not installed; the message is the command that installs it.
-    """
+    """The presses that kvpress has, by name."""
     try:
         kvpress = import_module("kvpress")
     except ImportError as error:
@@ -98,16 +90,7 @@ def known_presses() -> dict[str, type[Any]]:
 
 
 def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
-    """A new press.
-
-    Args:
-        wanted: what was typed.
-        known: press classes by name, see `known_presses`.
-
-    Raises:
-        UserError: an unknown press or argument (with the closest one); a value of another type, or one the press
-            refuses; a press or an argument missing, or presses that it does not wrap.
-    """
+    """A new press."""
     cls = class_of(wanted, known)
     taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
     hints = get_type_hints(cls.__init__)
@@ -133,11 +116,7 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
 
 
 def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
-    """The class of a press.
-
-    Raises:
-        UnknownName: kvpress has no such press; the message names the closest one.
-    """
+    """The class of a press."""
     if wanted.name not in known:
         raise UnknownName("press", wanted.name, sorted(known))
     return known[wanted.name]
@@ -151,12 +130,7 @@ def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
 
 
 def check_passes(wanted: Press, known: Mapping[str, type[Any]]) -> None:
-    """Whether ttabench can have a text read as these presses want it.
-
-    Raises:
-        UserError: one of them replaces `BasePress.__call__` in another way than those of `OVER_ALL`, or is one of those
-            and wrapped: a press that wraps another leaves its passes out.
-    """
+    """Whether ttabench can have a text read as these presses want it."""
     for press in wanted.all():
         cls = class_of(press, known)
         first = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))

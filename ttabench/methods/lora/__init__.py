@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ttabench.cost.load import Cost, Workload, closed_book
-from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape
+from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec

@@ -1,5 +1,4 @@
 """LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
-
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
 """
 
@@ -11,35 +10,23 @@ from dataclasses import replace
 from itertools import groupby
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.tokens import window_ids
-from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.lora import LORA, LoraSettings
-from ttabench.methods.parts import lora
+from ttabench.methods.parts.lora import OwnLora
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
-from ttabench.methods.trainable import Trainable, training_item
+from ttabench.methods.trainable import training_item
 
 
-class Lora(Trainable[LoraSettings]):
+class Lora(OwnLora[LoraSettings]):
     """Trained low-rank deltas. State: empty."""
 
     spec = LORA
-
-    def __init__(self, lm: LM, settings: LoraSettings) -> None:
-        super().__init__(lm, settings)
-        started = lora.started(lm, settings)
-        self.names = list(started)
-        self.a = nn.ParameterList(a_RI for a_RI, _ in started.values())
-        self.b = nn.ParameterList(b_OR for _, b_OR in started.values())
-
-    def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map."""
-        return nn.ModuleDict({"a": self.a, "b": self.b})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
         """Nothing: what it knows it learned before."""
@@ -47,14 +34,11 @@ class Lora(Trainable[LoraSettings]):
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The trained deltas."""
-        pairs = zip(self.a, self.b, strict=True)
-        return Patch(deltas=lora.deltas(dict(zip(self.names, pairs, strict=True)), self.settings))
+        return Patch(deltas=self.deltas)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window.
-
-        With `full_context` behind what was read before them, too: one forward an episode.
-        """
+        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window. With
+        `full_context` behind what was read before them, too: one forward an episode."""
         if self.settings.full_context:
             return {"answer": mean_nll([laid(self.lm, episode) for episode in episodes], self._nll)}
         asks = [ask for episode in episodes for ask in episode.asks()]
@@ -62,7 +46,7 @@ class Lora(Trainable[LoraSettings]):
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
             ids = window_ids(self.lm, together[0], follows=False)
-            patch = self.patch(State(1), [])
+            patch = Patch(deltas=self.deltas)
             if ids:
                 patch = replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device))
             items = [training_item(self.lm, ask, follows=bool(ids)) for ask in together]
@@ -74,4 +58,4 @@ class Lora(Trainable[LoraSettings]):
     def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
         batch = Batch.of(rows, self.lm)
         layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees())
-        return answer_nll(self.lm, rows, batch, layout, self.patch(State(1), []).deltas, nullcontext())
+        return answer_nll(self.lm, rows, batch, layout, self.deltas, nullcontext())

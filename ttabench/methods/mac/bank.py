@@ -1,60 +1,37 @@
 """Keep a bank of document latents within a size: drop one, or average two, whenever an append exceeds it.
-
 Paper: Tack et al., arXiv 2403.04317, section 4.3 and Figure 7 (nearest is best there).
-
-Shape letters: K entries · T tokens · D width.
-"""
+Shape letters: K entries · T tokens · D width."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from ttabench.methods.mac.settings import Reduce
+from ttabench.methods.mac.settings import MacSettings
 
 Members: TypeAlias = list[list[str]]
 
 
-@dataclass(frozen=True)
-class Cap:
-    """How large a bank may grow and what happens then."""
-
-    size: int
-    reduce: Reduce
-    weighted: bool
-    """Average by the number of documents in each entry rather than one half each."""
-    seed: int
-
-
 def append(
-    bank_KTD: Tensor, members: Members, new_NTD: Tensor, names: Sequence[str], cap: Cap | None, read: int
+    bank_KTD: Tensor, members: Members, new_NTD: Tensor, names: Sequence[str], settings: MacSettings, read: int
 ) -> tuple[Tensor, Members]:
-    """The bank with N further entries, reduced to the cap, and the document names behind each entry.
-
-    One call with N entries gives what N calls with one entry give.
-
-    Args:
-        bank_KTD: the bank before, K may be 0.
-        members: names of the documents in each of its entries.
-        new_NTD: latents to append, in order.
-        names: their names.
-        cap: None lets the bank grow.
-        read: documents this bank has taken in before, dropped and averaged ones included; it seeds the random rules.
-    """
-    if cap is None or bank_KTD.shape[0] + new_NTD.shape[0] <= cap.size:
+    """The bank with N further entries, reduced to the cap, and the document names behind each entry. One call with N
+    entries gives what N calls with one entry give. `read`: documents this bank has taken in before, dropped and
+    averaged ones included; it seeds the random rules."""
+    cap = settings.bank_cap
+    if not cap or len(bank_KTD) + len(new_NTD) <= cap:
         return torch.cat([bank_KTD, new_NTD]), [*members, *([name] for name in names)]
     members = [list(entry) for entry in members]
-    work = _Work(bank_KTD, cap, capacity=cap.size + 1)
+    work = _Work(bank_KTD, settings, capacity=cap + 1)
     for index, (latent, name) in enumerate(zip(new_NTD, names, strict=True)):
         work.add(latent)
         members.append([name])
-        if work.count > cap.size:
+        if work.count > cap:
             first, second = work.pair(read + index)
-            if cap.reduce != "random":
+            if settings.bank_reduce != "random":
                 work.average(first, second, len(members[first]), len(members[second]))
                 members[first] += members[second]
             work.drop(second)
@@ -65,11 +42,11 @@ def append(
 class _Work:
     """A bank being filled: entries as rows of one buffer, and the cosines of all pairs kept up to date."""
 
-    def __init__(self, bank_KTD: Tensor, cap: Cap, capacity: int) -> None:
-        self.cap = cap
+    def __init__(self, bank_KTD: Tensor, settings: MacSettings, capacity: int) -> None:
+        self.settings = settings
         self.count = 0
         self.entries = bank_KTD.new_zeros(capacity, *bank_KTD.shape[1:])
-        nearest = cap.reduce == "average_nearest"
+        nearest = settings.bank_reduce == "average_nearest"
         device = bank_KTD.device
         self.unit = torch.zeros(capacity, self.entries[0].numel() if nearest else 0, device=device)
         self.cosine = torch.full((capacity, capacity) if nearest else (0, 0), -2.0, device=device)
@@ -85,17 +62,17 @@ class _Work:
 
     def pair(self, read: int) -> tuple[int, int]:
         """The index that keeps an average, and the index that leaves. `read` seeds the draw of this append."""
-        if self.cap.reduce == "average_nearest":
+        if self.settings.bank_reduce == "average_nearest":
             flat = int(self.cosine[: self.count, : self.count].argmax())
             return flat // self.count, flat % self.count
-        draw = torch.Generator().manual_seed(self.cap.seed * 1_000_003 + read)
+        draw = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + read)
         order = torch.randperm(self.count, generator=draw)[:2].tolist()
-        if self.cap.reduce == "random":
+        if self.settings.bank_reduce == "random":
             return order[1], order[0]
         return min(order), max(order)
 
     def average(self, first: int, second: int, members_first: int, members_second: int) -> None:
-        share = members_first / (members_first + members_second) if self.cap.weighted else 0.5
+        share = members_first / (members_first + members_second) if self.settings.merge_weighted else 0.5
         mixed = self.entries[first].float() * share + self.entries[second].float() * (1 - share)
         self._set(first, mixed.to(self.entries.dtype))
 

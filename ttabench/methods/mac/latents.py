@@ -1,13 +1,10 @@
 """What makes latent tokens of a text, and of a latent a modulation of the base model (MAC, arXiv 2403.04317).
-
 Shape letters: B rows · N text tokens · T latent tokens · A expanded tokens · S slots · E width of the transformer, or
-head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out.
-"""
+head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +13,7 @@ from transformers import PreTrainedModel, T5Model
 
 
 class SlotLinear(nn.Module):
-    """S linear maps side by side, each initialised like `nn.Linear`.
-
-    Args:
-        slots: number of maps, S.
-        features_in: I.
-        features_out: O.
-        bias: whether every map has a bias of its own.
-    """
+    """S linear maps side by side, each initialised like `nn.Linear`."""
 
     def __init__(self, slots: int, features_in: int, features_out: int, bias: bool = True) -> None:
         super().__init__()
@@ -54,13 +44,7 @@ class SlotNorm(nn.Module):
 
 
 class Amortiser(nn.Module):
-    """Text to T latent tokens of the base model's width.
-
-    Args:
-        inner: E.
-        tokens: T.
-        width: D.
-    """
+    """Text to T latent tokens of the base model's width."""
 
     def __init__(self, inner: int, tokens: int, width: int) -> None:
         super().__init__()
@@ -97,15 +81,8 @@ class Amortiser(nn.Module):
 
 
 class EncoderDecoder(Amortiser):
-    """A T5 whose decoder reads the learnable tokens, and stays causal over them.
-
-    Args:
-        t5: the encoder-decoder, without a head; may be shared with another amortiser.
-        tokens: T.
-        width: D.
-        mask_pads: whether the decoder is kept from seeing padding. The released code lets it see padding, so that a
-            latent depends on the padded length.
-    """
+    """A T5 whose decoder reads the learnable tokens, and stays causal over them. `mask_pads`: whether the decoder is
+    kept from seeing padding. The released code lets it see padding, so that a latent depends on the padded length."""
 
     def __init__(self, t5: T5Model, tokens: int, width: int, mask_pads: bool = True) -> None:
         super().__init__(int(t5.config.d_model), tokens, width)
@@ -131,16 +108,8 @@ class EncoderDecoder(Amortiser):
 
 
 class OneStack(Amortiser):
-    """An encoder, or a causal LM, that reads the text and the learnable tokens as one sequence.
-
-    An encoder has them in front of the text and a causal LM behind it, so that padding never changes a position.
-
-    Args:
-        stack: the transformer, without a head; may be shared with another amortiser.
-        tokens: T.
-        width: D.
-        causal: whether it is a causal LM.
-    """
+    """An encoder, or a causal LM, that reads the text and the learnable tokens as one sequence. An encoder has them
+    in front of the text and a causal LM behind it, so that padding never changes a position."""
 
     def __init__(self, stack: PreTrainedModel, tokens: int, width: int, *, causal: bool) -> None:
         super().__init__(int(stack.config.hidden_size), tokens, width)
@@ -180,15 +149,7 @@ class OneStack(Amortiser):
 
 
 class TokenExpansion(nn.Module):
-    """T latent tokens to A tokens, each through its own residual feed-forward network.
-
-    Args:
-        tokens: T.
-        expanded: A, at least T.
-        width: D.
-        width_out: width of the expanded tokens.
-        hidden: inner width of the feed-forward networks.
-    """
+    """T latent tokens to A tokens, each through its own residual feed-forward network."""
 
     source: Tensor
 
@@ -212,50 +173,32 @@ class TokenExpansion(nn.Module):
         return fed + (x_BAD if self.project is None else self.project(x_BAD))
 
 
-@dataclass(frozen=True)
-class PrefixShape:
-    """Shape of the base model's cache: layers, key/value heads, head size, and how many positions to fill."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    positions: int
-
-
 class PrefixExpansion(nn.Module):
-    """Latent to keys and values of `positions` slots in every layer (P-tuning v2).
+    """Latent to keys and values of some slots in every layer (P-tuning v2).
 
     The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
+    `shape`: P, layers L, H and E of the base model's cache.
     """
 
-    def __init__(self, tokens: int, width: int, shape: PrefixShape, hidden: int = 768) -> None:
+    def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
         super().__init__()
-        self.shape = shape
-        expanded = 2 * shape.layers * shape.positions
-        self.expand = TokenExpansion(tokens, expanded, width, shape.kv_heads * shape.head_dim, hidden)
+        self.positions, self.layers, self.kv_heads, self.head_dim = shape
+        expanded = 2 * self.layers * self.positions
+        self.expand = TokenExpansion(tokens, expanded, width, self.kv_heads * self.head_dim, hidden)
 
     def forward(self, latent_BTD: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Keys and values, one [B, H, P, E] a layer."""
-        shape = self.shape
         x_BAO: Tensor = self.expand(latent_BTD)
-        x_BPLKHE = x_BAO.view(-1, shape.positions, shape.layers, 2, shape.kv_heads, shape.head_dim)
+        x_BPLKHE = x_BAO.view(-1, self.positions, self.layers, 2, self.kv_heads, self.head_dim)
         x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
         return tuple(layer[0] for layer in x_LKBHPE), tuple(layer[1] for layer in x_LKBHPE)
 
 
 class LowRankExpansion(nn.Module):
-    """Latent to one low-rank delta per named linear layer.
-
-    Each expanded token is one rank of one layer: its first `features_in` numbers are a row of `a`, made through the
-    feed-forward network; the column of `b` comes from a map that starts at zero, so training starts at the base model.
-
-    Args:
-        tokens: T.
-        width: D.
-        linears: (features in, features out) by module name of the base model.
-        rank: R.
-        hidden: inner width of the feed-forward networks.
-    """
+    """Latent to one low-rank delta per named linear layer. Each expanded token is one rank of one layer: its first
+    `features_in` numbers are a row of `a`, made through the feed-forward network; the column of `b` comes from a map
+    that starts at zero, so training starts at the base model. `linears`: (features in, features out) by module name
+    of the base model."""
 
     def __init__(
         self, tokens: int, width: int, linears: Mapping[str, tuple[int, int]], rank: int = 8, hidden: int = 768

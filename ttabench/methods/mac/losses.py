@@ -1,8 +1,6 @@
 """What MAC is trained on (Algorithm 1), and auxiliary losses beyond the paper that are off by default.
-
 Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
-T latent tokens · D base width · E width of the T5 · V its vocabulary.
-"""
+T latent tokens · D base width · E width of the T5 · V its vocabulary."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.types import Ask, Episode
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import tree
+from ttabench.methods.mac import pooling
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.t5 import word_size
 from ttabench.methods.trainable import training_item
@@ -54,11 +52,7 @@ class Batch:
 
 
 class Objective:
-    """The training loss of MAC's networks.
-
-    Args:
-        mac: the networks that are trained.
-    """
+    """The training loss of MAC's networks."""
 
     def __init__(self, mac: MacNetworks) -> None:
         self.mac = mac
@@ -111,8 +105,10 @@ class Objective:
         """phi* [Q, T, D] of an episode by a tree of groups of random size, and attention as `_aggregated` gives it."""
         aggregator, shares, entries_QKTD = self.mac.aggregator, list[Tensor](), bank_KTD[None]
         known = (own_Q >= 0).nonzero()[:, 0]
-        group = tree.random_group(len(bank_KTD))
-        for entries_QKTD, documents in tree.levels(aggregator, x_QTD, bank_KTD, group, len(bank_KTD) * x_QTD.shape[1]):
+        group = pooling.random_group(len(bank_KTD))
+        for entries_QKTD, documents in pooling.levels(
+            aggregator, x_QTD, bank_KTD, group, len(bank_KTD) * x_QTD.shape[1]
+        ):
             if entries_QKTD.shape[1] > 1 and known.numel() and self.mac.settings.attention_aux:
                 shares_QK = aggregator.document_shares(x_QTD[:, None], entries_QKTD)[:, 0]
                 shares.append(shares_QK[known, own_Q[known] // documents])

@@ -1,9 +1,6 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
-
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-
-Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
-"""
+Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import PieceShares
-from ttabench.methods.mac import MAC, bank, tree
+from ttabench.methods.mac import MAC, bank, pooling
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
@@ -31,14 +28,9 @@ ATTENTION = "cross-attention to each document, mean over blocks, heads and token
 
 
 class Mac(Trainable[MacSettings]):
-    """Memory of Amortized Contexts.
-
-    State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after) and `counts` [R]. Its `meta` keeps,
-    per reader: T5 tokens read, documents truncated, digests of texts read, names of the documents behind each entry.
-
-    Raises:
-        UserError: a T5 that cannot be found, or fewer modulation tokens than latent tokens.
-    """
+    """Memory of Amortized Contexts. State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after)
+    and `counts` [R]. Its `meta` keeps, per reader: T5 tokens read, documents truncated, digests of texts read, names
+    of the documents behind each entry."""
 
     spec = MAC
     needs = ("cache", "shape")
@@ -80,7 +72,7 @@ class Mac(Trainable[MacSettings]):
         for row, pieces in enumerate(fresh):
             span, read, members = slice(start, start + len(pieces)), meta["read"][row], meta["members"][row]
             names = [observe.key or digest for digest, observe in pieces]
-            added = bank.append(banks[row], members, latents_NTD[span], names, self._cap(), len(read))
+            added = bank.append(banks[row], members, latents_NTD[span], names, self.settings, len(read))
             banks[row], meta["members"][row] = added
             meta["read"][row] = [*read, *(digest for digest, _ in pieces)]
             meta["tokens_read"][row] += sum(map(len, ids[span]))
@@ -90,18 +82,12 @@ class Mac(Trainable[MacSettings]):
         return replace(state, tensors=_stacked(banks), meta=meta)
 
     def combined(self, state: State, other: State) -> State:
-        """Both banks, one behind the other; documents that stand in the first are left out of the second.
-
-        Raises:
-            UserError: together they are larger than `bank_cap`.
-        """
-        known, cap = set(state.meta["read"][0]), self._cap()
+        """Both banks, one behind the other; documents that stand in the first are left out of the second."""
+        known, cap = set(state.meta["read"][0]), self.settings.bank_cap
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
         first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
-        if cap is not None and len(first_KTD) + len(second_KTD) > cap.size:
-            fault = (
-                f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap.size} together."
-            )
+        if cap and len(first_KTD) + len(second_KTD) > cap:
+            fault = f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap} together."
             raise UserError(fault, "Read all texts with one command: --context A B.")
         if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
             second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
@@ -153,7 +139,7 @@ class Mac(Trainable[MacSettings]):
             bank_KTD = self._bank_of(state, row)
             empty = not len(bank_KTD)
             of_row = (x_QTD, bank_KTD, s.hierarchy, s.bank_block, s.hierarchy_by)
-            rows.append(x_QTD if empty else tree.latent(aggregator, *of_row))
+            rows.append(x_QTD if empty else pooling.latent(aggregator, *of_row))
         return torch.cat(rows)
 
     def _bank_of(self, state: State, row: int) -> Tensor:
@@ -173,10 +159,6 @@ class Mac(Trainable[MacSettings]):
             if self.settings.dedupe:
                 before.add(digest)
         return fresh
-
-    def _cap(self) -> bank.Cap | None:
-        s = self.settings
-        return bank.Cap(s.bank_cap, s.bank_reduce, s.merge_weighted, s.seed) if s.bank_cap else None
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -1,9 +1,6 @@
 """The four networks of MAC on one base model, and what they make of texts, banks and latents.
-
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
-
-Shape letters: B texts or questions · K documents · T latent tokens · D base width.
-"""
+Shape letters: B texts or questions · K documents · T latent tokens · D base width."""
 
 from __future__ import annotations
 
@@ -22,14 +19,12 @@ from ttabench.methods.mac.latents import (
     LowRankExpansion,
     OneStack,
     PrefixExpansion,
-    PrefixShape,
 )
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.mac.t5 import (
     T5Text,
     config_of,
-    folder_of,
     is_scratch,
     stack_of,
     start_embeddings,
@@ -42,19 +37,7 @@ TOKENS_AT_ONCE = 8192
 
 
 class MacNetworks(nn.Module):
-    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`. Everything is differentiable.
-
-    Args:
-        lm: the base model.
-        settings: sizes and T5 names.
-
-    Attributes:
-        document_text: tokenizer of the amortiser.
-        question_text: tokenizer of the input encoder.
-
-    Raises:
-        UserError: a T5 or its tokenizer that cannot be found, or fewer modulation tokens than latent tokens.
-    """
+    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`; all differentiable."""
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
@@ -73,7 +56,7 @@ class MacNetworks(nn.Module):
         self.to(lm.device).eval()
 
     def _transformer(self, name: str, text: T5Text, tokens: int) -> PreTrainedModel:
-        vocabulary, s = self._vocabulary(name, text), self.settings
+        vocabulary, s = self.lm.vocab_size if is_scratch(name) else len(text.tokenizer), self.settings
         if s.design == "encoder-decoder":
             return T5Model(config_of(name, vocabulary))
         positions = tokens + s.num_virtual_tokens
@@ -89,17 +72,10 @@ class MacNetworks(nn.Module):
         stand_in = is_scratch(t5) or self.lm.random_weights
         if self.settings.tokenizer == "base" or (self.settings.tokenizer == "auto" and stand_in):
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(folder_of(t5))
-
-    def _vocabulary(self, t5: str, text: T5Text) -> int:
-        return self.lm.vocab_size if is_scratch(t5) else len(text.tokenizer)
+        return T5Text.named(t5)
 
     def load_pretrained(self) -> None:
-        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings.
-
-        Raises:
-            UserError: weights that cannot be found or do not fit.
-        """
+        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings."""
         s = self.settings
         pairs = [(self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)]
         for encoder, t5 in pairs[: 1 if s.share_t5 else 2]:
@@ -144,12 +120,8 @@ class MacNetworks(nn.Module):
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """What a latent does to the base model: keys and values in front of the text, or weight deltas.
-
-        Args:
-            latent_BTD: one latent a question.
-            filled_B: bool, false for questions to an empty bank, which must not change the base model; None if all are.
-        """
+        """What a latent does to the base model: keys and values in front of the text, or weight deltas. `filled_B`:
+        bool, false for questions to an empty bank, which must not change the base model; None if all are."""
         dtype, slots = self.lm.dtype, self.settings.prefix_length
         mask_B1 = None if filled_B is None or bool(filled_B.all()) else filled_B[:, None]
         if isinstance(self.expansion, LowRankExpansion):
@@ -178,7 +150,7 @@ def _expansion(lm: LM, s: MacSettings) -> PrefixExpansion | LowRankExpansion:
             f"Set num_virtual_tokens to at most {made}, or prefix_length (lora_rank, lora_targets) higher.",
         )
     if s.modulation == "prefix":
-        shape = PrefixShape(lm.layers, lm.kv_heads, lm.head_dim, s.prefix_length)
+        shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
         return PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
     linears = {name: lm.linear_shape(name) for name in names}
     return LowRankExpansion(s.num_virtual_tokens, lm.hidden_size, linears, s.lora_rank, s.expansion_hidden)

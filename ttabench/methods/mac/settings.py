@@ -1,7 +1,5 @@
 """Settings of `mac`, the presets of the paper, of its released code and of the nano model, and how each is trained.
-
-Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
-"""
+Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ class MacSettings:
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
     hierarchy_by: HierarchyBy = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
-    of it that is attended to most; see `tree`."""
+    of it that is attended to most; see `pooling`."""
     hierarchy_aware: float = 0.0
     """Share of the training episodes whose bank is aggregated by a tree of groups of random size."""
     num_beams: int = 1

@@ -1,40 +1,36 @@
 """T5 encoder-decoders by name, and the text they read.
-
-Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
-"""
+Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import T5Config, T5Model
+from transformers import (
+    AutoModel,
+    GPT2Config,
+    GPT2Model,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5EncoderModel,
+    T5Model,
+)
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.forward.tokens import pad
+from ttabench.lm.model import LM
 from ttabench.lm.text.texts import backend
-from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
+from ttabench.methods.mac import PUBLISHED, T5_VOCABULARY
+from ttabench.methods.parts.stored import DENSE, place_of, stored_config, stored_model, stored_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from ttabench.lm.model import LM
-from transformers import AutoModel, GPT2Config, GPT2Model, PretrainedConfig, PreTrainedModel, T5EncoderModel
-
-from ttabench.methods.parts.stored import DENSE, place_of
-
-PUBLISHED: dict[str, tuple[int, int, int, int]] = {
-    "t5-small": (512, 6, 8, 2048),
-    "t5-base": (768, 12, 12, 3072),
-    "t5-large": (1024, 24, 16, 4096),
-}
-"""(width, layers of encoder and decoder each, heads of 64, feed-forward width); vocabulary 32,128, dropout 0.1."""
-PUBLISHED_VOCABULARY = 32_128
 SCRATCH = "scratch:"
+HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
 
 def is_scratch(name: str) -> bool:
@@ -43,32 +39,23 @@ def is_scratch(name: str) -> bool:
 
 
 def config_of(name: str, vocabulary: int) -> T5Config:
-    """The configuration behind a name.
-
-    Args:
-        name: see the module's text.
-        vocabulary: the least number of embeddings; `scratch:` shapes get exactly so many.
-
-    Raises:
-        UserError: a `scratch:` text that is no shape, a folder without a T5 configuration, or a hub id that cannot be
-            loaded.
-        UnknownName: neither a published shape nor a folder nor a hub id.
-    """
+    """The configuration behind a name. `vocabulary`: the least number of embeddings; `scratch:` shapes get exactly so
+    many."""
     if is_scratch(name):
         width, layers, heads, inner = scratch_shape(name)
-        return _config(vocabulary, width, layers, heads, width // heads, inner, 0.0)
-    if name in PUBLISHED:
+        head_dim, dropout = width // heads, 0.0
+    elif name in PUBLISHED:
         width, layers, heads, inner = PUBLISHED[name]
-        return _config(max(vocabulary, PUBLISHED_VOCABULARY), width, layers, heads, 64, inner, 0.1)
-    return _stored_config(name)
+        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCABULARY), 64, 0.1
+    else:
+        return _stored_config(name)
+    layered: dict[str, Any] = {"num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
+    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
+    return T5Config(vocab_size=vocabulary, d_model=width, **layered, **heading)
 
 
 def scratch_shape(name: str) -> tuple[int, int, int, int]:
-    """Width, layers, heads and feed-forward width of a `scratch:` shape.
-
-    Raises:
-        UserError: it is none.
-    """
+    """Width, layers, heads and feed-forward width of a `scratch:` shape."""
     try:
         width, layers, heads, inner = (int(part) for part in name.removeprefix(SCRATCH).split(","))
     except ValueError:
@@ -77,14 +64,6 @@ def scratch_shape(name: str) -> tuple[int, int, int, int]:
     if min(width, layers, heads, inner) < 1 or width % heads:
         raise UserError(f"{name!r} is no T5 shape.", "All numbers must be positive and HEADS must divide WIDTH.")
     return width, layers, heads, inner
-
-
-def _config(
-    vocabulary: int, width: int, layers: int, heads: int, head_dim: int, inner: int, dropout: float
-) -> T5Config:
-    sizes: dict[str, Any] = {"d_model": width, "num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
-    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
-    return T5Config(vocab_size=vocabulary, **sizes, **heading)
 
 
 def _stored_config(name: str) -> T5Config:
@@ -99,26 +78,12 @@ def _stored_config(name: str) -> T5Config:
 
 
 def pretrained_weights(name: str) -> dict[str, Tensor]:
-    """The published weights of a T5, by parameter name of `T5Model`.
-
-    Raises:
-        UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached; a tensor
-            is missing, misshapen or not finite.
-    """
-    hint = "Give a folder with config.json and model.safetensors, or a scratch: shape."
-    return dict(stored_model(T5Model, _place(name), "T5", hint).named_parameters())
-
-
-def _place(name: str) -> str:
-    return f"google-t5/{name}" if name in PUBLISHED else name
+    """The published weights of a T5, by parameter name of `T5Model`."""
+    return dict(stored_model(T5Model, folder_of(name), "T5", HINT).named_parameters())
 
 
 def start_embeddings(model: PreTrainedModel, lm: LM) -> None:
-    """Give a transformer the word embeddings of the base model, scaled to the size at which its own start (a T5: 1).
-
-    Raises:
-        UserError: another width or vocabulary.
-    """
+    """Give a transformer the word embeddings of the base model, scaled to the size at which its own start (a T5: 1)."""
     words, own = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
     if words.shape != own.shape:
         raise UserError(
@@ -136,11 +101,7 @@ def word_size(model: PreTrainedModel) -> float:
 
 
 def start_from(t5: T5Model, name: str, must: bool) -> None:
-    """Give a T5 the weights of another; one of another shape is left alone, or refused if it `must` fit.
-
-    Raises:
-        UserError: weights that cannot be found, or must fit and do not.
-    """
+    """Give a T5 the weights of another; one of another shape is left alone, or refused if it `must` fit."""
     given, own = pretrained_weights(name), dict(t5.named_parameters())
     fits = given.keys() == own.keys() and all(given[key].shape == own[key].shape for key in own)
     if not fits and must:
@@ -152,13 +113,7 @@ def start_from(t5: T5Model, name: str, must: bool) -> None:
 
 
 class T5Text:
-    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded.
-
-    Args:
-        tokenizer: its own or the base model's; its special tokens are not used.
-        eos_id: closes every text.
-        pad_id: fills up short rows.
-    """
+    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
         self.tokenizer = tokenizer
@@ -168,13 +123,9 @@ class T5Text:
 
     @classmethod
     def named(cls, name: str) -> T5Text:
-        """The tokenizer published with a T5 or another transformer.
-
-        Raises:
-            UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
-        """
+        """The tokenizer published with a T5 or another transformer."""
         hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(_place(name), "T5" if name in PUBLISHED else "amortiser", hint)
+        tokenizer = stored_tokenizer(folder_of(name), "T5" if name in PUBLISHED else "amortiser", hint)
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
         end = next((int(token) for token in ends if token is not None), 0)
         return cls(tokenizer, end, end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id))
@@ -183,12 +134,7 @@ class T5Text:
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-
-        Args:
-            texts: any number of texts.
-            max_tokens: the limit, end token included.
-            keep: which side survives a cut: documents keep their start, questions their end.
-        """
+        `keep`: which side survives a cut: documents keep their start, questions their end."""
         refuse_long(texts)
         encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
         rows = [list(row.ids) for row in encoded]
@@ -204,26 +150,14 @@ class T5Text:
         return padded_BN, nn.functional.pad(mask_BN.long(), (0, missing))
 
 
-HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
-
-
 def folder_of(name: str) -> str:
-    """The folder of `dense`; other names as they are."""
-    return place_of(name) if name == DENSE else name
+    """The folder of `dense`, the hub id of a published T5; other names as they are."""
+    return place_of(name) if name == DENSE else f"google-t5/{name}" if name in PUBLISHED else name
 
 
 def stack_of(name: str, *, causal: bool, vocabulary: int, positions: int) -> PreTrainedModel:
-    """A transformer of that shape with new weights.
-
-    Args:
-        name: see the module's text.
-        causal: a causal LM rather than an encoder.
-        vocabulary: ids that it must know; `scratch:` shapes know exactly so many.
-        positions: tokens of the longest text and the learnable tokens together.
-
-    Raises:
-        UserError: a name that is none of these, the other kind of model, or too few words or positions.
-    """
+    """A transformer of that shape with new weights. `vocabulary`: ids that it must know; `scratch:` shapes know exactly
+    so many; `positions`: tokens of the longest text and the learnable tokens together."""
     config = _stack_config(name, causal=causal, vocabulary=vocabulary, positions=positions)
     if isinstance(config, T5Config):
         return T5EncoderModel(config)
@@ -265,14 +199,9 @@ def _is_causal(config: PretrainedConfig) -> bool:
 
 
 def start_stack(stack: PreTrainedModel, name: str) -> None:
-    """Give it the published weights of that name.
-
-    Raises:
-        UserError: they cannot be found, or do not fit.
-    """
-    place = f"google-t5/{name}" if name in PUBLISHED else folder_of(name)
+    """Give it the published weights of that name."""
     cls = T5EncoderModel if isinstance(stack, T5EncoderModel) else AutoModel
-    given = _without_pooler(stored_model(cls, place, "amortiser", HINT, unused=("pooler.",)))
+    given = _without_pooler(stored_model(cls, folder_of(name), "amortiser", HINT, unused=("pooler.",)))
     stack.load_state_dict(given.state_dict())
 
 

@@ -1,24 +1,26 @@
 """CaMeLS: online finetuning where a small LM, meta-learned, says what each token weighs.
-
-Hu et al., arXiv 2305.15076.
-"""
+Hu et al., arXiv 2305.15076."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, kl_div, softplus
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
+from ttabench.lm.forward.head import second_order
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.tokens import pad, piece_ids
-from ttabench.lm.model import LM
-from ttabench.methods.online import CAMELS
-from ttabench.methods.online.method import Online
-from ttabench.methods.online.settings import CamelsSettings
-from ttabench.methods.online.token_weights import TokenWeights, proxy_of, written_texts
-from ttabench.methods.online.unrolled import answers_loss, moved, stepped
-from ttabench.methods.parts.trained import shaped
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
+from ttabench.methods.online import CAMELS, CamelsSettings, OnlineSettings
+from ttabench.methods.online.method import Online, weighted_loss
+from ttabench.methods.parts.trained import Factors, Weights, shaped
 from ttabench.methods.trainable import Trainable, training_item
 
 WRITTEN = 16
@@ -26,11 +28,7 @@ WRITTEN = 16
 
 
 class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
-    """Context-aware meta-learned loss scaling.
-
-    Raises:
-        UserError: a proxy of another tokenizer.
-    """
+    """Context-aware meta-learned loss scaling."""
 
     spec = CAMELS
 
@@ -68,7 +66,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             losses, after = self._meta([episode], self._begun())
             (torch.stack(list(losses.values())).sum() / len(episodes)).backward()  # type: ignore[no-untyped-call]
             self._since += len(episode.observes())
-            self._start = None if self._since >= self.settings.reset_every else _vector(after)
+            moved_N = torch.cat([part.detach().flatten() for part in after.values()])
+            self._start = None if self._since >= self.settings.reset_every else moved_N
             self._since = 0 if self._start is None else self._since
             for name, loss in losses.items():
                 means[name] = means.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
@@ -133,5 +132,112 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         return self._texts[sum(map(ord, str(episode.key))) % WRITTEN]
 
 
-def _vector(parts: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([part.detach().flatten() for part in parts.values()])
+HIDDEN = 128
+BETA = 3.0
+
+
+class TokenWeights(nn.Module):
+    """The decoder of a small LM, and a head that makes one number of each of its states."""
+
+    def __init__(self, proxy: LM, seed: int = 0) -> None:
+        super().__init__()
+        self.decoder = deepcopy(proxy.decoder).float().requires_grad_(True)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.lift, self.mix = nn.Linear(proxy.hidden_size, HIDDEN), nn.Linear(HIDDEN, 1)
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """Weights [B, T] of these tokens, 0 where padded; padding stands behind the text, which never sees it."""
+        hidden_BTC: Tensor = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
+        weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=BETA)
+        return weights_BT if mask_BT is None else weights_BT * mask_BT
+
+
+def proxy_of(lm: LM, name: str) -> LM:
+    """The LM whose decoder weighs the tokens that a base model reads."""
+    if not name or name == lm.name:
+        return lm
+    proxy = load(name, device=str(lm.device), dtype="float32")
+    if proxy.tokenizer.get_vocab() != lm.tokenizer.get_vocab() or proxy.start_ids != lm.bos_ids:
+        fault = f"The proxy {name} has another tokenizer than {lm.name}, whose tokens it is to weigh."
+        raise UserError(fault, "Give --set proxy=NAME of a small model of the same tokenizer.")
+    return proxy
+
+
+@torch.no_grad()
+def written_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]:
+    """Token ids of texts that the base model itself writes, drawn from the seed: texts of no document. `tokens`: of
+    each, what begins it included."""
+    draw = torch.Generator(lm.device).manual_seed(seed)
+    first = list(lm.bos_ids) or [lm.eos_id]
+    ids_BT = torch.tensor([first] * count, device=lm.device)
+    while ids_BT.shape[1] < tokens:
+        logits_BV = lm.logits(lm.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state[:, -1])
+        next_B1 = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=draw)
+        ids_BT = torch.cat([ids_BT, next_B1], dim=1)
+    rows: list[list[int]] = ids_BT.tolist()
+    return rows
+
+
+Document = tuple[list[int], Tensor]
+"""Token ids, and their weights [T]."""
+Parts = Mapping[str, Tensor]
+
+
+def document_losses(
+    lm: LM, trained: Weights | Factors, parts: Parts, documents: Sequence[Document], settings: OnlineSettings
+) -> Tensor:
+    """Mean of the weighted losses of these documents, which are read in one batch; differentiable twice."""
+    with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
+        logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
+        losses = [
+            weighted_loss(settings, logprobs_T, weights)
+            for logprobs_T, (_, weights) in zip(logprobs, documents, strict=True)
+        ]
+        return torch.stack(losses).mean()
+
+
+def stepped(
+    lm: LM,
+    trained: Weights | Factors,
+    parts: Parts,
+    steps: Sequence[Sequence[Document]],
+    settings: OnlineSettings,
+    rate: float,
+    *,
+    first_order: bool = False,
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The parts after a plain gradient step on each batch of documents, differentiable; and the losses before each.
+    `first_order`: gradients do not depend on the steps before, only on the weights of tokens."""
+    now, losses = dict(parts), []
+    for documents in steps:
+        at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now
+        loss = document_losses(lm, trained, at, documents, settings)
+        slopes = torch.autograd.grad(loss, list(at.values()), create_graph=True)
+        now = {name: part - rate * slope for (name, part), slope in zip(now.items(), slopes, strict=True)}
+        losses.append(loss)
+    return now, losses
+
+
+def answers_loss(lm: LM, trained: Weights | Factors, parts: Parts, items: Sequence[Item]) -> Tensor:
+    """Mean negative log-likelihood of the target tokens under these parts."""
+    with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
+        summed, count = nll(lm, patch, items)
+    return summed / count
+
+
+def moved(lm: LM, trained: Weights | Factors, before: Parts, after: Parts, ids: Sequence[int]) -> Tensor:
+    """KL(before || after) of the next token after each token of a text, [T]; differentiable in `after`."""
+    ids_BT = torch.tensor([list(ids)], device=lm.device)
+    with torch.no_grad(), trained.in_place(before) as patch:
+        held_TV = _logprobs(lm, patch, ids_BT)
+    with torch.enable_grad(), second_order(), trained.in_place(after) as patch:
+        now_TV = _logprobs(lm, patch, ids_BT)
+    return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1)
+
+
+def _logprobs(lm: LM, patch: Patch, ids_BT: Tensor) -> Tensor:
+    logits_BTV, _ = forward(lm, patch, ids_BT)
+    return logits_BTV[0].float().log_softmax(-1)

@@ -1,35 +1,153 @@
-"""Online finetuning: one pass over the documents in order, one gradient step on each, and the weights are what is kept.
-
-Hu et al., "Meta-Learning Online Adaptation of Language Models" (CaMeLS), arXiv 2305.15076, section 3.
-
-Shape letters: T tokens of a document.
-"""
+"""Gradient steps on the documents that are read, under which the base answers closed book.
+Online finetuning: one step on each document in order, as in CaMeLS (Hu et al., arXiv 2305.15076, section 3); continual
+pretraining: several passes over all of them.
+Shape letters: N numbers of a reader · T tokens of a document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Observe
-from ttabench.lm.patch import State
-from ttabench.methods.base import TRAINED_APART, labelled
-from ttabench.methods.online import CPT, UNIFORM
-from ttabench.methods.online.descending import Descending, Document
-from ttabench.methods.online.settings import CptSettings, OnlineSettings, UniformSettings
+from ttabench.core.accelerators import forked_draws
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.verbs.scoring import target_logprobs
+from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
+from ttabench.methods.online import CPT, UNIFORM, CptSettings, OnlineSettings, UniformSettings
+from ttabench.methods.parts.lora_shape import DescentSettings
+from ttabench.methods.parts.trained import Factors, Weights, shaped
+
+DescentT = TypeVar("DescentT", bound=DescentSettings)
+OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
+SHORTER = "Read less of each document (--set max_tokens=N)."
+MOMENTS = ("first_moment", "second_moment")
+Document = tuple[Observe, list[int]]
+"""A document, and its first tokens, those that are read."""
+
+
+class Descending(BaseMethod[DescentT]):
+    """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
+
+    one_reader = True
+
+    def __init__(self, lm: LM, settings: DescentT) -> None:
+        super().__init__(lm, settings)
+        self._trained = Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
+
+    def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
+        """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
+        numbers of those in which something is predicted, in the order in which they are read."""
+        return ([number] for number in documents)
+
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
+        """The loss of a step; differentiable. `logprobs`: of the tokens of each; of all but the first where nothing
+        stands before it."""
+        raise NotImplementedError
+
+    def begin(self, rows: int) -> State:
+        """Nothing read, and nothing kept: the base's own weights."""
+        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Take all gradient steps; `Stopped`, with the state before, where a loss or its gradient is not finite."""
+        tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
+        steps = int(tensors["steps"])
+        leaves, optimiser = self._optimiser({name: each[0] for name, each in tensors.items()}, steps)
+        pieces = [piece for (piece,) in chunks]
+        wholes = [piece_ids(self.lm, piece, first=True) for piece in pieces]
+        texts = [whole[: self.settings.max_tokens] for whole in wholes]
+        start = len(self.lm.start_ids)
+        predicting = [number for number, text in enumerate(texts) if start + len(text) > 1]
+        for numbers in self.lessons(predicting, steps):
+            slopes = self._slopes(leaves, optimiser, [(pieces[number], texts[number]) for number in numbers], steps)
+            if not math.isfinite(slopes):
+                raise self._stopped(state, chunks, numbers[0])
+            optimiser.step()
+            steps += 1
+        tensors["steps"].fill_(steps)
+        (read,), (cut,) = state.meta["tokens_read"], state.meta["truncated_documents"]
+        read += sum(map(len, texts))
+        cut += sum(len(text) < len(whole) for text, whole in zip(texts, wholes, strict=True))
+        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        return State(1, tensors, {**state.meta, "tokens_read": [read], "truncated_documents": [cut]})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """Weight changes that the numbers stand for."""
+        held = state.tensors
+        return Patch(deltas=self._trained.deltas(held["weights"][0])) if "weights" in held else Patch()
+
+    def _fresh(self) -> dict[str, Tensor]:
+        made = {"weights": self._trained.start()[None]}
+        if self.settings.optimizer == "adam":
+            made |= {name: torch.zeros_like(made["weights"]) for name in MOMENTS}
+        return {**made, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
+
+    def _optimiser(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
+        """Views of the numbers by name, which gradients reach, and what changes them and their moments in place."""
+        s, layout = self.settings, self._trained.layout
+        leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
+        parts = list(leaves.values())
+        if s.optimizer == "sgd":
+            return leaves, torch.optim.SGD(parts, lr=s.lr)
+        adam = torch.optim.Adam(parts, lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
+        first, second = (shaped(vectors[name], layout) for name in MOMENTS)
+        for name, leaf in leaves.items():
+            counted = torch.tensor(float(steps), device=leaf.device)
+            adam.state[leaf] = {"step": counted, "exp_avg": first[name], "exp_avg_sq": second[name]}
+        return leaves, adam
+
+    def _slopes(
+        self,
+        leaves: Mapping[str, Tensor],
+        optimiser: torch.optim.Optimizer,
+        documents: Sequence[Document],
+        steps: int,
+    ) -> float:
+        """Take the gradients of a step, clipped; their norm before that."""
+        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
+        seed = self.settings.seed * 1_000_003 + steps
+        with torch.enable_grad(), self._dropout(seed), self._trained.in_place(leaves) as patch:
+            logprobs = target_logprobs(self.lm, patch, [([], ids) for _, ids in documents])
+            optimiser.zero_grad()
+            self.loss(documents, logprobs).backward()  # type: ignore[no-untyped-call]
+            return float(torch.nn.utils.clip_grad_norm_(leaves.values(), self.settings.clip))
+
+    @contextmanager
+    def _dropout(self, seed: int) -> Iterator[None]:
+        """The base's own dropout, drawn from a seed, if it is wanted."""
+        if not self.settings.dropout:
+            yield
+            return
+        with forked_draws(self.lm.device):
+            torch.manual_seed(seed)
+            self.lm.model.train()
+            try:
+                yield
+            finally:
+                self.lm.model.eval()
+
+    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int) -> Stopped:
+        """Error about a document that has no finite gradient, with the state of all that was read before it."""
+        (piece,) = chunks[number]
+        if self.reads == "run":
+            number = 0  # passes go over all of them: none was read to its end
+        before = self.adapt(state, chunks[:number]) if number else state
+        fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
+        return Stopped(fault, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)
 
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:
-    """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable.
-
-    Args:
-        settings: the normaliser.
-        logprobs: of the document's tokens; of all but the first where nothing stands before it.
-        weights_T: of all of its tokens.
-    """
+    """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable. `logprobs`:
+    of the document's tokens; of all but the first where nothing stands before it; `weights_T`: of all of its tokens."""
     weights = weights_T[len(weights_T) - len(logprobs) :].to(logprobs)
     total = -(logprobs * weights).sum()
     if settings.normaliser == "padded":
@@ -39,24 +157,12 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
     return total / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
-
-
 class Online(Descending[OnlineT]):
-    """What the methods share. A method says what the tokens of a document weigh, see `token_weights`."""
+    """A step on each document. A method says what its tokens weigh, see `token_weights`."""
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
-        """Weights of the losses of a document's tokens, float32 [T], none negative.
-
-        Args:
-            piece: the document.
-            ids: its first tokens, those that are read.
-        """
+        """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""
         raise NotImplementedError
-
-    def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002
-        """One document a step, in order."""
-        return ([number] for number in documents)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
         """The weighted loss of the one document."""
@@ -75,7 +181,7 @@ class Uniform(Online[UniformSettings]):
 
 
 class Cpt(Descending[CptSettings]):
-    """Passes over what is read between two questions."""
+    """Passes over what is read between two questions; what is read after one has passes of its own."""
 
     spec = CPT
     label_notes = TRAINED_APART
@@ -94,12 +200,7 @@ class Cpt(Descending[CptSettings]):
         return -torch.cat(list(logprobs)).mean()
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """All passes; what is read after a question has passes of its own, which the state says.
-
-        Raises:
-            Stopped: as `Descending.adapt`; nothing of this call is then read.
-            UserError: as `Descending.adapt`.
-        """
+        """All passes, of which the state says whether they went over a part of the text."""
         label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
         adapted = super().adapt(state, chunks)
         return replace(adapted, meta={**adapted.meta, **label})

@@ -1,7 +1,5 @@
 """Salient spans: online finetuning where tokens of named entities weigh 1, and all others 0.
-
-The baseline of CaMeLS (Hu et al., arXiv 2305.15076, section 4) after Guu et al. (REALM, arXiv 2002.08909).
-"""
+The baseline of CaMeLS (Hu et al., arXiv 2305.15076, section 4) after Guu et al. (REALM, arXiv 2002.08909)."""
 
 from __future__ import annotations
 
@@ -16,9 +14,8 @@ from torch import Tensor
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
-from ttabench.methods.online import SALIENT_SPANS
+from ttabench.methods.online import SALIENT_SPANS, SalientSettings
 from ttabench.methods.online.method import Online
-from ttabench.methods.online.settings import SalientSettings
 
 Span: TypeAlias = tuple[int, int]
 Finder: TypeAlias = Callable[[str], list[Span]]
@@ -33,10 +30,8 @@ BEGINS = re.compile(r"(?:^|[.!?:\n][\"')\]]*\s*|[\"(\[])$")
 
 
 def entities_by_rule(text: str) -> list[Span]:
-    """Runs of capitalised words and years (1000 to 2099), in order.
-
-    A single capitalised word that begins a sentence does not count: any word would.
-    """
+    """Runs of capitalised words and years (1000 to 2099), in order. A single capitalised word that begins a sentence
+    does not count: any word would."""
     spans = [match.span() for match in YEAR.finditer(text)]
     for match in RUN.finditer(text):
         begins = BEGINS.search(text[max(0, match.start() - 8) : match.start()]) is not None
@@ -46,11 +41,7 @@ def entities_by_rule(text: str) -> list[Span]:
 
 
 def spacy_entities(model: str) -> Finder:
-    """What finds entities with a model of spaCy.
-
-    Raises:
-        UserError: spaCy or the model is not installed; says what to install.
-    """
+    """What finds entities with a model of spaCy."""
     otherwise = "or --set spans=rule (runs of capitalised words, and years)."
     try:
         spacy: Any = import_module("spacy")
@@ -70,13 +61,7 @@ def spacy_entities(model: str) -> Finder:
 
 
 def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
-    """Which tokens have a character of a span in them, blanks aside.
-
-    Args:
-        text: that was tokenised.
-        starts: first character of each token.
-        spans: of the text.
-    """
+    """Which tokens have a character of a span in them, blanks aside. `starts`: first character of each token."""
     counts = [False] * len(text)
     for first, behind in spans:
         for place in range(first, behind):
@@ -87,11 +72,7 @@ def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool
 
 
 class SalientSpans(Online[SalientSettings]):
-    """Tokens of named entities weigh 1.
-
-    Raises:
-        UserError: `spans=spacy`, and spaCy or its model is not installed.
-    """
+    """Tokens of named entities weigh 1."""
 
     spec = SALIENT_SPANS
 
@@ -100,11 +81,8 @@ class SalientSpans(Online[SalientSettings]):
         self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities(settings.spacy_model)
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
-        """1 at tokens with a character of a named entity, else 0.
-
-        A document that was tokenised as a part of something else (turns of a chat, a book) is looked at as its tokens
-        are written, without special ones.
-        """
+        """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of
+        something else (turns of a chat, a book) is looked at as its tokens are written, without special ones."""
         text = piece.text
         token_ids, starts = self.lm.encode_with_starts(text)
         if token_ids[: len(ids)] != list(ids):

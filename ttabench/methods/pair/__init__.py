@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from importlib import import_module
@@ -27,6 +27,8 @@ class PairSpec(MethodSpec):
 
     parts: tuple[MethodSpec, ...]
     """The methods, in the order in which their tokens stand in the window."""
+    parted: Callable[[Any], list[tuple[MethodSpec, Any]]]
+    """Each part with its settings, out of those of all."""
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -42,27 +44,15 @@ class PairSpec(MethodSpec):
             for field in fields(part.Settings)
         }
 
-    def settings_of_parts(self, settings: Any) -> list[Any]:
-        """The settings of each part, in order."""
-        return parted(settings, self.labels, self.parts)
-
     def load(self) -> type[Any]:
         """A class of its own, which the parts are instances within."""
-        made: type[Any] = import_module("ttabench.methods.pair.method").pair_class(self)
-        return made
+        pair = import_module("ttabench.methods.pair.method").Pair
+        return type(f"Pair[{SIGN.join(self.labels)}]", (pair,), {"spec": self, "__doc__": self.summary})
 
 
 def label_of(name: str) -> str:
     """The name of a method as the beginning of other names: kvpress_SnapKVPress."""
     return re.sub(r"\W+", "_", name.partition("?")[0]).strip("_")
-
-
-def parted(settings: Any, labels: Sequence[str], parts: Sequence[MethodSpec]) -> list[Any]:
-    """The settings of each part, out of those of all."""
-    return [
-        part.Settings(**{field.name: getattr(settings, f"{label}_{field.name}") for field in fields(part.Settings)})
-        for label, part in zip(labels, parts, strict=True)
-    ]
 
 
 def joined(labels: Sequence[str], settings: Sequence[Any]) -> dict[str, Any]:
@@ -80,88 +70,78 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
     labels = [label_of(part.name) for part in parts]
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
-    settings = _settings_class(labels, parts)
+
+    def parted(settings: Any) -> list[tuple[MethodSpec, Any]]:
+        """Each part with its settings, out of those of all."""
+        return [
+            (
+                part,
+                part.Settings(**{one.name: getattr(settings, f"{label}_{one.name}") for one in fields(part.Settings)}),
+            )
+            for label, part in zip(labels, parts, strict=True)
+        ]
+
+    def tells(settings: Any) -> bool:
+        """Whether a part tells which pieces it looks at."""
+        return any(part.piece_shares(own) for part, own in parted(settings))
+
+    def kept(amount: Amount) -> dict[str, Json]:
+        """The settings of every part that has a budget."""
+        by_label = [(label, part.keep(amount)) for label, part in zip(labels, parts, strict=True) if part.keep]
+        return {f"{label}_{key}": value for label, own in by_label for key, value in own.items()}
+
+    def cost(settings: Any, shape: Shape, work: Workload) -> Cost | None:
+        """The sum of the parts beyond the closed book, and the closed book once; None where a part has none."""
+        bare, costs = closed_book(shape, work), []
+        for part, own in parted(settings):
+            cost_of_part = part.cost(own, shape, work) if part.cost else None
+            if cost_of_part is None:
+                return None
+            costs.append(cost_of_part)
+        figures = {one.name: getattr(bare, one.name) for one in fields(Cost)}
+        return Cost(**{key: value + sum(getattr(one, key) - value for one in costs) for key, value in figures.items()})
+
+    def most(settings: Any, positions: int) -> int | None:
+        """The least of what the parts read."""
+        limits = [part.most(own, positions) for part, own in parted(settings) if part.most]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    made = _settings_class(labels, parts, parted)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
         name=name,
         parts=tuple(parts),
+        parted=parted,
         summary=" and ".join(part.name for part in parts) + ": both read, and their patches are merged",
-        Settings=settings,
+        Settings=made,
         presets={
-            preset: settings(**joined(labels, [part.presets.get(preset) or part.Settings() for part in parts]))
+            preset: made(**joined(labels, [part.presets.get(preset) or part.Settings() for part in parts]))
             for preset in presets
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
-        piece_shares=partial(_tells, tuple(labels), tuple(parts)),
-        keep=partial(_kept, tuple(labels), tuple(parts)) if any(part.keep for part in parts) else None,
+        piece_shares=tells,
+        keep=kept if any(part.keep for part in parts) else None,
         looks_at_question=any(part.looks_at_question for part in parts),
-        checked=settings(**joined(labels, [part.checked or part.Settings() for part in parts])),
+        checked=made(**joined(labels, [part.checked or part.Settings() for part in parts])),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
         origin=", ".join(part.origin for part in parts if part.origin),
-        cost=partial(_cost, tuple(labels), tuple(parts)) if all(part.cost for part in parts) else None,
-        most=partial(_most, tuple(labels), tuple(parts)),
+        cost=cost if all(part.cost for part in parts) else None,
+        most=most,
     )
 
 
-def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[Any]:
-    """A frozen dataclass of the fields of all parts, which refuses what a part refuses."""
+def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec], check: Callable[[Any], object]) -> type[Any]:
+    """A frozen dataclass of the fields of all parts, which refuses what a part refuses; `MADE_OF`: settings of the
+    parts by label, where the meaning of each field is written."""
     described = []
     for label, part in zip(labels, parts, strict=True):
         hints, own = get_type_hints(part.Settings), part.Settings()
         for setting in fields(part.Settings):
-            value = getattr(own, setting.name)
-            described.append(
-                (f"{label}_{setting.name}", hints[setting.name], field(default_factory=partial(_same, value)))
-            )
-
-    def check(self: Any) -> None:
-        parted(self, labels, parts)
-
-    space = {"__post_init__": check, "__doc__": f"Settings of {SIGN.join(labels)}.", "MADE_OF": _made_of(labels, parts)}
+            value = field(default_factory=partial(getattr, own, setting.name))
+            described.append((f"{label}_{setting.name}", hints[setting.name], value))
+    space = {
+        "__post_init__": lambda settings: check(settings) and None,
+        "__doc__": f"Settings of {SIGN.join(labels)}.",
+        "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
+    }
     return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _made_of(labels: Sequence[str], parts: Sequence[MethodSpec]) -> tuple[tuple[str, type[Any]], ...]:
-    """Settings of the parts by label: where the meaning of each field is written."""
-    return tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True))
-
-
-def _tells(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any) -> bool:
-    """Whether a part tells which pieces it looks at."""
-    return any(part.piece_shares(own) for part, own in zip(parts, parted(settings, labels, parts), strict=True))
-
-
-def _kept(labels: Sequence[str], parts: Sequence[MethodSpec], amount: Amount) -> dict[str, Json]:
-    """The settings of every part that has a budget."""
-    kept = [(label, part.keep(amount)) for label, part in zip(labels, parts, strict=True) if part.keep]
-    return {f"{label}_{key}": value for label, own in kept for key, value in own.items()}
-
-
-def _cost(
-    labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, shape: Shape, work: Workload
-) -> Cost | None:
-    """The sum of the parts beyond the closed book, and the closed book once; None where a part has none."""
-    bare, costs = closed_book(shape, work), []
-    for part, own in zip(parts, parted(settings, labels, parts), strict=True):
-        cost_of_part = part.cost(own, shape, work) if part.cost else None
-        if cost_of_part is None:
-            return None
-        costs.append(cost_of_part)
-    return Cost(
-        **{
-            field.name: getattr(bare, field.name)
-            + sum(getattr(one, field.name) - getattr(bare, field.name) for one in costs)
-            for field in fields(Cost)
-        }
-    )
-
-
-def _most(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, positions: int) -> int | None:
-    """The least of what the parts read."""
-    pairs = zip(parts, parted(settings, labels, parts), strict=True)
-    limits = [most for part, own in pairs if part.most and (most := part.most(own, positions)) is not None]
-    return min(limits, default=None)

@@ -13,7 +13,7 @@ from ttabench.core.types import JOINER, Ask, Json, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod, PieceShares, Reads
-from ttabench.methods.pair import BY_SIZE, SIGN, PairSpec
+from ttabench.methods.pair import BY_SIZE, PairSpec
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
@@ -23,23 +23,13 @@ PROBE = "A text that is read to see what a method puts in front of others."
 
 
 class Pair(BaseMethod[Any]):
-    """Methods that read together. State: the tensors of each part under its label, and their `meta`.
-
-    Args:
-        lm: the frozen base model.
-        settings: those of all parts.
-        parts: the methods, where they are there already (with their checkpoints).
-
-    Raises:
-        UserError: their patches cannot be merged; a part refuses the base model.
-    """
+    """Methods that read together. State: the tensors of each part under its label, and their `meta`."""
 
     spec: ClassVar[PairSpec]
 
     def __init__(self, lm: LM, settings: Any, parts: Sequence[BaseMethod[Any]] = ()) -> None:
         super().__init__(lm, settings)
-        specs = zip(self.spec.parts, self.spec.settings_of_parts(settings), strict=True)
-        self._parts = tuple(parts) or tuple(spec.load()(lm, own) for spec, own in specs)
+        self._parts = tuple(parts) or tuple(spec.load()(lm, own) for spec, own in self.spec.parted(settings))
         self.growth = max((part.growth for part in self._parts), key=BY_SIZE.index)
         self.looks_at_question = any(part.looks_at_question for part in self._parts)
         self.one_reader = any(part.one_reader for part in self._parts)
@@ -66,11 +56,7 @@ class Pair(BaseMethod[Any]):
         return self._each(state, lambda part, own: part.adapt_window(own, pieces))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The merged patch of all parts.
-
-        Raises:
-            UserError: two of them put keys and values in front of the text.
-        """
+        """The merged patch of all parts."""
         return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
@@ -146,8 +132,3 @@ class Pair(BaseMethod[Any]):
 
 def _tokens(patch: Patch) -> Patch:
     return Patch(patch.tokens_BT, patch.tokens_mask_BT)
-
-
-def pair_class(spec: PairSpec) -> type[Pair]:
-    """The class of these methods together."""
-    return type(f"Pair[{SIGN.join(spec.labels)}]", (Pair,), {"spec": spec, "__doc__": spec.summary})

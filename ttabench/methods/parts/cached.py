@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ttabench.lm.forward.patching import BLOCK
+from ttabench.lm.forward.window import Window
+from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 
 
@@ -40,3 +43,13 @@ def layers(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, ...]:
         return tuple(tensors[name].unbind(0))
     own = [key for key in tensors if key.startswith(f"{name}.")]
     return tuple(tensors[f"{name}.{layer}"] for layer in range(len(own)))
+
+
+def read_on(lm: LM, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
+    """What was read before and this text behind it, as the model reads it; `mask_BT` is false where one is padded."""
+    window = Window(lm, held, ids_BT.shape[0], room=ids_BT.shape[1])
+    real_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT
+    for begin in range(0, ids_BT.shape[1], BLOCK):
+        part = slice(begin, begin + BLOCK)
+        window.feed(ids_BT[:, part], None if real_BT is None else real_BT[:, part])
+    return window.prefix()

@@ -1,7 +1,5 @@
 """Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
-
-Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
-"""
+Shape letters: B episodes · T tokens · C width · N targets · V vocabulary."""
 
 from __future__ import annotations
 
@@ -48,6 +46,11 @@ class Row:
     slots: list[tuple[list[int], int]] = field(default_factory=list)
     """Of every slot that tokens are pooled into their places, and the number of their piece."""
 
+    tokens: int = 0
+    """Of all pieces so far."""
+    done: int = 0
+    """Pieces so far."""
+
     def add(self, ids: Sequence[int], first: int, block: int, **told: int) -> None:
         """More tokens of a block, at positions from `first` on; `told`: other fields, 0 where not given."""
         self.ids += ids
@@ -56,37 +59,16 @@ class Row:
         for name in ("reads", "memories", "texts", "pieces"):
             getattr(self, name).extend([told.get(name, 0)] * len(ids))
 
-    def read(self, lm: LM, piece: Observe, tokens: int, done: int) -> int:
-        """A piece that sees the text of those before it; returns its length. The first one brings what begins a text.
-
-        Args:
-            lm: the base model, for its tokenizer.
-            piece: the piece.
-            tokens: of all pieces before it.
-            done: how many those are.
-        """
-        text = piece_ids(lm, piece, first=not tokens)
-        if not done:
-            self.add(lm.start_ids, 0, self.next_block, texts=BEGINS)
-        self.add(text, len(lm.start_ids) + tokens, self.next_block, reads=done + 1, texts=done + 1)
-        return len(text)
-
-    def ask(self, lm: LM, ask: Ask, begun: bool, tokens: int, **sees: int) -> None:
-        """A question and its answer, a block of their own; the answer's last token is predicted and not read.
-
-        Args:
-            lm: the base model, for its tokenizer.
-            ask: the question.
-            begun: whether a piece stands before it; else it begins with what begins a text.
-            tokens: of all pieces before it.
-            sees: `reads` and `memories`.
-        """
+    def ask(self, lm: LM, ask: Ask, sees: str) -> None:
+        """A question and its answer, a block of their own; the answer's last token is predicted and not read. Where no
+        piece stands before it, it begins with what begins a text; `sees`: how it sees all pieces so far."""
+        begun = self.done > 0
         window = window_ids(lm, ask, follows=begun)
         prompt, target = training_item(lm, ask, follows=bool(begun or window))
-        start = [] if begun else list(lm.start_ids)
-        text = [*start, *window, *prompt, *target]
+        text = [*([] if begun else lm.start_ids), *window, *prompt, *target]
         begin = len(self.ids) + len(text) - len(target)
-        self.add(text[:-1], len(lm.start_ids) + tokens if begun else 0, self.next_block, **sees)
+        first = len(lm.start_ids) + self.tokens if begun else 0
+        self.add(text[:-1], first, self.next_block, **{sees: self.done})
         self.targets += [(begin + place - 1, token) for place, token in enumerate(target)]
 
     @property
@@ -95,15 +77,31 @@ class Row:
         return self.blocks[-1] + 1 if self.blocks else 0
 
 
-def laid(lm: LM, episode: Episode) -> Row:
-    """An episode as one row under full context: pieces follow each other, questions see all that stand before them."""
+Laying = Callable[[Row, list[int], int, int], None]
+"""Adds a piece to a row that counts it already: its ids, the position of the first of them, and its block."""
+
+
+def laid(
+    lm: LM,
+    episode: Episode,
+    laying: Laying = lambda row, ids, first, block: row.add(ids, first, block, reads=row.done, texts=row.done),
+    asking: Callable[[Row], None] = lambda _: None,
+    sees: str = "reads",
+) -> Row:
+    """An episode as one row, by default under full context: pieces and questions see all pieces before them. `asking`:
+    what is added before a question; `sees`: "reads", or "memories" where questions see what the pieces became."""
     row = Row()
-    read = done = 0
     for step in episode.steps:
-        if isinstance(step, Observe):
-            read, done = read + row.read(lm, step, read, done), done + 1
-        else:
-            row.ask(lm, step, bool(done), read, reads=done)
+        if not isinstance(step, Observe):
+            asking(row)
+            row.ask(lm, step, sees)
+            continue
+        ids, block = piece_ids(lm, step, first=not row.tokens), row.next_block
+        if not row.done:
+            row.add(lm.start_ids, 0, block, texts=BEGINS)
+        row.done += 1
+        laying(row, ids, len(lm.start_ids) + row.tokens, block)
+        row.tokens += len(ids)
     return row
 
 
@@ -123,22 +121,13 @@ class Batch:
     def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
         """These rows, on the model's device."""
         longest = max(len(row.ids) for row in rows)
-        empty = {
-            "ids": lm.pad_id,
-            "positions": 0,
-            "blocks": NOWHERE,
-            "reads": 0,
-            "memories": 0,
-            "texts": 0,
-            "pieces": 0,
-        }
+        empty = dict.fromkeys(("positions", "reads", "memories", "texts", "pieces"), 0)
+        empty |= {"ids": lm.pad_id, "blocks": NOWHERE}
         parts = {
-            f"{name}_BT": torch.tensor(
-                [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows], device=lm.device
-            )
+            f"{name}_BT": [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows]
             for name, fill in empty.items()
         }
-        return cls(**parts)
+        return cls(**{name: torch.tensor(part, device=lm.device) for name, part in parts.items()})
 
     @property
     def real(self) -> Tensor:
@@ -189,19 +178,7 @@ def answer_nll(
     deltas: Mapping[str, Delta],
     attending: AbstractContextManager[None],
 ) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable.
-
-    Args:
-        lm: the base model.
-        rows: the episodes.
-        batch: of these rows.
-        layout: how their tokens stand.
-        deltas: of weights, under which all of them are read.
-        attending: a context in which the forward runs, for attention of one's own (`watched`).
-
-    Raises:
-        UserError: a position is none of the model's.
-    """
+    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable."""
     with attending:
         hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real)
     places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]

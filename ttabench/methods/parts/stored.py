@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
-
-from ttabench.core.checked_file import reading
-from ttabench.core.environment import offline_if_unreachable, quiet_loading
-from ttabench.core.errors import UserError
-from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.loading.model_files import check
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    DPRContextEncoder,
+    DPRQuestionEncoder,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ttabench.core.bounds import refuse_long
-from ttabench.core.checked_file import json_of
-from ttabench.core.errors import UnknownName
+from ttabench.core.checked_file import json_of, reading
+from ttabench.core.environment import offline_if_unreachable, quiet_loading
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.loading.model_files import small_file
+from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.model_files import check, small_file
 from ttabench.lm.text.texts import backend
 
 
 def stored_config(name: str) -> PretrainedConfig | None:
-    """The configuration of a folder or hub id; None where there is none that can be read.
-
-    Raises:
-        UserError: it names code, other files, or is damaged.
-    """
+    """The configuration of a folder or hub id; None where there is none that can be read."""
     local = _checked(name)
     try:
         return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
@@ -51,18 +45,8 @@ def stored_config(name: str) -> PretrainedConfig | None:
 
 
 def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Sequence[str] = ()) -> PreTrainedModel:
-    """A model of this class with the weights of a folder or hub id, in float32.
-
-    Args:
-        cls: a class of transformers.
-        name: folder or hub id.
-        kind: of the model, for messages.
-        hint: what mends weights that cannot be loaded.
-        unused: what names of parameters begin with that may be missing.
-
-    Raises:
-        UserError: no weights there; a tensor is missing, misshapen or not finite.
-    """
+    """A model of this class with the weights of a folder or hub id, in float32. `unused`: what names of parameters
+    begin with that may be missing."""
     local = _checked(name)
     with reading(f"The weights of the {kind} {name!r}", hint, most=None), quiet_loading():
         model, report = cls.from_pretrained(
@@ -138,12 +122,7 @@ class Manner:
 
 
 def place_of(name: str) -> str:
-    """The folder or hub id of an encoder.
-
-    Raises:
-        UserError: `dense` without its package.
-        UnknownName: neither `dense` nor a folder nor a hub id.
-    """
+    """The folder or hub id of an encoder."""
     if name == DENSE:
         spec = find_spec(MODULE)
         places = spec.submodule_search_locations if spec else None
@@ -162,15 +141,7 @@ def place_of(name: str) -> str:
 
 
 class SentenceEncoder:
-    """A frozen encoder of texts.
-
-    Args:
-        name: `dense`, a folder of transformers or sentence-transformers, or a hub id.
-        device: where it computes, in float32.
-
-    Raises:
-        UserError: no such package, folder or model; files that are damaged, or ask for modules that are not known here.
-    """
+    """A frozen encoder of texts."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name, place = name, place_of(name)
@@ -236,11 +207,7 @@ def pooled(hidden_BTD: Tensor, mask_BT: Tensor, pooling: str) -> Tensor:
 
 
 def manner_of(place: str, *, dpr: bool = False) -> Manner:
-    """How a model in a folder or on the hub says that its texts are read.
-
-    Raises:
-        UserError: it asks for modules, or a pooling, that are not known here; a file is damaged.
-    """
+    """How a model in a folder or on the hub says that its texts are read."""
     modules = _json(place, "modules.json")
     if modules is None:
         return Manner(pooling="cls" if dpr else "mean")

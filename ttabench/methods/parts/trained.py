@@ -1,7 +1,5 @@
 """What gradient steps on a text train, as one vector of numbers a reader: all weights, or low-rank factors of maps.
-
-Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out.
-"""
+Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from torch import Tensor
 
 from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch
+from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.dropout import KeptDropout
-from ttabench.methods.parts.lora_shape import DescentSettings, LoraShape
+from ttabench.methods.parts.lora import KeptDropout
+from ttabench.methods.parts.lora_shape import LoraShape
 
 
 def shaped(vector_N: Tensor, layout: Mapping[str, torch.Size]) -> dict[str, Tensor]:
@@ -67,63 +65,13 @@ class Factors:
     @contextmanager
     def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
         """The base model under a patch of the factors."""
-        yield Patch(deltas=self.low_rank({name: part[None] for name, part in parts.items()}))
+        yield self.patch(parts)
 
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """The low-rank deltas."""
-        return {**self.low_rank({name: part[None] for name, part in shaped(vector_N, self.layout).items()})}
+        return dict(self.patch(shaped(vector_N, self.layout)).deltas)
 
-    def low_rank(self, parts: Mapping[str, Tensor], zeros: KeptDropout | None = None) -> dict[str, LowRank]:
-        """The deltas of these parts, each [B, ...]; differentiable."""
+    def patch(self, parts: Mapping[str, Tensor], zeros: KeptDropout | None = None) -> Patch:
+        """The deltas of these parts; differentiable."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
-        return lora.deltas(pairs, self._settings, zeros)
-
-
-def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
-    """The trained numbers of these settings.
-
-    Raises:
-        UserError: a linear map is named that the base does not have.
-    """
-    return Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
-
-
-MOMENTS = ("first_moment", "second_moment")
-
-
-class Descent:
-    """An optimiser of one reader.
-
-    Args:
-        vectors: "weights" [N], and of Adam `MOMENTS` [N]; changed in place.
-        layout: shapes of the parts by name.
-        settings: which optimiser.
-        steps: taken before.
-    """
-
-    def __init__(
-        self, vectors: Mapping[str, Tensor], layout: Mapping[str, torch.Size], settings: DescentSettings, steps: int
-    ) -> None:
-        self._clip = settings.clip
-        self.leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
-        """Trained tensors by name: gradients reach them."""
-        parts = list(self.leaves.values())
-        if settings.optimizer == "sgd":
-            self._optimiser: torch.optim.Optimizer = torch.optim.SGD(parts, lr=settings.lr)
-            return
-        betas = (0.9, settings.beta2)
-        self._optimiser = torch.optim.Adam(parts, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
-        first, second = (shaped(vectors[name], layout) for name in MOMENTS)
-        for name, leaf in self.leaves.items():
-            counted = torch.tensor(float(steps), device=leaf.device)
-            self._optimiser.state[leaf] = {"step": counted, "exp_avg": first[name], "exp_avg_sq": second[name]}
-
-    def slopes(self, loss: Tensor) -> float:
-        """Take the gradients of a loss, clipped; their norm before that."""
-        self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(torch.nn.utils.clip_grad_norm_(self.leaves.values(), self._clip))
-
-    def step(self) -> None:
-        """One step along the gradients taken."""
-        self._optimiser.step()
+        return Patch(deltas=lora.deltas(pairs, self._settings, zeros))

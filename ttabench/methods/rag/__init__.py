@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from ttabench.core.bounds import at_least
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
@@ -85,11 +84,6 @@ def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
     )
 
 
-def _reads(amount: Amount) -> dict[str, Json]:
-    """What a question reads is the budget: what is kept of a text are its words."""
-    return {"read": amount}
-
-
 RAG = MethodSpec(
     name="rag",
     summary="all texts and an index; a question reads what it finds",
@@ -100,7 +94,7 @@ RAG = MethodSpec(
     looks_at_question=True,
     piece_shares=always,
     cost=cost,
-    keep=_reads,
+    keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),
     paper="2403.04317",
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,16 +14,7 @@ from ttabench.methods.parts.stored import SentenceEncoder
 
 
 class DenseRetriever:
-    """One encoder for documents and questions, or one each.
-
-    Args:
-        documents: name of the encoder of documents.
-        questions: of that of questions.
-        device: where they compute.
-
-    Raises:
-        UserError: see `SentenceEncoder`; two encoders that do not belong together.
-    """
+    """One encoder for documents and questions, or one each."""
 
     tensor = "vectors"
 
@@ -48,18 +38,7 @@ class DenseRetriever:
         """The vector [1, D] of each question."""
         return list(torch.split(self._questions(texts, "question"), 1))
 
-    def index(self, documents: Sequence[Tensor]) -> Vectors:
-        """All vectors as one matrix."""
-        return Vectors(torch.cat([vector.cpu() for vector in documents]))
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """The vectors of all documents."""
-
-    vectors_KD: Tensor
-
-    def scores(self, vector_1D: Tensor) -> NDArray[np.float32]:
-        """The dot product of each with that of a question, [documents]."""
-        scores_K: NDArray[np.float32] = (self.vectors_KD @ vector_1D[0]).numpy()
-        return scores_K
+    def scorer(self, documents: Sequence[Tensor]) -> Callable[[Tensor], NDArray[np.float32]]:
+        """Gives the dot product of a question's vector with that of each document, [documents]."""
+        vectors_KD = torch.cat([vector.cpu() for vector in documents])
+        return lambda vector_1D: (vectors_KD @ vector_1D[0]).numpy()

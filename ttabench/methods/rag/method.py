@@ -1,7 +1,5 @@
 """Retrieval-augmented generation: every text is kept, and a question is answered behind those that it finds.
-
-As in Table 2 of MAC, arXiv 2403.04317.
-"""
+As in Table 2 of MAC, arXiv 2403.04317."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import hashlib
 import json
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Ask, Observe
@@ -31,48 +30,38 @@ from ttabench.methods.base import BaseMethod, PieceShares, tokens_read
 from ttabench.methods.rag import BM25, RAG, RagSettings
 
 if TYPE_CHECKING:
-    from ttabench.methods.rag.dense import DenseRetriever, Vectors
+    from ttabench.methods.rag.dense import DenseRetriever
 
 
 NO_ITEM = -1
 
 
 def appended(tensors: Mapping[str, Tensor], name: str, rows_new: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-    """Both tensors of that name with more items behind those of each row.
-
-    Args:
-        tensors: those of a state; items of that name may be there.
-        name: of the items.
-        rows_new: the next items of every row, each a tensor whose first dimension is its length.
-    """
-    flat, sizes = [], []
-    for row, new in enumerate(rows_new):
-        old_N, counts = _row(tensors, name, row)
-        flat.append(torch.cat([*([] if old_N is None else [old_N]), *new]) if new or old_N is not None else None)
-        sizes.append([*counts, *map(len, new)])
-    some = next((texts_of_row for texts_of_row in flat if texts_of_row is not None), None)
-    if some is None:
+    """Both tensors of that name with more items behind those of each row. `rows_new`: the next items of every row, each
+    a tensor whose first dimension is its length."""
+    pairs = [_row(tensors, name, row) for row in range(len(rows_new))]
+    items_of_rows = [[*old, *new] for (old, _), new in zip(pairs, rows_new, strict=True)]
+    like = next((item for row in items_of_rows for item in row), None)
+    if like is None:
         return {}
-    widest, most = max(len(texts_of_row) for texts_of_row in flat if texts_of_row is not None), max(map(len, sizes))
-    table = some.new_zeros(len(flat), widest, *some.shape[1:])
-    for row, texts_of_row in enumerate(flat):
-        if texts_of_row is not None:
-            table[row, : len(texts_of_row)] = texts_of_row
-    padded = [[*row, *[NO_ITEM] * (most - len(row))] for row in sizes]
-    return {name: table, f"{name}_sizes": torch.tensor(padded, dtype=torch.int32)}
+    counts = [torch.tensor([*old, *map(len, new)]) for (_, old), new in zip(pairs, rows_new, strict=True)]
+    table = pad_sequence([torch.cat([like[:0], *row]) for row in items_of_rows], batch_first=True)
+    sizes = pad_sequence(counts, batch_first=True, padding_value=NO_ITEM)
+    return {name: table, f"{name}_sizes": sizes.int()}
 
 
 def items(tensors: Mapping[str, Tensor], name: str, row: int) -> list[Tensor]:
     """The items of one row, in order; none while nothing was appended."""
-    flat_N, sizes = _row(tensors, name, row)
-    return [] if flat_N is None else list(torch.split(flat_N, sizes))
+    whole, sizes = _row(tensors, name, row)
+    return list(torch.split(whole[0], sizes)) if whole else []
 
 
-def _row(tensors: Mapping[str, Tensor], name: str, row: int) -> tuple[Tensor | None, list[int]]:
+def _row(tensors: Mapping[str, Tensor], name: str, row: int) -> tuple[list[Tensor], list[int]]:
+    """All items of a row behind each other, if it has a tensor, and their lengths."""
     if name not in tensors:
-        return None, []
+        return [], []
     sizes = [size for size in tensors[f"{name}_sizes"][row].tolist() if size != NO_ITEM]
-    return tensors[name][row, : sum(sizes)], sizes
+    return [tensors[name][row, : sum(sizes)]], sizes
 
 
 NUL = "\0"
@@ -80,13 +69,8 @@ NUL = "\0"
 
 def packed(piece: Observe) -> bytes:
     """The bytes of a piece, all but its key."""
-    more: dict[str, Any] = {}
-    if piece.joiner != JOINER:
-        more["joiner"] = piece.joiner
-    if piece.turns is not None:
-        more["turns"] = piece.turns
-    if piece.ids:
-        more["ids"] = piece.ids
+    fields = {"joiner": piece.joiner, "turns": piece.turns, "ids": piece.ids}
+    more = {name: value for name, value in fields.items() if value not in (JOINER, None, ())}
     tail = NUL + json.dumps(more, separators=(",", ":")) if more or NUL in piece.text else ""
     return (piece.text + tail).encode("utf-8", "surrogatepass")
 
@@ -97,14 +81,10 @@ def unpacked(data: bytes) -> Observe:
     if NUL not in whole:
         return Observe(text=whole)
     text, _, tail = whole.rpartition(NUL)
-    more = json.loads(tail)
-    turns = more.get("turns")
-    return Observe(
-        text=text,
-        joiner=more.get("joiner", JOINER),
-        ids=tuple(more.get("ids", ())),
-        turns=None if turns is None else (turns[0], turns[1]),
-    )
+    more: dict[str, Any] = {
+        name: value if name == "joiner" else tuple(value) for name, value in json.loads(tail).items()
+    }
+    return Observe(text=text, **more)
 
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
@@ -124,12 +104,7 @@ def words_of(texts: Sequence[str]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class WordRetriever:
-    """BM25 of hashed words.
-
-    Args:
-        k1: how soon a word that is repeated counts no more.
-        b: how much longer documents count less.
-    """
+    """BM25 of hashed words."""
 
     k1: float
     b: float
@@ -144,19 +119,13 @@ class WordRetriever:
         """Words that each question is compared by."""
         return words_of(texts)
 
-    def index(self, documents: Sequence[Tensor]) -> Bm25:
-        """The question, prepared once for all documents."""
-        return Bm25(documents, k1=self.k1, b=self.b)
+    def scorer(self, documents: Sequence[Tensor]) -> Callable[[Tensor], NDArray[np.float32]]:
+        """Gives how well the words of a question match each document."""
+        return Bm25(documents, k1=self.k1, b=self.b).scores
 
 
 class Bm25:
-    """Weights of every word of a collection in every document of it.
-
-    Args:
-        words: the hashed words of each document.
-        k1: how soon a word that is repeated counts no more.
-        b: how much longer documents count less.
-    """
+    """Weights of every word of a collection in every document of it."""
 
     def __init__(self, words: Sequence[Tensor], *, k1: float, b: float) -> None:
         ids_of_documents = [document.tolist() for document in words]
@@ -186,8 +155,9 @@ class Collection:
     """The documents of one reader, ready to be asked."""
 
     texts: list[Tensor]
-    """UTF-8, uint8 each, see `texts`."""
-    index: Bm25 | Vectors
+    """UTF-8, uint8 each, see `packed`."""
+    scores: Callable[[Tensor], NDArray[np.float32]]
+    """Of a question, for each."""
 
     def piece(self, number: int) -> Observe:
         """A document as it was read."""
@@ -196,17 +166,17 @@ class Collection:
 
 class Rag(BaseMethod[RagSettings]):
     """Retrieval. State: `texts` [R, bytes], and `words` [R, words] or `vectors` [R, documents, D]; `.._sizes` of each
-    [R, documents], see `ragged`.
-
-    Raises:
-        UserError: an encoder that is not there, or not installed.
-    """
+    [R, documents], see `appended`."""
 
     spec = RAG
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
-        self.retriever = retriever_of(settings, lm.device)
+        self.retriever: WordRetriever | DenseRetriever = WordRetriever(settings.k1, settings.b)
+        if settings.retriever != BM25:
+            from ttabench.methods.rag.dense import DenseRetriever
+
+            self.retriever = DenseRetriever(settings.retriever, settings.question_encoder, lm.device)
         self._settled: tuple[weakref.ref[Tensor], list[Collection]] | None = None
 
     def begin(self, rows: int) -> State:
@@ -215,11 +185,7 @@ class Rag(BaseMethod[RagSettings]):
         return State(rows, meta={**meta, "retriever": self.retriever.identity})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Keep the documents, and what their index is made of.
-
-        Raises:
-            UserError: the state is of another encoder.
-        """
+        """Keep the documents, and what their index is made of."""
         self._check(state)
         lengths = [[len(ids) for ids in row] for row in new_ids(self.lm, state, chunks)]
         most = self.settings.document_tokens
@@ -246,11 +212,7 @@ class Rag(BaseMethod[RagSettings]):
         return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
 
     def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
-        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question.
-
-        Raises:
-            UserError: the index is of another encoder, or of other documents.
-        """
+        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
         return [sorted(ids) for ids in self._read(state, asks)]
 
     def _read(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
@@ -259,23 +221,19 @@ class Rag(BaseMethod[RagSettings]):
         asked = self.retriever.questions([ask.question_text for ask in asks])
         found = []
         for row, query in zip(_rows(state, asks), asked, strict=True):
-            scores, room = collections[row].index.scores(query), self.settings.room(read[row], len(self.lm.start_ids))
+            scores, room = collections[row].scores(query), self.settings.room(read[row], len(self.lm.start_ids))
             ranked = best(scores, self.settings.top) if room is None else in_order(scores)
             found.append(self._ids(collections[row], ranked, room))
         return found
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
         """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
-        others; and how well each matches. None of no documents.
-
-        Raises:
-            UserError: the index is of another encoder, or of other documents.
-        """
+        others; and how well each matches. None of no documents."""
         if not asks or not any(state.meta["keys"]):
             return None
         (collection,), (keys,) = self._collections(state), state.meta["keys"]
         asked = self.retriever.questions([ask.question_text for ask in asks])
-        scores_QK = torch.tensor(np.stack([collection.index.scores(query) for query in asked]))
+        scores_QK = torch.tensor(np.stack([collection.scores(query) for query in asked]))
         shares_QK = torch.zeros(scores_QK.shape)
         for row, read in enumerate(self.found(state, asks)):
             shares_QK[row, read] = 1 / len(read)
@@ -283,11 +241,7 @@ class Rag(BaseMethod[RagSettings]):
         return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=scores_QK)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The documents found for each question, in the window.
-
-        Raises:
-            UserError: they do not fit the model's positions; see `found`.
-        """
+        """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
             return Patch()
         read = [[token for _, ids in sorted(own.items()) for token in ids] for own in self._read(state, asks)]
@@ -318,30 +272,15 @@ class Rag(BaseMethod[RagSettings]):
         self._check(state)
         texts = state.tensors["texts"]
         if self._settled is None or self._settled[0]() is not texts:
-            made = [self._collection(state, row) for row in range(state.rows)]
+            made = []
+            for row in range(state.rows):
+                kept, indexed = (items(state.tensors, name, row) for name in ("texts", self.retriever.tensor))
+                if len(indexed) != len(kept):
+                    fault = f"The index is of another collection: {len(indexed)} documents, and {len(kept)} texts"
+                    raise UserError(f"{fault} are kept.", "Read the documents again.")
+                made.append(Collection([text.cpu() for text in kept], self.retriever.scorer(indexed)))
             self._settled = weakref.ref(texts), made
         return self._settled[1]
-
-    def _collection(self, state: State, row: int) -> Collection:
-        texts = items(state.tensors, "texts", row)
-        indexed = items(state.tensors, self.retriever.tensor, row)
-        if len(indexed) != len(texts):
-            fault = f"The index is of another collection: {len(indexed)} documents, and {len(texts)} texts are kept."
-            raise UserError(fault, "Read the documents again.")
-        return Collection([text.cpu() for text in texts], self.retriever.index(indexed))
-
-
-def retriever_of(settings: RagSettings, device: torch.device) -> WordRetriever | DenseRetriever:
-    """The retriever that the settings name.
-
-    Raises:
-        UserError: an encoder that is not there, or not installed.
-    """
-    if settings.retriever == BM25:
-        return WordRetriever(settings.k1, settings.b)
-    from ttabench.methods.rag.dense import DenseRetriever
-
-    return DenseRetriever(settings.retriever, settings.question_encoder, device)
 
 
 def _rows(state: State, asks: Sequence[Ask]) -> Sequence[int]:

@@ -1,9 +1,6 @@
 """StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
-
 Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289.
-
-Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
-"""
+Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query."""
 
 from __future__ import annotations
 
@@ -15,19 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.patching import BLOCK, check_fits, deltas_applied, select_rows
+from ttabench.lm.forward.patching import check_fits, deltas_applied, select_rows
 from ttabench.lm.forward.tokens import new_ids, pad
-from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, State
+from ttabench.lm.patch import Delta, Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import labelled
-from ttabench.methods.parts.cached import cached, prefix_of
+from ttabench.methods.parts.cached import cached, prefix_of, read_on
+from ttabench.methods.parts.lora import dense
 from ttabench.methods.parts.newest import ids_of, window_of
-from ttabench.methods.streamadapter import STREAMADAPTER, segments
+from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
-from ttabench.methods.streamadapter.segments import Seen, by_layer, parts_of, read_segment, state_after
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.streamadapter.segments import by_layer, read_segment, state_after
 from ttabench.methods.trainable import Trainable, training_item
 
 LABEL_NOTES = {
@@ -58,11 +54,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         return nn.ModuleDict(dict(self.networks.named_children()))
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones.
-
-        Raises:
-            UserError: without a window, the text is longer than the model's positions.
-        """
+        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones."""
         rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
         with torch.set_grad_enabled(self._learning):
@@ -78,7 +70,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             hooked = self.networks.deltas(self.networks.flushed(state.tensors))
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
-                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+                deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
@@ -111,17 +103,18 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         self._carried = {name: tensor.to(self.lm.device) for name, tensor in tensors.items()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """With `form=segments`: NLL under the text's own state, another text's and none, see `judged`."""
+        """With `form=segments`: NLL under the text's own state, another text's and none, see `compared`."""
         if self.settings.form != "segments":
             return super().validate(episodes)
-        return validated(self.networks, episodes)
+        networks, stride = self.networks, self.settings.stride
+        rows = next(segments.parts_of(networks, episodes, max(2, JUDGED_TOKENS // stride)))
+        ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=self.lm.device)
+        return compared(judged(networks, ids_BT, stride), stride)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers under the deltas.
-
-        Demonstrations are read in one batch by the base model (no gradient), mapped, and the queries answered by the
-        adapted weights: two forwards, one backward. With a window, each query follows what was read before it.
-        """
+        """Mean negative log-likelihood of the answers under the deltas. Demonstrations are read in one batch by the
+        base model (no gradient), mapped, and the queries answered by the adapted weights: two forwards, one
+        backward. With a window, each query follows what was read before it."""
         self._learning = torch.is_grad_enabled()
         try:
             asks = [episode.asks() for episode in episodes]
@@ -140,11 +133,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         finally:
             self._learning = False
 
-    def _merged(self, name: str, delta: LowRank) -> Dense:
-        """The delta as a matrix, in the layout and the number format of the map's own weight."""
-        change_BOI = (delta.b_BOR @ delta.a_BRI).to(self.lm.dtype)
-        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
-
     # everything into the weights
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
@@ -154,7 +142,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             padded.to(self.lm.device) for padded in pad([start + row for row in rows], self.lm.pad_id, "right")
         )
         check_fits(self.lm, held, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
-        whole, tokens = self._forward(held, ids_BT, mask_BT), ids_BT.shape[1]
+        with torch.no_grad():
+            whole, tokens = read_on(self.lm, held, ids_BT, mask_BT), ids_BT.shape[1]
         new = slice(whole.keys_LBHPD[0].shape[2] - tokens + len(start), None)
         tensors = self.networks.absorbed(
             self._before(state),
@@ -170,16 +159,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         names = ("h", "tail", "tail_keys", "tail_values")
         tensors = {name: state.tensors[name] for name in names if name in state.tensors}
         return tensors or self.networks.empty(state.rows)
-
-    @torch.no_grad()
-    def _forward(self, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor) -> Prefix:
-        """Everything read so far, as the base model sees it."""
-        window = Window(self.lm, held, ids_BT.shape[0], room=ids_BT.shape[1])
-        padded = not bool(mask_BT.all())
-        for begin in range(0, ids_BT.shape[1], BLOCK):
-            part = slice(begin, begin + BLOCK)
-            window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
-        return window.prefix()
 
     # what leaves the window
 
@@ -204,7 +183,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         start, device = list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
-            seen = self._forward(None, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+            seen = read_on(self.lm, None, ids_BT)
         keys, values = (
             [tensor[:, :, len(start) :] for tensor in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD)
         )
@@ -216,18 +195,9 @@ JUDGED_TOKENS = 4096
 """Of each validation text."""
 
 
-def validated(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> dict[str, float]:
-    """NLL a token of texts under their own state, another text's and none, see `judged` and `compared`."""
-    rows = next(parts_of(networks, episodes, max(2, JUDGED_TOKENS // networks.settings.stride)))
-    ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=networks.lm.device)
-    return compared(judged(networks, ids_BT, networks.settings.stride), networks.settings.stride)
-
-
 def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
-    """Means of what `judged` found, and how much worse another state is, with standard errors over texts.
-
-    The first segment of a text has no state and is left out; "late" is the second half of every segment.
-    """
+    """Means of what `judged` found, and how much worse another state is, with standard errors over texts. The first
+    segment of a text has no state and is left out; "late" is the second half of every segment."""
     by_name = {name: values.view(len(values), -1, segment)[:, 1:] for name, values in losses.items()}
     means = {name: float(values.mean()) for name, values in by_name.items()}
     for name in ("other", "none"):
@@ -241,30 +211,21 @@ def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
 
 @torch.no_grad()
 def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dict[str, Tensor]:
-    """NLL [B, T - 1] of every token of texts from their beginning, under three states.
-
-    Args:
-        networks: what is judged.
-        ids_BT: texts of two rows or more, as `learned` takes them.
-        segment: tokens of a segment.
-
-    Returns:
-        "own": under the text's state; "other": under that of the next row at the same place; "none": the base model.
-    """
+    """NLL [B, T - 1] of every token of texts from their beginning, under three states. `ids_BT`: texts of two rows
+    or more, as `learned` takes them. Returns "own": under the text's state; "other": under that of the next row at
+    the same place; "none": the base model."""
     losses_by_state: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
     h_LBMRE = networks.empty(ids_BT.shape[0])["h"]
     for end in range(segment, ids_BT.shape[1], segment):
         part_BT = ids_BT[:, end - segment : end + 1]
         states = {"own": h_LBMRE, "other": h_LBMRE.roll(-1, 1), "none": torch.zeros_like(h_LBMRE)}
         known = {"own": h_LBMRE} if end == segment else states
-        read = {name: _by_row(networks, losses, part_BT) for name, losses in known.items()}
+        read = {
+            name: [read_segment(networks, h[:, i : i + 1], part_BT[i : i + 1]) for i in range(len(part_BT))]
+            for name, h in known.items()
+        }  # row by row, so that the logits of one are alive at a time
         for name, parts in losses_by_state.items():
             parts.append(torch.cat([loss for loss, _ in read.get(name, read["own"])]))
         seen = by_layer([row for _, row in read["own"]])
         h_LBMRE = state_after(networks, h_LBMRE, [(torch.cat(keys), torch.cat(values)) for keys, values in seen])
     return {name: torch.cat(parts, dim=1) for name, parts in losses_by_state.items()}
-
-
-def _by_row(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> list[tuple[Tensor, Seen]]:
-    """Row by row, so that the logits of one are alive at a time."""
-    return [read_segment(networks, h_LBMRE[:, i : i + 1], part_BT[i : i + 1]) for i in range(len(part_BT))]

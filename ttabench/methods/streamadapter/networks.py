@@ -1,8 +1,6 @@
 """What StreamAdapter trains: the mappers of all decoder layers, and the state they carry through a text.
-
 Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear maps · R queries ·
-    E state channels of a query.
-"""
+    E state channels of a query."""
 
 from __future__ import annotations
 
@@ -16,24 +14,13 @@ from torch.nn.functional import logsigmoid, scaled_dot_product_attention
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.parts.lora import by_layer, target_names
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.streamadapter import StreamAdapterSettings
 
 CHUNKS_AT_ONCE = 8
 
 
 class StreamAdapterNetworks(nn.Module):
-    """One `ChunkMapper` a layer, with weights drawn from `settings.seed`. Everything is differentiable.
-
-    Args:
-        lm: the base model.
-        settings: sizes.
-
-    Attributes:
-        names: names of the adapted linear maps, by layer.
-
-    Raises:
-        UserError: the base has none of the linear maps that `targets` names.
-    """
+    """One `ChunkMapper` a layer, with weights drawn from `settings.seed`. Everything is differentiable."""
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__()
@@ -42,18 +29,7 @@ class StreamAdapterNetworks(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             layers = [
-                ChunkMapper(
-                    [lm.linear_shape(name) for name in names],
-                    heads=lm.kv_heads,
-                    head_dim=lm.head_dim,
-                    queries=settings.queries,
-                    down=settings.down,
-                    temperature=settings.temperature,
-                    share_heads=settings.share_heads,
-                    query_std=settings.query_std,
-                    gate_bias=_gate_biases(settings, layer, len(names)),
-                    scale=settings.scale,
-                )
+                ChunkMapper([lm.linear_shape(name) for name in names], lm.kv_heads, lm.head_dim, settings, layer)
                 for layer, names in enumerate(self.names)
             ]
         self.mappers = nn.ModuleList(layers).to(lm.device)
@@ -87,14 +63,8 @@ class StreamAdapterNetworks(nn.Module):
     def absorbed(
         self, tensors: Mapping[str, Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], valid_BS: Tensor
     ) -> dict[str, Tensor]:
-        """The state after more keys and values of the text; what fills no chunk waits in the tail.
-
-        Args:
-            tensors: what this or `empty` returned.
-            keys: [B, H, S, D], one tensor a layer.
-            values: the same.
-            valid_BS: bool, false where a row is padded.
-        """
+        """The state after more keys and values of the text; what fills no chunk waits in the tail. `keys`: [B, H, S,
+        D], one tensor a layer; `valid_BS`: bool, false where a row is padded."""
         chunk, held = self.settings.chunk, tensors.get("tail")
         if held is not None:
             held_BS = torch.arange(chunk - 1, device=held.device) < held[:, None]
@@ -156,62 +126,34 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
     return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
 
 
-def _gate_biases(settings: StreamAdapterSettings, layer: int, maps: int) -> list[float]:
-    """Evenly spread over the maps of a layer, in turn from short to long memory and from long to short."""
-    turn = 1 if layer % 2 else -1
-    places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
-    return (settings.gate_bias - turn * settings.gate_spread * places).tolist()
-
-
 class ChunkMapper(nn.Module):
-    """The network that maps the cache of one decoder layer to deltas of its linear maps.
-
-    Args:
-        sizes: (features in, features out) of each linear map.
-        heads: key/value heads of the layer.
-        head_dim: size of each.
-        queries: R, learned queries of each linear map.
-        down: V, channels a head's values are projected to.
-        temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
-        share_heads: one down-projection for all heads of a map.
-        query_std: standard deviation of the queries at the start.
-        gate_bias: b of the gates at the start, one number a linear map.
-        scale: factor of every delta: with it, steps of one size suit states of another.
-    """
+    """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out).
+    Biases of its gates begin evenly spread over the maps, in turn from short to long memory and from long to short."""
 
     def __init__(
         self,
         sizes: Sequence[tuple[int, int]],
-        *,
         heads: int,
         head_dim: int,
-        queries: int,
-        down: int,
-        temperature: float,
-        share_heads: bool = True,
-        query_std: float = 0.02,
-        gate_bias: Sequence[float] = (),
-        scale: float = 1.0,
+        settings: StreamAdapterSettings,
+        layer: int = 0,
     ) -> None:
         super().__init__()
-        maps, wide = len(sizes), heads * down
-        self.temperature, self.scale = temperature, scale
-        self.queries = nn.Parameter(torch.randn(maps, heads, queries, head_dim) * query_std)
-        self.down = nn.Parameter(torch.empty(maps, 1 if share_heads else heads, head_dim, down))
+        s, maps, wide = settings, len(sizes), heads * settings.down
+        self.temperature, self.scale = s.temperature, s.scale
+        self.queries = nn.Parameter(torch.randn(maps, heads, s.queries, head_dim) * s.query_std)
+        self.down = nn.Parameter(torch.empty(maps, 1 if s.share_heads else heads, head_dim, s.down))
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, wide))
-        self.gate_bias = nn.Parameter(torch.tensor(gate_bias or [0.0] * maps))
+        places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
+        self.gate_bias = nn.Parameter(s.gate_bias + (-1 if layer % 2 else 1) * s.gate_spread * places)
         self.inputs = nn.ParameterList(_kaiming(wide, features) for features, _ in sizes)
-        self.outputs = nn.ParameterList(torch.zeros(queries, features) for _, features in sizes)
+        self.outputs = nn.ParameterList(torch.zeros(s.queries, features) for _, features in sizes)
 
     @torch.no_grad()
     def centre(self, values_BHSD: Tensor) -> None:
-        """Turn the down-projections away from the mean value of every head, and leave them orthogonal.
-
-        Args:
-            values_BHSD: values of a few texts.
-        """
+        """Turn the down-projections away from the mean value of every head, and leave them orthogonal."""
         mean_HD = values_BHSD.float().mean((0, 2))
         groups = self.down.shape[1]  # one matrix for all heads, or one each
         for matrices_GDV in self.down:
@@ -262,11 +204,9 @@ class ChunkMapper(nn.Module):
 
 
 def absorbed(state_BMRE: Tensor, summary_BNMRE: Tensor, log_gate_BNMR: Tensor) -> Tensor:
-    """The state [B, M, R, E] after N more chunks: h_i = alpha_i h_{i-1} + S_i, in one sum.
-
-    Gates are at most 1, so the products of later gates, taken as sums of logarithms, never overflow. A chunk that a row
-    does not have is S = 0 with log alpha = 0.
-    """
+    """The state [B, M, R, E] after N more chunks: h_i = alpha_i h_{i-1} + S_i, in one sum. Gates are at most 1, so
+    the products of later gates, taken as sums of logarithms, never overflow. A chunk that a row does not have is S =
+    0 with log alpha = 0."""
     later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
     weights_BNMR = torch.cat([later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1).exp()
     added_BMRE = torch.einsum("bnmr,bnmre->bmre", weights_BNMR, summary_BNMRE)

@@ -1,8 +1,6 @@
 """StreamAdapter trained on long texts in disjoint segments: every token is read once, and every token is a target.
-
 Shape letters: L layers · B rows · M linear maps · R queries · E state channels of a query · T tokens · S segments ·
-    D width.
-"""
+    D width."""
 
 from __future__ import annotations
 
@@ -30,11 +28,6 @@ def parts_of(networks: StreamAdapterNetworks, episodes: Sequence[Episode], count
 
     With `rehearse` every other stretch is half as many segments, twice.
 
-    Args:
-        networks: what reads them; a segment is as long as its stride.
-        episodes: texts as a reader cut them for queries.
-        count: segments of a stretch; the last stretch may have fewer.
-
     Yields:
         the same stretch of every text: one piece, its tokens behind one in front, see `learned`.
     """
@@ -46,16 +39,12 @@ def parts_of(networks: StreamAdapterNetworks, episodes: Sequence[Episode], count
         times = 2 if networks.settings.rehearse and number % 2 else 1
         last = min(first + max(1, count // times), whole)
         begin, end = first * segment, last * segment
+        read = [(row[begin], *times * row[begin + 1 : end + 1]) for row in rows]
         yield [
-            Episode(key=episode.key, start=begin, steps=(_repeated(row[begin : end + 1], times),))
-            for episode, row in zip(episodes, rows, strict=True)
+            Episode(key=episode.key, start=begin, steps=(Observe(text="", joiner="", ids=ids),))
+            for episode, ids in zip(episodes, read, strict=True)
         ]
         first, number = last, number + 1
-
-
-def _repeated(ids: list[int], times: int) -> Observe:
-    """One token in front, and the others so many times."""
-    return Observe(text="", joiner="", ids=(ids[0], *(times * ids[1:])))
 
 
 def sequence_ids(lm: LM, episode: Episode) -> list[int]:
@@ -84,15 +73,8 @@ def learned_step(
     networks: StreamAdapterNetworks, h_LBMRE: Tensor | None, episodes: Sequence[Episode]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Add the gradient of one stretch of every text, row by row, so that the activations of one row are alive.
-
-    Args:
-        networks: what is trained.
-        h_LBMRE: states that the stretch before has left; not looked at where a text begins.
-        episodes: what `parts_of` gave.
-
-    Returns:
-        the mean loss, every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states.
-    """
+    `h_LBMRE`: states that the stretch before has left; not looked at where a text begins. Returns the mean loss,
+    every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states."""
     rows = [torch.tensor([episode.observes()[0].ids], device=networks.lm.device) for episode in episodes]
     segment, start, tokens = networks.settings.stride, episodes[0].start, rows[0].shape[1] - 1
     if h_LBMRE is None or not start:
@@ -109,18 +91,10 @@ def learned_step(
 def learned(
     networks: StreamAdapterNetworks, h_LBMRE: Tensor, ids_BT: Tensor, segment: int, share: float
 ) -> tuple[Tensor, Tensor]:
-    """Add the gradient of the loss of a stretch of text to the parameters.
-
-    Args:
-        networks: what is trained.
-        h_LBMRE: the state before the stretch; no gradient reaches it.
-        ids_BT: the tokens, whole segments, and one more in front, which the first of them is predicted from.
-        segment: tokens of a segment, whole chunks.
-        share: factor of the summed loss; one over all tokens of a step makes it their mean.
-
-    Returns:
-        NLL of every token [B, T - 1], and the state after the stretch.
-    """
+    """Add the gradient of the loss of a stretch of text to the parameters. `h_LBMRE`: the state before the stretch;
+    no gradient reaches it; `ids_BT`: the tokens, whole segments, and one more in front, which the first of them is
+    predicted from; `segment`: tokens of a segment, whole chunks; `share`: factor of the summed loss; one over all
+    tokens of a step makes it their mean. Returns NLL of every token [B, T - 1], and the state after the stretch."""
     assert (ids_BT.shape[1] - 1) % segment == 0, f"{ids_BT.shape[1] - 1} tokens are no whole segments of {segment}"
     state, states, leaves, losses = h_LBMRE.detach(), [], [], []
     ends = range(segment, ids_BT.shape[1], segment)

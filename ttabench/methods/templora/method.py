@@ -1,9 +1,6 @@
 """TempLoRA: a LoRA trained on the context itself while it is read, and thrown away at its end.
-
 Wang, Ma, Cai, arXiv 2401.11504 (released code: TemporaryLoRA/Temp-LoRA): by="unit".
-
-Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out.
-"""
+Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
 from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
-from ttabench.methods.parts.dropout import KeptDropout
+from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.newest import appended, ids_of, window_of
 from ttabench.methods.parts.trained import Factors, shaped
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
@@ -51,11 +48,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         self.reads = "run" if settings.by == "epoch" else "pieces"
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Train on pieces in order.
-
-        Raises:
-            UserError: a piece with its prefix is longer than the model's positions.
-        """
+        """Train on pieces in order."""
         held, pieces = dict(state.tensors) or self._fresh(), self._pieces(state, chunks)
         (text,), before, count = ids_of(held, 1), int(held["steps"]), int(held["pieces"])
         trained = {name: held[name].clone() for name in VECTORS}
@@ -118,22 +111,19 @@ class TempLora(BaseMethod[TempLoraSettings]):
                 torch.nn.utils.clip_grad_norm_([factors_N], s.clip)
                 adam.step()
 
-    def _room(self) -> int:
-        return STEP_BYTES.get(self.lm.device.type, STEP_BYTES["cuda"])
-
     def _length(self, item: Item) -> int:
         return len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1
 
     def _backward(self, factors_N: Tensor, item: Item, seed: int) -> bool:
         """Gradient of the loss of an item; whether it has one."""
         s, device = self.settings, self.lm.device
-        again = s.recompute == "yes" or (
-            s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > self._room()
-        )
+        room = STEP_BYTES.get(device.type, STEP_BYTES["cuda"])
+        large = s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > room
+        again = s.recompute == "yes" or large
         zeros = KeptDropout(s.dropout, seed, device, again=again) if s.dropout else None
         with torch.enable_grad(), ExitStack() as inside:
-            parts = {name: part[None] for name, part in shaped(factors_N, self._factors.layout).items()}
-            inside.enter_context(deltas_applied(self.lm, self._factors.low_rank(parts, zeros), 1))
+            patch = self._factors.patch(shaped(factors_N, self._factors.layout), zeros)
+            inside.enter_context(deltas_applied(self.lm, patch.deltas, 1))
             if again:
                 inside.enter_context(layers_recomputed(self.lm))
             (values,) = target_logprobs(self.lm, Patch(), [item])

@@ -1,0 +1,52 @@
+"""How tests of methods read `observes` and ask one question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.tiny_methods import PROMPTS, asks, observes
+from ttabench.lm.forward.patching import encoded, forward, text_start
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+
+QUESTION = asks("Where does Ada live?")
+
+
+def read(method: Any, *texts: str) -> State:
+    """These texts, read together by one reader."""
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
+    return state
+
+
+def read_apart(method: Any, *texts: str) -> State:
+    """These texts, one after the other."""
+    state: State = method.begin(1)
+    for observe in observes(*texts):
+        state = method.adapt(state, [[observe]])
+    return state
+
+
+def changes_of(patch: Patch) -> list[Tensor]:
+    """What low-rank deltas change."""
+    deltas = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
+    assert deltas
+    assert len(deltas) == len(patch.deltas)
+    return [delta.b_BOR @ delta.a_BRI for delta in deltas]
+
+
+@torch.no_grad()
+def prompted(lm: LM, patch: Patch, text: str = PROMPTS[0]) -> Tensor:
+    """Logits of a prompt under a patch."""
+    patch = encoded(lm, patch)
+    ids = torch.tensor([[*text_start(lm, patch), *lm.encode(text)]])
+    return forward(lm, patch, ids)[0][0, -len(lm.encode(text)) :]
+
+
+@torch.no_grad()
+def logits(method: Any, state: State) -> Tensor:
+    """Of the question behind a state."""
+    ids = torch.tensor([method.lm.encode(QUESTION[0].prompt)])
+    return forward(method.lm, method.patch(state, QUESTION), ids)[0]
