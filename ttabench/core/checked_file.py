@@ -53,13 +53,8 @@ def reading(path: Path | str, hint: str = MEND, *, most: int | None = ANY) -> It
     """Read a file: whatever is raised within becomes an `Unreadable` of one line, but for a `UserError`, which stays.
 
     Args:
-        path: of the file.
         hint: how to mend it.
         most: bytes that it may have; None of what is no plain file, a folder say.
-
-    Raises:
-        Missing: there is no such file.
-        Unreadable: it is no plain file, too long, or damaged; says where, and why.
     """
     at = At()
     try:
@@ -121,31 +116,19 @@ def _refuse(path: Path, most: int) -> None:
 
 
 def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
-    """The text of a file in UTF-8.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The text of a file in UTF-8."""
     with reading(path, hint, most=most):
         return path.read_text(encoding="utf-8")
 
 
 def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
-    """The value in a JSON file.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The value in a JSON file."""
     with reading(path, hint, most=most):
         return json_in(path.read_text(encoding="utf-8"))
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        Unreadable: see `reading`; it holds another value.
-    """
+    """The object in a JSON file."""
     value = json_of(path, hint=hint)
     if not isinstance(value, dict):
         raise Unreadable(f"{path} cannot be read: it holds a {type(value).__name__}, not an object.", hint)
@@ -153,16 +136,7 @@ def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
 
 
 def json_in(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Json:
-    """The value of a text in JSON.
-
-    Args:
-        text: the text.
-        pairs: makes an object of its keys and values; None makes a dictionary.
-
-    Raises:
-        ValueError: it is no JSON, or nested too deep.
-        RecursionError: it is nested deeper still.
-    """
+    """The value of a text in JSON."""
     value = json.loads(text, object_pairs_hook=pairs)
     if _is_deeper(value, DEEPEST):
         raise ValueError("it is nested too deep")

@@ -30,11 +30,7 @@ SETTLED = 2.0
 
 
 def digest(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes.
-
-    Raises:
-        UserError: the path does not exist or cannot be read.
-    """
+    """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes."""
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
     inside = (file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK_FILE, LIST_FILE))

@@ -52,11 +52,7 @@ def cache_folder() -> Path:
 
 
 def use_threads(count: int | None) -> None:
-    """Let torch, and tokenizers, work with so many threads of the processor from here on; None leaves their own choice.
-
-    Raises:
-        UserError: less than 1 or more than `MOST_THREADS`.
-    """
+    """Let torch, and tokenizers, work with so many threads of the processor from here on; None changes nothing."""
     if count is None:
         return
     if not 1 <= count <= MOST_THREADS:

@@ -54,10 +54,6 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
 
     Case and the difference of `-` and `_` do not count.
-
-    Args:
-        name: what was typed.
-        known: the names that exist.
     """
     names = {_plain(other.removesuffix(FAMILY)): other for other in known}
     typed = _plain(name)

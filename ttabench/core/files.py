@@ -30,11 +30,7 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new, empty file beside `path`, which takes its place when the block ends, readable by all; else it is removed.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full.
-    """
+    """A new, empty file beside `path`, which takes its place when the block ends; else it is removed."""
     number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
     os.close(number)
     with _taking(Path(name), path) as scratch:
@@ -43,11 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed.
-
-    Raises:
-        OSError: the folder above cannot be written, the disk is full, or a folder of that name holds something.
-    """
+    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed."""
     with _taking(Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)), path) as scratch:
         yield scratch
 
@@ -69,11 +61,7 @@ def _taking(scratch: Path, path: Path) -> Iterator[Path]:
 
 
 def moved(path: Path, target: Path) -> None:
-    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can.
-
-    Raises:
-        OSError: the folder cannot be written, or a folder that is not empty has that name.
-    """
+    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can."""
     path.replace(target)
     with suppress(OSError):
         number = os.open(target.parent, os.O_RDONLY)
@@ -114,11 +102,7 @@ def append(path: Path, text: str) -> None:
 
 
 def add(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards.
-
-    Raises:
-        OSError: the folder cannot be written, or a link or a pipe has that name; what was in the file stays as it was.
-    """
+    """Add whole lines to a file; they are on the disk afterwards."""
     number = os.open(path, _APPENDING, 0o644)
     try:
         before, left = os.fstat(number).st_size, _bytes(text)
@@ -167,11 +151,7 @@ def made(folder: Path, out: Path) -> None:
 
 
 def probe(folder: Path) -> None:
-    """Make a folder, with all above it, and see that it can be written.
-
-    Raises:
-        OSError: it cannot be made or written.
-    """
+    """Make a folder, with all above it, and see that it can be written."""
     folder.mkdir(parents=True, exist_ok=True)
     number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
     os.close(number)

@@ -18,9 +18,6 @@ def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
     Args:
         folder: exists and can be written.
         busy: called once if another process holds the lock; unless it raises, we then wait.
-
-    Raises:
-        UserError: the lock cannot be taken, for instance because `.lock` is a folder.
     """
     from filelock import FileLock, Timeout
 

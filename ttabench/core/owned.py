@@ -26,17 +26,7 @@ def owned(folder: Path) -> set[str]:
 
 
 def refuse_foreign(folder: Path, names: Collection[str], command: str, known: Collection[str] = ()) -> None:
-    """Whether these names may be written in a folder.
-
-    Args:
-        folder: need not exist.
-        names: of files and folders in it.
-        command: that writes them, for the message.
-        known: names that are ours, whatever the list says.
-
-    Raises:
-        UserError: something that is not ours has one of them.
-    """
+    """Whether these names may be written in a folder."""
     ours = owned(folder)
     new = set(names) - ours - set(known)
     for name in sorted(new if ours else {LIST_FILE, *new}):
@@ -46,11 +36,7 @@ def refuse_foreign(folder: Path, names: Collection[str], command: str, known: Co
 
 
 def claim(folder: Path, names: Collection[str], command: str, known: Collection[str] = ()) -> None:
-    """Note that these names are ours from here on; the caller holds the lock of the folder.
-
-    Raises:
-        UserError: see `refuse_foreign`; or the folder cannot be written.
-    """
+    """Note that these names are ours from here on; the caller holds the lock of the folder."""
     refuse_foreign(folder, names, command, known)
     ours = owned(folder)
     if not set(names) <= ours:

@@ -19,11 +19,7 @@ TIMES = 100
 
 @contextmanager
 def parquet_file(path: Path, hint: str = MEND, *, most: int = ANY) -> Iterator[tuple[Any, At]]:
-    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read.
-
-    Raises:
-        Unreadable: see `reading`; two columns have one name, or it unpacks to a multiple of its size.
-    """
+    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read."""
     import pyarrow.parquet as pq
 
     with reading(path, hint, most=most) as at, pq.ParquetFile(path) as file:

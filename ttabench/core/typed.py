@@ -18,11 +18,7 @@ DIGITS = 18
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
-    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins.
-
-    Raises:
-        UserError: a text without `=`.
-    """
+    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -33,11 +29,7 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
 
 
 def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers.
-
-    Raises:
-        UserError: something that is no number from 0 up.
-    """
+    """`"0,1,2"` as numbers."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
         raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
@@ -55,9 +47,6 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
 
     Whole numbers may be written as sizes: `16k` is 16,384.
-
-    Raises:
-        UserError: the text is no such value; names the place, the type and the text.
     """
     from pydantic import TypeAdapter, ValidationError
 

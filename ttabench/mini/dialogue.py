@@ -87,19 +87,7 @@ def returning(source: random.Random, split: str, turns: int, friends: int = 3) -
 def msc(
     split: str, seed: int, conversations: int = 32, sessions: int = 4, facts: int = 4, questions: int = 1
 ) -> list[Row]:
-    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct).
-
-    Args:
-        split: of the miniature world.
-        seed: of the draw.
-        conversations: how many.
-        sessions: before the one that goes on.
-        facts: told in each of them.
-        questions: about each conversation, a row each.
-
-    Raises:
-        ValueError: a conversation of no session or without facts.
-    """
+    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct)."""
     if min(sessions, facts) < 1:
         raise ValueError(f"{sessions} sessions of {facts} facts tell nothing")
     total = sessions * facts

@@ -243,11 +243,7 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
 
 
 def check_limit(limit: int | None, steps: int, what: str) -> None:
-    """Whether a limit leaves one of each step.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Whether a limit leaves one of each step."""
     if limit is not None and limit < steps:
         fault = f"A limit of {limit} questions is less than one {what} at each of {steps} steps."
         raise UserError(fault, f"Give --limit {steps} or more.")

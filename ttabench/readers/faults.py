@@ -18,11 +18,6 @@ def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> t
     """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
 
     It is the first, but a field that there is not goes before all others: it may be why another is missing.
-
-    Args:
-        error: the complaints.
-        where: what was read, for the message.
-        model: what it should have been.
     """
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])

@@ -41,11 +41,7 @@ class RawRow(NamedTuple):
         return next((self.values[name] for name in names if name in self.values), None)
 
     def needed(self, names: Iterable[str], hint: str = "Give rows in a published layout.") -> object:
-        """The same of a column that has to be there.
-
-        Raises:
-            UserError: it is not.
-        """
+        """The same of a column that has to be there."""
         if self.values.keys().isdisjoint(names):
             has = brief(", ".join(map(str, self.values)), 160)
             raise UserError(f"{self.place} lacks the column {' or '.join(map(repr, names))}; it has {has}.", hint)
@@ -58,11 +54,7 @@ def malformed(place: str, why: str) -> UserError:
 
 
 def text_of(place: str, field: str, value: object) -> str:
-    """A cell that must be text.
-
-    Raises:
-        UserError: it is not.
-    """
+    """A cell that must be text."""
     if not isinstance(value, str):
         raise malformed(place, f"{field} is {brief(value)}, no text")
     return value
@@ -80,11 +72,7 @@ def readable(path: Path) -> bool:
 
 
 def rows(path: Path) -> Iterator[RawRow]:
-    """The rows of one file, in order.
-
-    Raises:
-        UserError: unreadable file, unknown suffix, bytes that are not UTF-8, a broken archive, or a malformed row.
-    """
+    """The rows of one file, in order."""
     name = path.name.removesuffix(".gz")
     for suffix, parse in READABLE.items():
         if name.endswith(suffix):
@@ -94,11 +82,7 @@ def rows(path: Path) -> Iterator[RawRow]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
-    """The lines of a file, unpacked where its name ends in .gz, and the place that is being read.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The lines of a file, unpacked where its name ends in .gz, and the place that is being read."""
     most = (memory_bytes() or ANY) // 2  # a line stands in memory as bytes and as text
     with reading(path, most=most) as at, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
         yield _lines(raw, at, max(LEAST, TIMES * path.stat().st_size)), at

@@ -70,12 +70,7 @@ S = TypeVar("S", bound=ProtocolSettings)
 
 
 def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, Scalar]]:
-    """(protocol settings, arguments of the mini generator).
-
-    Raises:
-        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader; the
-            limit leaves nothing to ask.
-    """
+    """(protocol settings, arguments of the mini generator)."""
     if request.limit is not None and request.limit < 1:
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = card.twin if request.source == "mini" else None

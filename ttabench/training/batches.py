@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Further tasks, as their cards say; of the same kind of source where none is named.
-
-    Raises:
-        UserError: no such task, or its source cannot be used.
-    """
+    """Further tasks, as their cards say; of the same kind of source where none is named."""
     named = [word.partition("=") for word in also]
     return [
         make_plan(replace(request, task=name, source=source or request.source, task_options=()), seed)

@@ -50,10 +50,6 @@ def train(
 
     Returns:
         what happened: steps, seconds, losses, validations.
-
-    Raises:
-        UserError: an unknown name, a setting that does not fit, data or model that are not there, a folder in use, a
-            loss that is not finite; one line that says what to do.
     """
     known = [field.name for field in fields(Recipe)]
     for name in recipe:

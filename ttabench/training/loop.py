@@ -45,16 +45,10 @@ def train(
     """Train a method in place and leave it ready for use.
 
     Args:
-        method: a trainable method.
         batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
-        config: how.
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes that are judged every `config.validate_every` steps.
-
-    Raises:
-        UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used,
-            is in use, or holds another training.
     """
     if not isinstance(method, Trainable):
         raise _untrainable(method.name)

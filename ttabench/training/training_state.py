@@ -53,12 +53,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def check(out: Path, *, resume: bool) -> None:
-    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there.
-
-    Raises:
-        UserError: it cannot be written, unless `resume` and it may be finished; something that is not ours is in the
-            way; or `resume`, and it holds a checkpoint without a save to go on from.
-    """
+    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
     if (out / "state.json").exists():
         raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
     refuse_foreign(out, NAMES, "train", _known(out))
@@ -84,11 +79,7 @@ def _known(out: Path) -> tuple[str, ...]:
 
 @contextmanager
 def locked(out: Path, room: int) -> Iterator[None]:
-    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist.
-
-    Raises:
-        UserError: the folder cannot be written, has less than `room` bytes, or another process trains into it.
-    """
+    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
 
     def busy() -> None:
         raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.")
@@ -106,11 +97,7 @@ def locked(out: Path, room: int) -> Iterator[None]:
 def keep(
     out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig
 ) -> None:
-    """Store what goes on from here, if that is wanted, then the checkpoint.
-
-    Raises:
-        UserError: the disk is full or cannot be written; the save before this one stays.
-    """
+    """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
         tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
@@ -144,11 +131,7 @@ def publish(out: Path, method: Trainable[Any], record: TrainRecord, config: Trai
 
 
 def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
-    """The record of this training where it is done, the method then as it ended; nothing is written.
-
-    Raises:
-        UserError: the folder holds another training, or a damaged one; its weights are stored in another number format.
-    """
+    """The record of this training where it is done, the method then as it ended; nothing is written."""
     out = config.out
     if out is None or not config.resume or not _published(out, config.steps):
         return None
@@ -173,11 +156,7 @@ def _published(out: Path, step: int) -> bool:
 def taken_up(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None = None
 ) -> TrainRecord | None:
-    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given.
-
-    Raises:
-        UserError: it is damaged, or of another training.
-    """
+    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given."""
     if not (folders := saved(out)):
         return None
     folder = folders[-1]

@@ -200,11 +200,7 @@ def own_forward(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores.
-
-    Raises:
-        UserError: a watcher would answer in its place, without terms that only the model knows.
-    """
+    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores."""
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask = _of_query_heads(_causal(query, key) if call.mask is None else call.mask, query)

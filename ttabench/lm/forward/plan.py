@@ -50,9 +50,6 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
 
     One prefix for several rows stays one, unless every row evicts slots of its own, somebody watches, or the attention
     is not ours.
-
-    Raises:
-        UserError: the model cannot read on, or has no attention that tells heads apart or can be watched.
     """
     ways = ways_of(lm)
     ours = ways.attention == "sdpa"

@@ -165,7 +165,6 @@ def learned(
     """How each layer rotates its keys, or queries; None where nothing known does what the model does.
 
     Args:
-        lm: the base model.
         angles: what makes them.
         here: keys of tokens that stand alone, one [B, H, 1, D] a layer.
         there: those of the same tokens, read `shift` positions further on.

@@ -21,11 +21,7 @@ from ttabench.lm.text.chat import Chat
 
 
 def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
-    """Ids of a piece, with its joiner in front unless it is the first text in its window.
-
-    Raises:
-        UserError: it brings an id that the model's vocabulary does not have.
-    """
+    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
     if lm.chat is not None and piece.turns is not None:
         question, answer = piece.turns
         opening = () if first else lm.chat.next_ids
@@ -60,16 +56,7 @@ def window_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
 
 
 def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
-    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts).
-
-    Args:
-        lm: the base model.
-        ask: the query.
-        follows: whether other text stands before it in the window.
-
-    Raises:
-        UserError: it brings an id that the model's vocabulary does not have.
-    """
+    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts)."""
     if isinstance(ask.want, Score) and ask.want.prompt_ids:
         return list(_known(lm, ask.want.prompt_ids))
     if lm.chat is None:

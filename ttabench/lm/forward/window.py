@@ -33,7 +33,6 @@ class Window:
     """The text window of a batch of rows: everything read so far, and the cache it is in.
 
     Args:
-        lm: the base model.
         prefix: encoded context in front of the text, of as many rows or of one that all rows share.
         rows: batch rows that will be fed.
         room: tokens that will be fed in all, if known: without gradients, one buffer is then filled in place.
@@ -191,11 +190,7 @@ class Window:
         return hidden_BTD.to(positions_BT.device)
 
     def _settle(self, positions_BT: Tensor) -> None:
-        """Choose the angles for all of the text, when its first tokens are read.
-
-        Raises:
-            UserError: what stands before them was read with others, or more is read than was said.
-        """
+        """Choose the angles for all of the text, when its first tokens are read."""
         held, end, of = int(self._next_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
         chosen = self._length or held
         self._length = self._length or max(end, held + self._room)
@@ -267,11 +262,7 @@ class Window:
         return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
 
     def prefix(self) -> Prefix:
-        """Everything read so far, one row a batch row.
-
-        Raises:
-            UserError: the model keeps no keys and values.
-        """
+        """Everything read so far, one row a batch row."""
         if not self._ways.caches:
             raise refusal(self.lm, "cache")
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]

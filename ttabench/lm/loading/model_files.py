@@ -27,14 +27,7 @@ AGAIN = "Download or copy it again, or give another --model."
 
 
 def check(place: str) -> None:
-    """Refuse what names code, other files or quantised weights, and an adapter.
-
-    Args:
-        place: folder or hub id of a model.
-
-    Raises:
-        UserError: naming the file and what is in it.
-    """
+    """Refuse what names code, other files or quantised weights, and an adapter."""
     if small_file(place, ADAPTER) is not None:
         fault = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
         raise UserError(fault, "Merge it into its base model (merge_and_unload), save that, and give its folder.")

@@ -54,17 +54,7 @@ class Source:
 def read(
     source: Source, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model and tokenizer, checked.
-
-    Args:
-        source: where from.
-        dtype: of the weights; None keeps the checkpoint's own.
-        device: where the weights go.
-
-    Raises:
-        UserError: not reachable, damaged, of another kind than a causal LM, with code of its own, with tensors that are
-            missing, superfluous, misshapen or not finite, or too large for the memory.
-    """
+    """Model and tokenizer, checked."""
     try:
         with quiet_loading():
             check(source.place)

@@ -29,7 +29,6 @@ class Texts:
     """Texts to token ids and back.
 
     Args:
-        tokenizer: a fast tokenizer.
         name: of the tokenizer, for messages and records.
         bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
 
@@ -38,9 +37,6 @@ class Texts:
         eos_id: the token that ends a text.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
         chat: the chat template in use, see `use_chat_template`; None by default.
-
-    Raises:
-        UserError: the tokenizer has no token that ends a text, or no BOS where one is wanted.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
@@ -60,11 +56,7 @@ class Texts:
         return self.bos_ids if self.chat is None else self.chat.start_ids
 
     def use_chat_template(self) -> None:
-        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or one that leaves out what the user says.
-        """
+        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
         self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
 
     def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
@@ -124,7 +116,6 @@ def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = Tru
     """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
 
     Args:
-        tokenizer: a fast tokenizer.
         specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
     """
     own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -45,11 +45,7 @@ class BatchSize:
 
 
 def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Done]) -> Iterator[Done]:
-    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there.
-
-    Raises:
-        UserError: one row alone does not fit.
-    """
+    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there."""
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])

@@ -49,7 +49,6 @@ def generate(
     """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
     Args:
-        lm: the base model.
         patch: of 1 row, shared, or one row a prompt.
         prompts: token ids without BOS.
         max_new_tokens: most tokens written, EOS included.
@@ -58,9 +57,6 @@ def generate(
         stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them
             (greedy decoding only).
         pick: the next token of every row, in place of the likeliest one (not for beams); rows that are done go on.
-
-    Raises:
-        UserError: prompt and new tokens exceed the model's positions, or logits are not finite.
     """
     assert min(max_new_tokens, num_beams) > 0, f"max_new_tokens {max_new_tokens}, num_beams {num_beams}"
     if not prompts:
@@ -112,14 +108,10 @@ def greedy_tokens(
     closed.
 
     Args:
-        lm: the base model.
         patch: encoded, of 1 row, shared, or one row a text.
         texts: token ids, with what begins a text (`patching.text_start`).
         count: tokens written.
         pick: see `generate`.
-
-    Raises:
-        NotFinite: the likeliest token has no finite logit.
     """
     window, logits_BV = _prefilled(lm, patch, texts, count)
     with deltas_applied(lm, patch.deltas, len(texts)):

@@ -48,11 +48,7 @@ class Scored:
 
 @torch.no_grad()
 def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int = 32) -> list[Tensor]:
-    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items.
-
-    Raises:
-        UserError: an item is longer than the model's positions, or a value is not finite.
-    """
+    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items."""
     questions = [(prompt, [target]) for prompt, target in items]
     return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
 
@@ -62,20 +58,13 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
 
     Returns:
         scalar float32 loss sum (divide it by the count for a token mean), number of target tokens.
-
-    Raises:
-        UserError: an item is longer than the model's positions.
     """
     values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
 def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
-    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items.
-
-    Raises:
-        UserError: an item is longer than the model's positions.
-    """
+    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items."""
     logprobs = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
     return [value for (value,) in logprobs]
 
@@ -99,11 +88,7 @@ def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32
 
 @torch.no_grad()
 def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
-    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it.
-
-    Raises:
-        UserError: a prompt with its options is longer than the model's positions, or a value is not finite.
-    """
+    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it."""
     scores = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
     return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in scores]
 
@@ -112,7 +97,6 @@ def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, 
     """Log-probability of every token of a long text, each scored once, float32 [len(ids)] on the CPU.
 
     Args:
-        lm: the base model.
         patch: of one row; every window is read on top of it.
         ids: the text, without BOS (each window starts with it unless the patch holds one).
         window: longest window in tokens, BOS and prefix not counted.
