@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -55,19 +54,6 @@ def test_no_other_module_does(folder: Path) -> None:
     for name in FILES.keys() - set(COUNT):
         (folder / name).write_text("# edited\n")
     assert code_of_file(folder / "mine.py") == before
-
-
-def test_where_it_lies_does_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("other") / "copy"
-    shutil.copytree(folder, other)
-    assert code_of_file(other / "mine.py") == code_of_file(folder / "mine.py")
-
-
-def test_a_module_that_appears_counts(folder: Path) -> None:
-    (folder / "lazy.py").unlink()
-    before = code_of_file(folder / "mine.py")
-    (folder / "lazy.py").write_text("")
-    assert code_of_file(folder / "mine.py") != before
 
 
 def test_an_import_by_a_computed_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,22 +134,3 @@ def test_a_damaged_cache_costs_time_alone(
     damage(entry)
     assert digest(large) == before
     assert len(readings) == 2
-
-
-def test_a_cache_that_cannot_be_written_costs_time_alone(large: Path, settled: None, cache: Path) -> None:
-    before = digest(large)
-    for entry in cache.iterdir():
-        entry.unlink()
-    cache.rmdir()
-    cache.write_text("a file where the folder would be")
-    assert digest(large) == before
-    put(large, SIZE // 2)
-    assert digest(large) != before
-
-
-def test_small_files_are_not_remembered(tmp_path: Path, settled: None, cache: Path) -> None:
-    (tmp_path / "small").write_text("1")
-    before = digest(tmp_path / "small")
-    (tmp_path / "small").write_text("2")
-    assert digest(tmp_path / "small") != before
-    assert not cache.exists()

@@ -28,8 +28,3 @@ def test_a_name_that_was_mistyped_is_suggested(typed: str, known: list[str], mea
 def test_a_name_that_resembles_nothing_gets_the_list(typed: str) -> None:
     assert closest(typed, METHODS) is None
     assert "Known: h2o, icl, " in str(UnknownName("method", typed, METHODS))
-
-
-def test_the_nearest_of_several_is_suggested() -> None:
-    assert closest("boolqz", ["copa", "boolxy", "boolq"]) == "boolq"
-    assert closest("stream", ["streamadapter", "steam"]) == "steam", "an edit before a beginning"

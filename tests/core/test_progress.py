@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -103,13 +102,6 @@ def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytes
     assert last == "rows, mac reads 4k (1 of 5): 2 of 6", "rows of a profile take longer and longer"
 
 
-def test_nothing_is_shown_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    with progress_bars.progress(enabled=False) as tick:
-        tick("answered", 1, 2)
-    assert screen.getvalue() == ""
-
-
 def test_one_bar_for_one_thing_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, clock = watched(monkeypatch), Clock()
     tick = Bars(clock)
@@ -153,19 +145,6 @@ def _bar() -> None:
         tick("read", 1, 2)
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_only_terminals_are_told_that_libraries_load(
-    terminal: bool, term: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = watched(monkeypatch)
-    monkeypatch.setattr(screen, "isatty", lambda: terminal)
-    monkeypatch.setenv("TERM", term)
-    progress.loading("libraries")
-    progress.loaded()
-    assert bool(screen.getvalue()) == (terminal and term == "xterm")
-
-
 @pytest.mark.parametrize("more", [["--json"], ["--quiet"], []], ids=["json", "quiet", "plain"])
 def test_machines_are_told_nothing(
     more: list[str], ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
@@ -190,20 +169,3 @@ def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_profile_has_one_bar() -> None:
-    from ttabench.profiling.driver import Manner, _Pass
-    from ttabench.profiling.job import Chosen, Job
-
-    told: list[tuple[str, int, int]] = []
-    tick: Callable[[str, int, int], None] = lambda *said: told.append(said)  # noqa: E731
-    job = Job(chosen=(Chosen(method="icl"),), lengths=(32, 64))
-    run = _Pass(job, _Folder(), Manner(tick=tick))  # type: ignore[arg-type]
-    run._hear("tick", ["icl reads 32", 1, 5])
-    run._hear("tick", ["icl answers 32", 2, 5])
-    assert told == [("rows, icl reads 32 (1 of 5)", 0, 2), ("rows, icl answers 32 (2 of 5)", 0, 2)]
-
-
-class _Folder:
-    rows: dict[str, object] = {}  # noqa: RUF012

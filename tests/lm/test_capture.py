@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, random_prefix, text
-from tests.tiny import tiny_llama
-from ttabench.lm.forward.capture import inputs_kept, observe_inputs
+from ttabench.lm.forward.capture import inputs_kept
 from ttabench.lm.forward.patching import encoded, forward, read, text_start
-from ttabench.lm.forward.recompute import layers_recomputed
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import nll
 
 
 def hooks(lm: LM) -> int:
@@ -93,14 +90,6 @@ def test_gradients_flow_through_what_was_kept(lm: LM) -> None:
     for place in (lm.layers - 1, lm.layers):
         (slope,) = torch.autograd.grad(kept[place][0].pow(2).sum(), a_BRI, retain_graph=True)
         assert slope.abs().max() > 1e-4
-
-
-def test_layers_that_are_recomputed_are_shown_too() -> None:
-    lm, patch = tiny_llama(), full_patch(tiny_llama(), 1)
-    seen: list[object] = []
-    with layers_recomputed(lm), observe_inputs(lm, lambda place, _: seen.append(place), 1, blocks=[0, 1, 2]):
-        nll(lm, Patch(deltas=patch.deltas), [([65, 66], [67])])
-    assert seen == [0, 1, 2]
 
 
 def test_nothing_stays_hooked_after_an_exception(lm: LM) -> None:

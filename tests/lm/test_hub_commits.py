@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from huggingface_hub import constants
 
 from tests.tiny import tiny_llama
-from ttabench.core.environment import offline_if_unreachable
 from ttabench.lm.loading import hub, model_reader
 from ttabench.lm.loading.model_reader import Source
 from ttabench.run.plan import make_plan
@@ -48,12 +46,6 @@ def test_another_commit_is_another_run(repository: Path) -> None:
     (repository / "refs" / "main").write_text(OLD)
     assert hub.digest_of("me/mine") == OLD
     assert run_id() != before
-
-
-def test_a_model_that_is_not_there_has_none(repository: Path) -> None:
-    shutil.rmtree(repository)
-    offline_if_unreachable()
-    assert hub.digest_of("me/mine") == ""
 
 
 def test_the_commit_is_what_is_read(repository: Path) -> None:

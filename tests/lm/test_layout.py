@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, low_rank, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.patching import Layout, encoded, forward, hidden_states
 from ttabench.lm.model import LM
@@ -85,22 +84,6 @@ def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
     hidden_BTC, window = hidden_states(lm, Patch(prefix=prefix), ids_BT, Layout(sees_BTS=sees))
     close(lm.logits(hidden_BTC), forward(lm, Patch(prefix=fewer), ids_BT)[0])
     assert window.prefix().keys_LBHPD[0].shape[2] == 9
-
-
-def test_a_mask_under_another_attention_is_refused(lm: LM) -> None:
-    other, sees = LM(lm.model, lm.tokenizer, lm.name, attention="eager"), torch.eye(6, dtype=torch.bool)[None]
-    with pytest.raises(UserError, match="slot by slot"):
-        hidden_states(other, Patch(), text(2, 6), Layout(sees_BTS=sees))
-
-
-def test_a_position_that_the_model_has_not_is_the_users_error() -> None:
-    lm, ids_BT = tiny_llama(), text(1, 3)
-    with pytest.raises(UserError, match=r"513 tokens .* exceeds the 512 positions"):
-        hidden_states(lm, Patch(), ids_BT, Layout(positions_BT=torch.tensor([[0, 1, 512]])))
-    padded = torch.tensor([[True, True, False]])
-    hidden_states(lm, Patch(), ids_BT, Layout(positions_BT=torch.tensor([[0, 1, 512]])), padded)
-    with pytest.raises(UserError, match="positions"):
-        hidden_states(lm, Patch(prefix=random_prefix(lm, 1)), text(1, 510), Layout())
 
 
 PIECES, QUERY, COMP = (4, 3, 5), 4, 2

@@ -16,7 +16,6 @@ from ttabench.lm.attention import fused, interface
 from ttabench.lm.forward.patching import (
     check_fits,
     deltas_applied,
-    encode,
     encoded,
     forward,
     patch_rows,
@@ -181,26 +180,6 @@ def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-def test_deltas_are_undone_when_a_later_delta_is_wrong() -> None:
-    lm = tiny_llama()
-    first, second = lm.linear_names()[:2]
-    bad = {first: low_rank(lm, first, 1), second: low_rank(lm, second, 3)}
-    with pytest.raises(AssertionError, match="rows"), deltas_applied(lm, bad, 2):
-        pass
-    assert not any(module._forward_hooks for module in lm.model.modules())
-
-
-def test_zero_deltas_equal_base(lm: LM) -> None:
-    ids_BT = text(2, 8)
-    name = lm.linear_names()[0]
-    features_in, features_out = lm.linear_shape(name)
-    zero = {
-        name: LowRank(torch.randn(2, 3, features_in), torch.zeros(2, features_out, 3)),
-        f"{name}.weight": Dense(torch.zeros_like(lm.model.get_parameter(f"{name}.weight"))[None]),
-    }
-    assert torch.equal(forward(lm, Patch(deltas=zero), ids_BT)[0], forward(lm, Patch(), ids_BT)[0])
-
-
 def test_dense_delta_of_a_tied_embedding_reaches_the_head() -> None:
     lm = tiny_gpt2()
     delta = torch.full_like(lm.model.get_parameter("transformer.wte.weight"), 0.1)
@@ -222,25 +201,6 @@ def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
     assert all(parameter.grad is None for parameter in lm.model.parameters())
-
-
-def test_reading_leaves_the_prefix_as_it_was(lm: LM) -> None:
-    patch = Patch(prefix=random_prefix(lm, 1))
-    before = [t.clone() for t in patch.prefix.keys_LBHPD] if patch.prefix else []
-    with torch.no_grad():
-        read(lm, patch, text(2, 5))
-    forward(lm, patch, text(2, 5))
-    assert patch.prefix is not None
-    assert all(torch.equal(a, b) for a, b in zip(before, patch.prefix.keys_LBHPD, strict=True))
-
-
-def test_tokens_are_read_by_the_adapted_weights(lm: LM) -> None:
-    patch = full_patch(lm, 1)
-    prefix, bare = encode(lm, patch), encode(lm, replace(patch, deltas={}))
-    assert prefix is not None
-    assert bare is not None
-    assert not torch.allclose(prefix.keys_LBHPD[0], bare.keys_LBHPD[0])
-    assert encode(lm, Patch()) is None
 
 
 def test_too_long_a_window_is_the_users_error(lm: LM) -> None:
@@ -282,17 +242,6 @@ def test_shared_prefix_equals_its_copies(
                 held.select(torch.tensor([2, 0, 0, 1]))
             more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
             close(more[0], more[1], atol=1e-5)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_a_shared_prefix_without_slots_is_no_prefix(lm: LM, padded: bool) -> None:
-    nothing = random_prefix(lm, 1, slots=0)
-    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
-    mask_BT[1, :3] = not padded
-    with torch.no_grad():
-        expected = forward(lm, Patch(), ids_BT, mask_BT)[0]
-        found = forward(lm, Patch(prefix=nothing), ids_BT, mask_BT)[0]
-    close(found[mask_BT], expected[mask_BT], atol=1e-5)
 
 
 def test_shared_prefix_under_a_sliding_window() -> None:

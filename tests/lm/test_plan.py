@@ -13,7 +13,6 @@ from torch import Tensor
 from tests.lm.test_patching import close, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.forward.plan import plan_for
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
@@ -139,30 +138,3 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
         for first, second in zip(*slopes, strict=True):
             close(first, second, atol=1e-4)
             assert first.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_prefix_of_several_rows_is_never_copied(lm: LM, kind: str) -> None:
-    prefix = prefix_of(lm, kind, 1)
-    plan = plan_for(lm, prefix, 3)
-    assert plan.shared is not None
-    assert plan.shared[0].keys.data_ptr() == prefix.keys_LBHPD[0].data_ptr()
-    assert (plan.shared[0].bias is not None) == (kind != "plain")
-    assert plan.bias is None
-    for other in (plan_for(lm, prefix, 1), plan_for(lm, prefix_of(lm, kind, 3), 3)):
-        assert other.shared is None
-        assert (other.bias is not None) == (kind != "plain")
-
-
-def test_what_heads_see_is_finite_and_said_once() -> None:
-    """A slot that is hidden stays hidden whatever is added to it; other slots get what they are given."""
-    lm, prefix = tiny_llama(), prefix_of(tiny_llama(), "both", 1)
-    assert prefix.hidden_LBHP is not None
-    assert prefix.bias_LBHP is not None
-    bias = plan_for(lm, prefix, 1).bias
-    assert bias is not None
-    lowest = torch.finfo(lm.dtype).min
-    for found, hidden, given in zip(bias, prefix.hidden_LBHP, prefix.bias_LBHP, strict=True):
-        gone = hidden | given.isinf()
-        assert (found[gone] == lowest).all()
-        assert torch.equal(found[~gone], given[~gone])

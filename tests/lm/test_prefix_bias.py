@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
-from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.model import LM
@@ -82,12 +81,6 @@ def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
     close(forward(lm, Patch(prefix=longer), ids_BT[:, 5:])[0], whole[:, 5:])
     for row in range(3):
         close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole[row : row + 1])
-
-
-def test_another_attention_knows_no_bias(lm: LM) -> None:
-    other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
-    with pytest.raises(UserError, match="slot by slot"):
-        forward(other, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))
 
 
 @torch.no_grad()

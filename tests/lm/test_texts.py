@@ -95,15 +95,6 @@ def test_prompt_and_option_are_the_tokens_of_both_together(nano: LM, prompt: lis
     assert ids == nano.encode(question.rstrip())
 
 
-def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
-    method = InContext(nano, InContextSettings())
-    pieces = [Observe(text="Ada Voss lives in Port Ansel."), Observe(text="Bo Lind lives in Hull.")]
-    once = method.adapt(method.begin(1), [[piece] for piece in pieces])
-    twice = method.adapt(method.adapt(method.begin(1), [pieces[:1]]), [pieces[1:]])
-    assert once.meta == twice.meta
-    assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-4)
-
-
 def _sentencepiece(merges: Sequence[tuple[str, str]] = (("\u2581", "a"), ("\u2581", "b"))) -> PreTrainedTokenizerFast:
     """A tokenizer that puts a blank in front of every text, as Llama 2's does."""
     letters = {letter: i + 3 for i, letter in enumerate("\u2581abcdefghijklmnopqrstuvwxyz\n.")}
@@ -198,22 +189,6 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: py
     found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
     assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
     assert [each.ended for each in found] == [True, True, False]
-
-
-def test_hub_ids_of_known_models_tell_as_their_names_do() -> None:
-    assert has_template("HuggingFaceTB/SmolLM2-135M-Instruct")
-    assert not has_template("openai-community/gpt2")
-    assert not has_template("nobody/nothing")
-
-
-def test_a_hub_id_in_the_hubs_cache_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
-    there = {"me/mine": str(tmp_path / "tokenizer_config.json")}
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, _: there.get(repo))
-    assert has_template("me/mine")
-    assert not has_template("me/other")
 
 
 def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
@@ -76,13 +76,6 @@ def test_a_stage_asks_rehearses_and_grows_longer(lm: LM) -> None:
     assert torch.equal(again.positions_BT, third.positions_BT)
 
 
-def test_its_rate_warms_up_and_falls_to_a_twentieth() -> None:
-    stage = replace(far.FAR, steps=1000)
-    assert stage.rate(0, 1.0) == pytest.approx(1 / 30)
-    assert stage.rate(100, 1.0) == 1.0
-    assert stage.rate(1000, 1.0) == pytest.approx(0.05)
-
-
 def tiny() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=3072, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
@@ -127,19 +120,6 @@ def test_pointing_is_the_attention_paid_to_the_answer(lm: LM) -> None:
         ])  # fmt: skip
         wanted = wanted - (shares + 1e-9).log().mean()
     torch.testing.assert_close(taught, wanted)
-
-
-def test_padding_goes_on_counting() -> None:
-    made = [lessons.Sequence([0, 5, 6], [0.0, 1.0, 1.0], groups=[0, 0, 0], keys=[0, 0, 0]),
-            lessons.Sequence([0], [0.0], groups=[0], keys=[0])]  # fmt: skip
-    batch = lessons.batch_of(made, [[0, 7, 8], [3]])
-    assert batch.positions_BT.tolist() == [[0, 7, 8], [3, 4, 5]]
-    assert lessons.batch_of(made).positions_BT.tolist() == [[0, 1, 2]] * 2
-
-
-def test_first_batches_of_the_earlier_stages_stay(lm: LM) -> None:
-    batch = next(islice(lessons.batches(lm.tokenizer.backend_tokenizer, lessons.STAGES[0], 0), 1, None))
-    assert (batch.positions_BT == torch.arange(batch.ids_BT.shape[1])).all()
 
 
 def test_a_jump_without_a_mask_is_seen(lm: LM) -> None:

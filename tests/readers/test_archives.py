@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import archives
 from tests.archives import BUILD
-from tests.qa_files import refusal, shared, write_csv, write_jsonl
-from ttabench.core.types import Choose, wanted
+from tests.qa_files import refusal, shared, write_csv
 from ttabench.readers import Task, load
-from ttabench.readers.cards import load_card
 
 SHOTS = {"shots": 2}
 BOOKS = {"tokens": "40", "window": 20, "stride": 8}
@@ -68,18 +64,6 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
         expected = [level.rpartition("/")[2].lower()]
     assert [episode.asks()[0].subtask for episode in task.episodes()] == expected
     assert task.source == f"folder:{tmp_path / level}"
-
-
-def test_archives_unpacked_into_folders_named_after_what_they_hold(tmp_path: Path) -> None:
-    archives.superglue(tmp_path, "superglue")
-    archives.sst2(tmp_path, "sst2")
-    task = load("superglue", source=str(tmp_path), options=SHOTS)
-    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
-
-
-def test_a_relative_folder_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
-    assert [episode.asks()[0].subtask for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]
 
 
 def test_the_folder_of_another_sub_task_is_refused(tmp_path: Path) -> None:
@@ -151,47 +135,6 @@ def test_a_size_that_is_not_there_is_replaced_with_a_note_or_refused(tmp_path: P
     assert "the miniature world has one size" in refusal("winogrande", options={"size": "l"})
     file = f"{source}/dev.jsonl"
     assert "chooses among the files of a folder" in refusal("winogrande", source=file, options={"size": "m"})
-
-
-def test_labels_of_winogrande_may_stand_beside_the_rows(tmp_path: Path) -> None:
-    base = unpacked(tmp_path, "winogrande") / "winogrande_1.1"
-    rows = [json.loads(line) for line in (base / "dev.jsonl").read_text().splitlines()]
-    write_jsonl(base / "dev.jsonl", [{key: row[key] for key in row if key != "answer"} for row in rows])
-    (episode,) = load("winogrande", source=str(base), options=SHOTS).episodes()
-    assert [want.gold for want in wanted(episode.asks(), Choose)] == [1] * 4
-    (base / "dev-labels.lst").write_text("0\n" * 4)
-    assert "dev-labels.lst line 1: label '0' is neither 1 nor 2" in refusal("winogrande", source=str(base))
-
-
-def test_the_hub_has_a_configuration_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    asked = []
-
-    def hub(path: str, config: str, *, split: str, revision: str | None) -> Any:
-        asked.append((path, config, split, revision))
-        row = {"sentence": f"{split} _ left.", "option1": "A", "option2": "B", "answer": "1"}
-        return datasets.Dataset.from_list([{**row, "sentence": f"{split} {i} _ left."} for i in range(3)])
-
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    for size in ("", "s"):
-        load("winogrande", source="hub", options={**SHOTS, "size": size})
-    assert {config for _, config, _, _ in asked} == {"winogrande_xl", "winogrande_s"}
-
-
-def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) -> None:
-    row = {"text": "t", "question": "q", "answers": "word"}
-    for suffix in (".csv", ".json", ".jsonl.gz", ".jsonl"):  # every further one is preferred
-        path = tmp_path / f"test{suffix}"
-        rows = [{**row, "text": suffix}]
-        if suffix == ".csv":
-            write_csv(path, rows)
-        elif suffix == ".json":
-            path.write_text(json.dumps(rows))
-        else:
-            write_jsonl(path, rows)
-        task = load("streamingqa", source=str(tmp_path))
-        assert next(task.episodes()).observes()[0].text == suffix
 
 
 # --- which split is asked ------------------------------------------------------------------------------------------
@@ -268,22 +211,6 @@ def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, exp
     assert expected in load("streamingqa", source=source).notes[0]
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [("folders", ["../secret"]), ("folders", ["/etc"]), ("files", ["../../x"]), ("files", [""]), ("config", "../x")],
-)
-def test_a_card_reads_nothing_outside_its_source(tmp_path: Path, place: str, value: Any) -> None:
-    import yaml
-
-    card = load_card("openbookqa").model_dump(mode="json")
-    part = card["parts"]["openbookqa"]
-    holder = {"folders": part, "files": part["train"], "config": part["hub"]}[place]
-    holder[place] = value
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**card, "name": "mine"}), encoding="utf-8")
-    assert "is no path below the folder that is given" in refusal(str(path))
-
-
 # --- the real files ------------------------------------------------------------------------------------------------
 
 
@@ -303,9 +230,3 @@ def test_real_rows(name: str, levels: list[str], asks: int | None) -> None:
     assert asks in (None, tasks[0].n_asks)
     assert name == "metaicl" or not tasks[0].dropped
     assert not [note for note in tasks[0].notes if "split" in note]
-
-
-def test_real_books() -> None:
-    options = {"tokens": "16k", "books": 1}
-    top, folder = (load("pg19", source=shared(level), options=options) for level in ("pg19", "pg19/test"))
-    assert top.describe()["digest"] == folder.describe()["digest"]

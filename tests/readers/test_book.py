@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.places import ROOT
 from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
-from ttabench.readers.book import Settings
 from ttabench.readers.book_pieces import CutText, spans, steps, up_to
 
 LM = tiny_llama()
@@ -127,20 +125,6 @@ def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [2, 19, 20])
 def test_a_book_no_longer_than_a_window_is_scored_whole(length: int, tmp_path: Path) -> None:
     assert pieces(only(source=put(tmp_path, "a.txt", "x" * length))) == [("ask", 0, length)]
-
-
-def test_a_query_carries_the_smallest_length_that_holds_it(tmp_path: Path) -> None:
-    found = only(source=put(tmp_path, "a.txt", "x" * 70), tokens="28,36,60")
-    assert [(score(ask).position, ask.at.count) for ask in found.asks()] == [
-        (20, 28), (28, 36), (36, 60), (44, 60), (52, 60)
-    ]  # fmt: skip
-
-
-def test_lengths_are_written_with_k_and_m() -> None:
-    assert Settings(tokens="2k, 16K,1m").tokens == (2048, 16384, 2**20)  # type: ignore[arg-type]
-    assert Settings(tokens=4096, window="2k").lengths == [4096]  # type: ignore[arg-type]
-    other = load("metaicl", options={"max_tokens": "4k", "max_example_tokens": "0"}).describe()["protocol"]
-    assert (other["max_tokens"], other["max_example_tokens"]) == (4096, 0)
 
 
 def test_the_official_folder(tmp_path: Path) -> None:
@@ -285,12 +269,6 @@ def test_bad_books(tmp_path: Path) -> None:
     assert "No file of split 'test' of pg19" in refusal("pg19", source=str(tmp_path / "nothing"))
     table = write_csv(tmp_path / "t.csv", [{"id": "1", "body": "words"}])
     assert "line 2: the column 'text' is None, no text" in refusal("pg19", source=str(table))
-
-
-def test_a_card_of_other_metrics_is_refused(tmp_path: Path) -> None:
-    card = (ROOT / "tasks" / "pg19.yaml").read_text()
-    path = put(tmp_path, "mine.yaml", card.replace("name: pg19", "name: mine").replace("ppl_word]", "f1]"))
-    assert "scores given texts, which f1 does not judge" in refusal(str(path))
 
 
 def test_a_real_book() -> None:

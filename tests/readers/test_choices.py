@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.core.types import Answer, Ask, Choose
 from ttabench.lm.forward.patching import encoded
@@ -80,19 +80,3 @@ def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: P
     assert set(found) == {None, "rte", "cb", "mean"}
     assert found["mean"] == (pytest.approx((found["rte"][0] + found["cb"][0]) / 2), 6)
     assert RunFolder(tmp_path, ran.json()["runs"][0]["id"]).stored() is not None
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["superglue", "task=wsc"], "Unknown sub-task of superglue 'wsc'"),
-        (["superglue", "ratio=half"], "ratio: Input should be a valid number"),
-        (["hellaswag", "template=other"], "Unknown template of task hellaswag 'other'"),
-        (["metaicl", "max_example_tokens=3"], "leave nothing to ask of metaicl"),
-    ],
-)
-def test_bad_settings_are_one_line(ttabench: Command, tmp_path: Path, words: list[str], hint: str) -> None:
-    task, setting = words
-    ran = ttabench("eval", "--method", "none", "--task", task, "--task-set", setting, "--out", tmp_path)
-    assert hint in one_line(ran)
-    assert not list(tmp_path.glob("*")), "a refused run leaves no folder"

@@ -116,14 +116,6 @@ def test_training_episodes_show_other_rows_than_they_ask() -> None:
         assert all(want.gold is not None for want in wanted(episode.asks(), Choose))
 
 
-def test_training_from_files_uses_training_rows_only(tmp_path: Path) -> None:
-    task = load("superglue", source=str(folder(tmp_path, rte(9), rte(9, "v"))), options={"task": "rte", "shots": 2})
-    for episode in islice(task.training(0, 4), 20):
-        texts = [piece.text for piece in episode.observes()] + [ask.prompt for ask in episode.asks()]
-        assert len(set(texts)) == 5
-        assert not any(text.startswith("Pv") for text in texts)
-
-
 # --- sources -------------------------------------------------------------------------------------------------------
 
 
@@ -138,25 +130,6 @@ def test_raw_and_hub_layouts_give_the_same_rows(tmp_path: Path) -> None:
     one, other = (load("superglue", source=str(path), options=options) for path in (raw, tmp_path / "hub"))
     assert list(one.episodes()) == list(other.episodes())
     assert one.describe()["digest"] == other.describe()["digest"]
-
-
-def test_hub_data_go_through_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def local(path: str, config: str, *, split: str, revision: str | None) -> Any:
-        assert (path, config, revision) == ("aps/super_glue", "rte", None)
-        made = rte(6) if split == "train" else rte(2, "v")
-        feature = datasets.ClassLabel(names=["entailment", "not_entailment"])
-        held = datasets.Dataset.from_list(made).cast_column("label", feature)
-        held.to_parquet(tmp_path / f"{split}.parquet")
-        return datasets.Dataset.from_parquet(str(tmp_path / f"{split}.parquet"), cache_dir=str(tmp_path / "cache"))
-
-    monkeypatch.setattr(datasets, "load_dataset", local)
-    task = load("superglue", source="hub", options={"task": "rte", "shots": 2})
-    (episode,) = task.episodes()
-    assert [want.gold for want in wanted(episode.asks(), Choose)] == [0, 1]
-    assert task.source == "hub:aps/super_glue@unpinned"
-    assert "not pinned" in task.notes[0]
 
 
 def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:
@@ -232,44 +205,6 @@ def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
     assert expected in refusal("superglue", source=source, options={"task": "rte", "shots": 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "expected"),
-    [
-        ("arc_easy", {"question": {"stem": "s"}, "answerKey": "A"}, "options are missing"),
-        (
-            "arc_easy",
-            {"question": "q", "choices": {"text": ["a"], "label": []}, "answerKey": "A"},
-            "options are missing",
-        ),
-        (
-            "arc_easy",
-            {"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"},
-            "answer 'B' is not",
-        ),
-        (
-            "hellaswag",
-            {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": "d", "label": 0},
-            "no list of end",
-        ),
-        ("winogrande", {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"}, "the sentence has no blank"),
-        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "answer 3 is neither 1 nor 2"),
-    ],
-)
-def test_bad_rows_of_other_shapes(name: str, row: dict[str, Any], expected: str) -> None:
-    part = load_card(name).parts[name]
-    with pytest.raises(UserError, match="here: ") as caught:
-        choices.parse(part, Table(rows=[RawRow("here", row)], label="", where="file"))
-    assert expected in str(caught.value)
-
-
-def test_missing_data_is_one_line(tmp_path: Path) -> None:
-    assert "holds no data of boolq" in refusal("superglue", source=str(tmp_path))
-    (tmp_path / "RTE").mkdir()
-    assert "No file of split 'train'" in refusal("superglue", source=str(tmp_path), options={"task": "rte"})
-    source = str(tmp_path / "nowhere")
-    assert "is no folder of" in refusal("superglue", source=source)
-
-
 cells = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 9), st.text(max_size=6), st.lists(st.text(max_size=3), max_size=3)
 )
@@ -302,8 +237,3 @@ def test_glue_tables_keep_quotes_and_trailing_blanks(tmp_path: Path) -> None:
     path.write_text("sentence\tlabel\nno tab\n", encoding="utf-8")
     with pytest.raises(UserError, match="line 2 cannot be read: 1 cells where the header has 2"):
         list(rows(path))
-
-
-def test_rules_of_the_twin_are_one_of_three() -> None:
-    with pytest.raises(UserError, match="takes 'fresh' or 'fixed' or 'mixed', got 'foo'"):
-        load("superglue", options={"rules": "foo"})

@@ -242,15 +242,6 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "has no right answers beside it (dev_outputs.json)" in refusal("lamp", source=source, options=MOVIES)
 
 
-def test_who_is_left_under_the_tokens_of_a_base_model(tmp_path: Path) -> None:
-    task = load(
-        "lamp", source=published(tmp_path, [question(0), question(1)]), options={**MOVIES, "max_entry_tokens": 20}
-    )
-    assert task.n_asks == 4, "four characters a token"
-    with pytest.raises(UserError, match="leave nothing to ask of lamp"):
-        next(task.episodes(LETTERS))
-
-
 def refusal_of_others(source: str) -> str:
     with pytest.raises(UserError) as caught:
         load("lamp", source=source, options=MOVIES).describe_others()

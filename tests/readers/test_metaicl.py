@@ -17,7 +17,6 @@ from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
 from ttabench.readers.metaicl_files import DRAWS, parse
-from ttabench.stats.metrics import METRICS
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 
@@ -154,15 +153,6 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "it holds a list, not an object" in refusal("metaicl", source=source)
 
 
-def test_free_answers_are_generated_not_chosen(tmp_path: Path) -> None:
-    base = official(tmp_path / "MetaICL")
-    write_jsonl(base / "data" / "quarel" / "quarel_16_100_test.jsonl", [row(1, options=[]), row(2)])
-    assert load("metaicl", source=str(base)).dropped == {"quarel: no options": 1}
-    assert load("metaicl", source=str(base), options={"answer": "generate"}).n_asks == 10
-    write_jsonl(base / "data" / "quarel" / "quarel_16_100_test.jsonl", [row(1, options=[])])
-    assert "answer=generate" in refusal("metaicl", source=str(base), options={"task": "quarel"})
-
-
 def test_published_files() -> None:
     task = load("metaicl", source=shared("metaicl"), seed=2, options={"steps": "1,16"})
     names = {episode.asks()[0].subtask for episode in task.episodes()}
@@ -250,14 +240,6 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     }  # fmt: skip
 
 
-def test_limits_that_leave_nothing_are_refused(tmp_path: Path) -> None:
-    source = str(official(tmp_path / "MetaICL"))
-    assert "leave nothing to ask" in refusal("metaicl", source=source, options={"max_example_tokens": 2})
-    assert "leaves no task" in refusal("metaicl", source=source, options={"omit": "quarel"})
-    assert "max_tokens" in refusal("metaicl", source=source, options={"max_tokens": -1})
-    assert "protocol" in refusal("metaicl", source=source, options={"protocol": "mine"})
-
-
 def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     source = str(official(tmp_path / "MetaICL"))
     task = load("metaicl", source=source, options={"protocol": "genadapter"})
@@ -289,23 +271,6 @@ def test_quirks_of_the_released_code(tmp_path: Path) -> None:
     asked = [ask for episode in quirky.episodes() for ask in episode.asks()]
     bare = {ask.subtask: want.unconditional_prompt for ask, want in zip(asked, wanted(asked, Choose), strict=True)}
     assert bare == {"quarel": "", "poem_sentiment": "Output:"}
-
-
-def test_the_choice_of_the_released_code() -> None:
-    class Scored:
-        logprobs = (-4.0, -5.0)
-        tokens = (1, 2)
-        unconditional_logprobs: tuple[float, ...] = ()
-
-    ask = Ask(prompt="?", key="q", want=Choose(options=(" a", " b c"), gold=1))
-    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
-    Scored.unconditional_logprobs = (-4.0, -1.0)
-    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
-
-
-def test_blanks_around_a_row_and_repeated_options_are_taken_away() -> None:
-    (found,), _ = parse([RawRow("r", row(0, input=" in ", output="yes ", options=[" no", "yes ", "yes"]))])
-    assert (found.input, found.output, found.options) == ("in", "yes", ("no", "yes"))
 
 
 @pytest.mark.parametrize("source", ["mini", "metaicl"])

@@ -13,8 +13,6 @@ from tests.qa_files import refusal, steps, write_csv, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.own_questions import own_questions
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import shipped_checkpoint
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."
@@ -77,12 +75,6 @@ def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path,
     assert "to read qa from" in one_line(ttabench("eval", "--task", "nope.jsonl", *words))
 
 
-def test_own_questions_take_the_checkpoints_of_question_streams() -> None:
-    request = RunRequest(method="mac", task="mine.csv.gz")
-    assert (request.task, request.source) == ("qa", "mine.csv.gz")
-    assert shipped_checkpoint("mac", "qa", "nano") == shipped_checkpoint("mac", "streamingqa", "nano")
-
-
 def test_questions_of_a_file(tmp_path: Path) -> None:
     table = [{"question": f" {OPENS} ", "answers": ["at nine", "nine"]}, {"question": CLOSES, "answers": None}]
     first, second = own_questions(written(tmp_path / "q.jsonl", table))
@@ -111,13 +103,3 @@ def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="There is no file"):
         own_questions(tmp_path / "gone.txt")
-
-
-def test_a_text_is_no_task(ttabench: Command, tmp_path: Path) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text(LIBRARY, encoding="utf-8")
-    said = one_line(ttabench("eval", "--method", "icl", "--task", notes))
-    assert "notes.txt holds a text; a task is a card (.yaml) or a table of questions" in said
-    assert "`ttabench adapt --context FILE`" in said
-    (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
-    assert "holds a text" not in one_line(ttabench("eval", "--method", "icl", "--task", tmp_path / "list.yaml"))

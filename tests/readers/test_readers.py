@@ -77,26 +77,6 @@ def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, An
     assert expected in refusal(own_card(tmp_path, **changes))
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"name: [a\nb: }", "line 2 cannot be read: not valid YAML"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"- 1\n- 2", "top level"),
-        (b"!!python/object/apply:os.system ['true']", "cannot be read"),
-        (b"name: x", "Field required"),
-    ],
-)
-def test_unreadable_cards_are_refused_in_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
-    path = tmp_path / "card.yaml"
-    path.write_bytes(content)
-    assert expected in refusal(str(path))
-
-
-def test_missing_card_file(tmp_path: Path) -> None:
-    assert "No such file" in refusal(str(tmp_path / "none.yaml"))
-
-
 # --- the miniature world -------------------------------------------------------------------------------------------
 
 
@@ -136,13 +116,6 @@ def test_asks_name_the_document_that_holds_the_answer(name: str) -> None:
 )
 def test_bad_options_name_key_and_value(options: dict[str, object], expected: str) -> None:
     assert expected in refusal("streamingqa", options=options)
-
-
-def test_generator_arguments_are_for_mini_only(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "test.csv", CAMELS)
-    assert "Unknown setting of task streamingqa 'questions'" in refusal(
-        "streamingqa", source=str(path), options={"questions": 2}
-    )
 
 
 @pytest.mark.parametrize("questions", [1, 3])
@@ -310,21 +283,3 @@ def test_hub_rows_come_with_pinned_revision(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(steps(task)[1]) == 6
     assert calls == [("rajpurkar/squad", "plain_text", "validation", "7b6d24c440a36b6815f21b70d25016731768db1f")]
     assert "has 6 rows" in refusal("squad_seq", source="hub", split="train")
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route\nto host"), ValueError("BuilderConfig"), OSError()])
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    import datasets
-
-    def fake(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", fake)
-    message = refusal("squad_seq", source="hub")
-    assert "Cannot load rajpurkar/squad from the hub" in message
-    assert "--source DIR" in message
-
-
-def test_tasks_or_splits_on_no_hub() -> None:
-    assert "is on no hub" in refusal("archivalqa", source="hub")
-    assert "Split 'train' of streamingqa is on no hub" in refusal("streamingqa", source="hub", split="train")

@@ -62,13 +62,6 @@ def test_a_fact_is_asked_at_the_distance_at_which_it_was_told_last(tmp_path: Pat
     assert not At(8, "distance").counts_at(64), "a distance is of its own, not of greater ones"
 
 
-def test_what_a_text_tells_beyond_its_end_is_not_asked(tmp_path: Path) -> None:
-    """Ada's second telling is cut off, so that the first counts."""
-    cut = only(tmp_path, tokens=ends_of("Ada lives in Yarm.")[1] - 1)
-    assert cut.observes()[-1].text.endswith("It rained again.\n")
-    assert sorted(asked(cut)) == [("Where is Ada?", 64), ("Where is Tavo?", 64)]
-
-
 def test_it_is_asked_after_every_so_many_pieces_of_what_was_read(tmp_path: Path) -> None:
     episode = only(tmp_path, every=1)
     kinds = ["read" if isinstance(step, Observe) else step.prompt for step in episode.steps]
@@ -111,11 +104,6 @@ def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -
     books = load("pg19", split=split, seed=1, options={"tokens": "1200", "books": 2})
     own = ["".join(piece.text for piece in each.observes()) for each in episodes]
     assert all(any(text in book.read() for book in books.shelf.books) for text in own), "the books of pg19"  # type: ignore[attr-defined]
-
-
-def test_a_limit_is_shared_out_over_the_books() -> None:
-    task = load("recall", limit=6, options={"tokens": 1500, "books": 3})
-    assert [len(episode.asks()) for episode in task.episodes()] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.tiny import tiny_llama
@@ -116,16 +113,6 @@ def test_decay_shrinks_weights_beside_the_gradient(lm: LM) -> None:
         replace(one, decay=-1)
 
 
-def test_record_is_json_with_a_thinned_curve(lm: LM, tmp_path: Path) -> None:
-    train(tiny_mac(lm), episodes(), replace(CONFIG, out=tmp_path))
-    header = checkpoints.header(tmp_path)
-    assert header.training["steps"] == 6
-    assert header.training["config"]["lr"] == 3e-3
-    assert len(header.training["losses"]) == 6
-    assert (header.method, header.base_name) == ("mac", lm.name)
-    assert not (tmp_path / "training").exists(), "nothing to go on from without save_every"
-
-
 def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     """A method without a loss of its own: log-likelihoods through adapt and patch, in the order of the steps."""
     method = tiny_method("icl", lm)
@@ -153,21 +140,6 @@ def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
     assert len({text for batch in drawn for text in batch}) == 6
     mixed = [len(batch) for batch in lessons(streams, 4, rounds=2)]
     assert mixed == [2, 1, 2, 1], "two rounds: both lessons twice, their streams going on"
-
-
-@pytest.mark.parametrize("steps", [1, 2, 4, 5, 10, 99, 600, 2400])
-def test_every_lesson_gets_its_share_however_many_rounds_there_should_be(steps: int) -> None:
-    streams = [(repeat(episode(str(count))), count) for count in (1, 2, 3, 4)]
-    counts = Counter(len(batch) for batch in lessons(streams, steps, rounds=600))
-    assert max(counts.values()) - min(counts.get(count, 0) for count in (1, 2, 3, 4)) <= 1
-
-
-def test_fine_tuning_starts_from_the_parameters_as_they_are(lm: LM) -> None:
-    mac = tiny_mac(lm)
-    with torch.no_grad():
-        mac.networks.amortiser.t5.shared.weight.fill_(0.5)
-    train(mac, episodes(), replace(CONFIG, steps=1, lr=1e-9, warmup=0, fresh=False))
-    assert torch.allclose(mac.networks.amortiser.t5.shared.weight, torch.tensor(0.5), atol=1e-6)
 
 
 def test_bad_trainings_are_refused(lm: LM) -> None:
@@ -210,45 +182,3 @@ def test_settings_without_parameters_may_change(lm: LM, stored: Path) -> None:
         checkpoints.load(Mac, lm, stored, {"blocks": 3})
     with pytest.raises(UserError, match="do not fit"):
         checkpoints.load(Mac, lm, stored, {"hierarchy": 1})
-
-
-def test_checkpoint_of_another_base_model(stored: Path) -> None:
-    with pytest.raises(UserError, match=r"trained on another base model \(tiny-llama-0\) than tiny-llama-1"):
-        checkpoints.load(Mac, tiny_llama(seed=1), stored)
-
-
-def test_checkpoint_of_another_method(lm: LM, stored: Path) -> None:
-    with pytest.raises(UserError, match="is a checkpoint of mac, not of icl"):
-        checkpoints.load(InContext, lm, stored)
-
-
-def damage(folder: Path, what: str) -> None:
-    weights_file, header = folder / "adapter.safetensors", folder / "adapter.json"
-    tensors = load_file(weights_file)
-    if what == "cut":
-        weights_file.write_bytes(weights_file.read_bytes()[:-100])
-    elif what == "no weights":
-        weights_file.unlink()
-    elif what == "no header":
-        header.unlink()
-    elif what == "bad header":
-        header.write_text(header.read_text()[:-20])
-    elif what == "list header":
-        header.write_text("[1]")
-    elif what == "odd setting":
-        read: dict[str, Any] = json.loads(header.read_text())
-        header.write_text(json.dumps({**read, "settings": {**read["settings"], "colour": 1}}))
-    elif what == "missing":
-        save_file(dict(list(tensors.items())[1:]), weights_file)
-    elif what == "nested header":
-        header.write_text("[" * 100_000)
-    elif what == "not finite":
-        save_file({**tensors, next(iter(tensors)): next(iter(tensors.values())) * torch.nan}, weights_file)
-    elif what == "unknown":
-        save_file({**tensors, "more": torch.ones(1)}, weights_file)
-
-
-def test_a_checkpoint_folder_that_is_a_file(lm: LM, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        checkpoints.save(tiny_mac(lm), tmp_path / "taken")

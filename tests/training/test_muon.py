@@ -10,7 +10,7 @@ from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_mac
 from ttabench.methods.mac.latents import SlotLinear
 from ttabench.training.loop import TrainConfig, train
-from ttabench.training.muon import Muon, matrices, orthogonal
+from ttabench.training.muon import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 5), (1, 5, 8), (2, 16, 16)])
@@ -24,14 +24,6 @@ def test_singular_values_come_near_one_and_vectors_stay(shape: tuple[int, int, i
     u, _, v = torch.linalg.svd(given, full_matrices=False)
     around = u.mT @ turned @ v.mT
     torch.testing.assert_close(around, torch.diag_embed(around.diagonal(dim1=1, dim2=2)), atol=1e-3, rtol=0)
-
-
-def test_what_counts_as_a_matrix() -> None:
-    made = nn.ModuleDict(
-        {"map": nn.Linear(4, 3), "slots": SlotLinear(2, 4, 3), "words": nn.Embedding(9, 4), "norm": nn.LayerNorm(4)}
-    )
-    found = {name for name, each in made.named_parameters() if any(each is matrix for matrix in matrices(made))}
-    assert found == {"map.weight", "slots.weight"}
 
 
 def test_an_update_is_about_as_large_as_one_of_adam_and_vectors_move_as_with_adam() -> None:

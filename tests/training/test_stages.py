@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +25,7 @@ from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
-from ttabench.methods.registry import find, methods
-from ttabench.methods.settings import settings_of, typed_settings
+from ttabench.methods.registry import find
 from ttabench.run.base_model import merge_checkpoint
 from ttabench.training import training_state
 
@@ -107,27 +105,6 @@ def test_another_first_stage_is_refused(
     assert "was trained otherwise (settings): rank 2, not 3" in one_line(ttabench("train", *given))
 
 
-def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = Recipe(first=Stage(recipe=TUNED, settings=("rankk=3",)))
-    monkeypatch.setitem(SPEC.recipes, "nano", wrong)  # type: ignore[call-overload]
-    assert "rank" in one_line(ttabench("train", *words(common, tmp_path / "out")))
-    assert not list(tmp_path.rglob("adapter.json"))
-
-
-def test_first_stages_that_ship_are_settings_of_their_method() -> None:
-    recipes = [(spec.name, recipe) for spec in methods().values() for recipe in spec.recipes.values()]
-    staged = [(name, recipe.first) for name, recipe in recipes if recipe.first]
-    assert {stage.method for name, stage in staged if stage.method != name} == {"lora"}
-    for name, stage in staged:
-        given = settings_of(find(stage.method), typed_settings(find(stage.method), stage.settings), "")
-        if stage.method == name:
-            assert given.objective != "answer", "texts before answers"
-            continue
-        assert (given.full_context, given.targets) == (True, ("q_proj", "k_proj", "v_proj", "o_proj"))
-
-
 def test_compression_on_top_of_full_context_and_full_context_alone(
     ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,18 +164,6 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], L
     bottom.rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="which is not there"):
         merge_checkpoint(make(), top, str(top))
-
-
-def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    """Trained on top of each other, and evaluated on both by the name of the upper one."""
-    lower, upper = tmp_path / "lower", tmp_path / "upper"
-    tuning = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]
-    assert ttabench(*tuning, "--out", lower).code == 0
-    assert ttabench(*tuning, "--out", upper, "--base-checkpoint", lower).code == 0
-    ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", upper, "--limit", 1, "--json")
-    (run,) = ran.json()["runs"]
-    assert run["model"]["stands_on"]["stands_on"]["name"] == str(lower)
-    assert json.loads((upper / "adapter.json").read_text())["stands_on"]["digest"] == digest(lower)
 
 
 # --- a method that goes on from itself --------------------------------------------------------------------------------
@@ -261,16 +226,6 @@ def test_a_stage_of_the_method_itself_is_resumed_and_never_mixed_up(
     with (out / "first" / "adapter.json").open("a") as file:
         file.write("\n")
     assert "was trained otherwise (data): begins" in one_line(ttabench(*given))
-
-
-@pytest.mark.usefixtures("_texts_first")
-def test_texts_come_first_on_a_base_that_stands_on_a_checkpoint(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    under, out = tmp_path / "under", tmp_path / "out"
-    tuned(tiny_llama(), under, 3)
-    assert ttabench(*generative(tiny_base, out, "--preset", "nano", "--base-checkpoint", under)).code == 0
-    assert header(out).stands_on["digest"] == header(out / "first").stands_on["digest"] == digest(under)
 
 
 def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:

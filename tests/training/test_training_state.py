@@ -20,9 +20,8 @@ from torch import Tensor
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
 from ttabench.core import files
-from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.owned import LIST_FILE, owned
+from ttabench.core.owned import LIST_FILE
 from ttabench.core.types import Episode
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
@@ -172,23 +171,6 @@ def test_an_interrupted_validation_is_made_up_for(
     assert headers[0]["validation"] == headers[1]["validation"] == whole.validation
 
 
-def test_an_update_cut_in_two_is_not_saved(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(CONFIG, steps=3, out=tmp_path)
-    step = torch.optim.AdamW.step
-    calls: list[int] = []
-
-    def cut(self: torch.optim.AdamW, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", cut)
-    with pytest.raises(KeyboardInterrupt):
-        train(method(lm), episodes(), config)
-    assert [path.name for path in training_state.saved(tmp_path)] == ["step-00000002"]
-
-
 def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     first = train(method(lm), episodes(), config)
@@ -218,12 +200,6 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     with pytest.raises(UserError, match=message) as refused:
         train(method(lm), episodes(), replace(config, steps=4, **changes))
     assert "\n" not in str(refused.value)
-
-
-def test_another_base_is_refused(lm: LM, tmp_path: Path) -> None:
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-    with pytest.raises(UserError, match=r"otherwise \(base"):
-        train(method(tiny_llama(seed=1)), episodes(), replace(CONFIG, out=tmp_path))
 
 
 def test_a_cosine_is_not_stretched(lm: LM, tmp_path: Path) -> None:
@@ -268,23 +244,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     assert train(again, episodes(), config).losses == whole[1]
 
 
-def test_too_little_room_is_said_before_the_first_step(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    told: list[int] = []
-    with pytest.raises(UserError, match="has room for 0 MiB"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path), lambda step, _: told.append(step))
-    assert not told
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(lm: LM, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    told: list[int] = []
-    with pytest.raises(UserError, match="cannot be written"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "taken"), lambda step, _: told.append(step))
-    assert not told
-
-
 def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
         train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
@@ -314,12 +273,6 @@ def test_a_checkpoint_of_two_steps_is_refused(lm: LM, tmp_path: Path) -> None:
     save_file(plain, tmp_path / "adapter.safetensors")
     with pytest.raises(UserError, match="of step None"):
         checkpoints.load(type(method(lm)), lm, tmp_path)
-
-
-def test_a_checkpoint_names_what_it_stands_on(lm: LM, tmp_path: Path) -> None:
-    under = {"name": "smollm2-135m-qa", "digest": "0123"}
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, stands_on=under))
-    assert checkpoints.header(tmp_path).stands_on == under
 
 
 @pytest.mark.parametrize("name", ["lora", "streamadapter"])
@@ -388,17 +341,6 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
         "training/step-00000003/state.safetensors", "training/step-00000003/training.json",
         *(name for name in mine if name.startswith("training/")),
     }  # fmt: skip
-
-
-def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path)
-    train(method(lm), episodes(), replace(config, steps=2))
-    with_list = digest(tmp_path)
-    (tmp_path / LIST_FILE).unlink()
-    assert digest(tmp_path) == with_list, "a list is no part of what a checkpoint is"
-    assert train(method(lm), episodes(), config).steps == 4
-    assert owned(tmp_path) == set(training_state.NAMES)
-    assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
 
 
 def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
