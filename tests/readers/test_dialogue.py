@@ -15,7 +15,7 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, Episode, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
-from ttabench.readers.dialogue_files import detokenised
+from ttabench.readers.dialogue import detokenised
 
 LM = tiny_llama()
 """A token is a byte."""

@@ -21,7 +21,7 @@ from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
 from ttabench.core import files
 from ttabench.core.errors import UserError
-from ttabench.core.owned import LIST_FILE
+from ttabench.core.files import LIST_FILE
 from ttabench.core.types import Episode
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM

@@ -17,9 +17,7 @@ from pathlib import Path
 from ttabench.core.checked_file import ANY, object_of, reading
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
-from ttabench.core.locks import LOCK_FILE
-from ttabench.core.owned import LIST_FILE
+from ttabench.core.files import LIST_FILE, LOCK_FILE, write_atomically
 
 LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
 """Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""

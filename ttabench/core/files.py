@@ -8,20 +8,22 @@ with replacing_folder(Path("step-00000500")) as scratch:
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 
 What is being written has a name that ends in `.ttabench.part`; what a killed process left of it is removed by `sweep`,
-which whoever holds the lock of a folder calls (`locks`). `tests/core/test_writing.py` sees that no other module writes.
+which whoever holds the lock of a folder calls. `tests/core/test_writing.py` sees that no other module writes.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp, mkstemp
 
 from ttabench.core.errors import UserError
 
+LOCK_FILE, LIST_FILE = ".lock", ".ttabench.json"
+"""What stands beside our files: a lock that every writer of results takes, and their list in a folder of the user's."""
 PART = ".ttabench.part"
 """How the names of files and folders end that are still being written: nobody else's do."""
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -161,3 +163,41 @@ def probe(folder: Path) -> None:
 def unwritable(folder: Path, error: OSError) -> UserError:
     """The user error for a folder in which nothing can be written."""
     return UserError(f"Cannot write in {folder}: {error.strerror or error}.", "Give another folder with --out.")
+
+
+@contextmanager
+def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
+    """Hold the lock of a folder; if another process does, `busy` is called, and unless that raises we wait."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    lock = FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            busy()
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
+        fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        raise UserError(f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def held(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder now; nothing is made where there is none."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    if not path.is_file():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False

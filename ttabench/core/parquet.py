@@ -34,11 +34,3 @@ def refuse_doubles(names: Sequence[str]) -> None:
     """See that every column has a name of its own."""
     if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
         raise ValueError(f"two columns are called {double!r:.60}")
-
-
-def longest_column(file: Any) -> int:
-    """Bytes of the longest part of a column: no value of the file takes more."""
-    meta = file.metadata
-    groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
-    sizes = [group.column(column).total_uncompressed_size for group in groups for column in range(group.num_columns)]
-    return max(sizes, default=0)

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, spread, with_pieces
-from ttabench.readers.book_pieces import CutText
+from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, malformed
