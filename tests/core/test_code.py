@@ -72,16 +72,6 @@ def test_an_import_by_a_computed_name_counts(tmp_path: Path, monkeypatch: pytest
         del sys.modules["named_here"]
 
 
-@pytest.mark.parametrize(
-    "text", ["import (", "\0", "x = " + "(" * 5000, "from ... import a\nimport a..b", "# -*- coding: no -*-"]
-)
-def test_a_file_that_cannot_be_read_as_python_has_a_digest(tmp_path: Path, text: str) -> None:
-    (tmp_path / "mine.py").write_text(text)
-    before = code_of_file(tmp_path / "mine.py")
-    (tmp_path / "mine.py").write_text(f"{text} ")
-    assert code_of_file(tmp_path / "mine.py") != before
-
-
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_package" / "inner").mkdir(parents=True)

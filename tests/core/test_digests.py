@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -114,23 +113,3 @@ def test_a_file_of_the_same_size_and_time_is_read_again(
     change(large)
     assert large.stat().st_mtime == LONG_AGO
     assert digest(large) != before
-
-
-def broken(entry: Path) -> None:
-    entry.write_bytes(b"\x80\x04}q.")
-
-
-def of_another_file(entry: Path) -> None:
-    content = json.loads(entry.read_text())
-    entry.write_text(json.dumps({"file": ["00", *content["file"][1:]], "digest": "0" * 64}))
-
-
-@pytest.mark.parametrize("damage", [broken, of_another_file])
-def test_a_damaged_cache_costs_time_alone(
-    large: Path, settled: None, cache: Path, readings: list[Path], damage: Callable[[Path], None]
-) -> None:
-    before = digest(large)
-    (entry,) = cache.iterdir()
-    damage(entry)
-    assert digest(large) == before
-    assert len(readings) == 2

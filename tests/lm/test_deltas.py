@@ -145,16 +145,6 @@ def test_weights_are_back_after_an_exception(lm: LM) -> None:
         assert torch.equal(parameter, before[name][1])
 
 
-def test_what_cannot_be_merged_stays_in_the_patch(lm: LM) -> None:
-    first, second = lm.linear_names()[:2]
-    deltas = {first: low_rank(lm, first, 3), second: low_rank(lm, second, 1)}
-    ids = text(3, 5)
-    with merged(lm, Patch(deltas=deltas)) as rest:
-        assert list(rest.deltas) == [first]
-        found = forward(lm, rest, ids)[0]
-    close(found, forward(lm, Patch(deltas=deltas), ids)[0])
-
-
 def test_two_names_of_one_tied_parameter_add_up() -> None:
     lm, ids = tiny_gpt2(), text(1, 5)
     name = "transformer.wte.weight"
@@ -210,20 +200,6 @@ def test_rows_of_dense_deltas_are_scored_and_written_under(lm: LM) -> None:
         assert written[row] == generate(lm, alone, [prompts[row]], max_new_tokens=4)[0]
         other = select_rows(patch, [(row + 1) % 3])
         assert (scored[row] - token_logprobs(lm, other, [item])[0]).abs().max() > 1e-3
-
-
-def test_deltas_of_several_rows_add_up_and_stay_out_of_the_weights(lm: LM) -> None:
-    name = f"{lm.linear_names()[0]}.weight"
-    rows, shared = (torch.full((count, *lm.model.get_parameter(name).shape), 0.02) for count in (3, 1))
-    rows = rows * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
-    both = Patch(deltas={name: Dense(rows)}) + Patch(deltas={name: Dense(shared)})
-    expected = forward(lm, both, text(3, 5))[0]
-    with deltas_applied(lm, {name: Dense(shared)}, 3), deltas_applied(lm, {name: Dense(rows)}, 3):
-        close(forward(lm, Patch(), text(3, 5))[0], expected)
-    with merged(lm, both) as rest:
-        assert list(rest.deltas) == [name]
-        assert torch.equal(forward(lm, rest, text(3, 5))[0], expected)
-    assert not any(module._forward_hooks for module in lm.model.modules())
 
 
 ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]

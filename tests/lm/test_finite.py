@@ -18,7 +18,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import answer
 from ttabench.lm.verbs.generation import generate
-from ttabench.lm.verbs.scoring import choose, rolling, score_options
+from ttabench.lm.verbs.scoring import choose, score_options
 
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),
@@ -96,8 +96,6 @@ def test_a_token_that_is_masked_is_no_fault_where_it_is_not_asked_for(lm: LM, wi
     for scored in (choose, score_options):
         with pytest.raises(NotFinite, match="not finite"):
             scored(lm, Patch(), [(prompt, [some, masked])])
-    with pytest.raises(NotFinite):
-        rolling(lm, Patch(), [*some, without_b, *some], 8, 4)
 
 
 def test_slots_that_a_bias_masks_are_answered_under(lm: LM) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import resource
 import shutil
 import struct
 from collections.abc import Callable
@@ -74,12 +73,6 @@ def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_pa
     assert "weights" not in lm.describe()
 
 
-def test_masks_that_older_versions_stored_are_no_fault(tmp_path: Path) -> None:
-    name = saved(tiny_gpt2(), tmp_path)
-    masks = {"transformer.h.0.attn.bias": torch.ones(2), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
-    assert load(changed(tmp_path, lambda tensors: tensors.update(masks)), device="cpu").name == name
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -124,12 +117,6 @@ def test_code_of_a_model_is_never_run_nor_asked_about(
     assert f"{file} names code" in line
 
 
-def test_an_adapter_beside_the_model_is_not_loaded_in_secret(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "nobody/none"}')
-    with pytest.raises(UserError, match="holds an adapter of peft"):
-        load(str(folder), device="cpu")
-
-
 def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     """A safetensors file of zeros that takes no room on the disk."""
     head: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -141,25 +128,6 @@ def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     with file.open("wb") as handle:
         handle.write(struct.pack("<Q", len(text)) + text)
         handle.truncate(handle.tell() + end)
-
-
-def test_too_large_a_model_is_one_line(folder: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**26}))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    sparse_weights(folder / WEIGHTS, {name: tuple(p.shape) for name, p in model.named_parameters()})
-    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**30, before[1]))
-    try:
-        for random_weights, name in ((False, str(folder)), (True, "tinyllama-1.1b")):
-            with pytest.raises(UserError, match="does not fit into memory"):
-                load(name, device="cpu", dtype="float32", random_weights=random_weights)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM
 
-from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import fused, interface
 from ttabench.lm.forward.patching import (
@@ -111,14 +110,6 @@ def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int) -> None:
     for a, b in zip(whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True):
         close(a, b)
     assert torch.equal(whole.next_position_B, pieces.next_position_B)
-
-
-def test_uneven_tokens_of_rows_are_padded_away(lm: LM) -> None:
-    tokens_BT, mask_BT = text(2, 7), torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
-    both = encoded(lm, Patch(tokens_BT, mask_BT))
-    alone = encoded(lm, Patch(tokens_BT[1:, :3]))
-    ids_BT = text(2, 5, seed=9)
-    close(forward(lm, both, ids_BT)[0][1:], forward(lm, alone, ids_BT[1:])[0])
 
 
 def test_rows_of_a_batch_are_independent(lm: LM) -> None:
@@ -242,35 +233,6 @@ def test_shared_prefix_equals_its_copies(
                 held.select(torch.tensor([2, 0, 0, 1]))
             more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
             close(more[0], more[1], atol=1e-5)
-
-
-def test_shared_prefix_under_a_sliding_window() -> None:
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        sliding_window=5,
-        initializer_range=0.18,
-    )
-    lm = LM(MistralForCausalLM(config), byte_tokenizer(), "tiny-mistral")
-    context_BT, ids_BT = text(1, 9, seed=5), text(3, 6)
-    start_BT = torch.tensor([list(lm.bos_ids)])
-    whole_BT = torch.cat([start_BT.expand(3, -1), context_BT.expand(3, -1), ids_BT], dim=1)
-    expected_BTV = plain(lm, whole_BT)[:, -6:]
-    close(forward(lm, Patch(prefix=read(lm, Patch(), context_BT)), ids_BT)[0], expected_BTV)
-
-
-def test_another_attention_still_works(lm: LM) -> None:
-    patch, ids_BT = Patch(prefix=random_prefix(lm, 1)), text(3, 6)
-    ours_BTV, _ = forward(lm, patch, ids_BT)
-    other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
-    close(forward(other, patch, ids_BT)[0], ours_BTV)
-    assert other.describe()["ways"] == {"attention": "eager"}
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
-from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.verbs.generation import generate
-from ttabench.lm.verbs.scoring import choose
 
 SLOTS = 5
 
@@ -31,42 +27,6 @@ def hiding(lm: LM, rows: int) -> tuple[Prefix, Prefix]:
     hidden = tuple(each > 0.3 for each in drawn(lm, rows, lm.kv_heads))
     bias = tuple(torch.zeros(each.shape).masked_fill(each, -math.inf) for each in hidden)
     return replace(prefix, hidden_LBHP=hidden), replace(prefix, bias_LBHP=bias)
-
-
-@pytest.mark.parametrize("of_queries", [False, True])
-def test_a_bias_is_added_before_the_softmax(lm: LM, of_queries: bool) -> None:
-    """Logits and gradients equal those of attention written out, of query heads or of key/value heads."""
-    prefix, ids_BT = random_prefix(lm, 2, SLOTS), text(2, 6)
-    leaves = [each.requires_grad_() for each in drawn(lm, 2, lm.heads if of_queries else lm.kv_heads)]
-
-    def written_out(call: Call) -> Tensor:
-        share, tokens = lm.heads // lm.kv_heads, call.query.shape[2]
-        key, value = (each.repeat_interleave(share, dim=1) for each in (call.key, call.value))
-        scores = call.query @ key.transpose(2, 3) * call.scaling
-        bias = leaves[call.layer] if of_queries else leaves[call.layer].repeat_interleave(share, dim=1)
-        scores = torch.cat([scores[..., :SLOTS] + bias[:, :, None], scores[..., SLOTS:]], dim=3)
-        ahead = ~torch.ones(tokens, SLOTS + tokens, dtype=torch.bool).tril(SLOTS)
-        return (scores.masked_fill(ahead, -math.inf).softmax(-1) @ value).transpose(1, 2)
-
-    found = forward(lm, Patch(prefix=replace(prefix, bias_LBHP=tuple(leaves))), ids_BT)[0]
-    with watched(written_out):
-        expected = forward(lm, Patch(prefix=prefix), ids_BT)[0]
-    close(found, expected, atol=1e-5)
-    slopes = [torch.autograd.grad(each.logsumexp(-1).sum(), leaves) for each in (found, expected)]
-    for ours, theirs in zip(*slopes, strict=True):
-        close(ours, theirs, atol=1e-4)
-        assert ours.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_scores_and_answers_under_a_bias(lm: LM, rows: int) -> None:
-    patches = [Patch(prefix=each) for each in hiding(lm, rows)]
-    items = [([65, 66], [[67], [68, 69]]), ([70], [[71, 72], [73]])]
-    for a, b in zip(*(choose(lm, patch, items) for patch in patches), strict=True):
-        close(a, b, atol=1e-5)
-    for beams in (1, 2):
-        first, second = (generate(lm, patch, [[65, 66], [67]], max_new_tokens=5, num_beams=beams) for patch in patches)
-        assert first == second
 
 
 @torch.no_grad()

@@ -123,11 +123,3 @@ def test_the_context_changes_no_number_and_is_undone() -> None:
     slopes = [torch.autograd.grad(torch.cat(each).sum(), delta.b_BOR)[0] for each in (before, inside)]
     for ours, theirs in zip([*inside, slopes[1]], [*before, slopes[0]], strict=True):
         close(ours, theirs, atol=1e-5)
-
-
-def test_without_the_context_there_is_no_second_gradient() -> None:
-    """So that nobody takes a first-order gradient for one of second order."""
-    lm, weights = double_gpt2(), drawn_weights(torch.float64)
-    loss = learned(lm, weights, ["transformer.h.0.mlp.c_fc.weight"])
-    with pytest.raises(RuntimeError, match=r"not implemented|once_differentiable|twice"):
-        loss.backward()

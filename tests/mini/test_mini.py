@@ -194,11 +194,6 @@ def test_new_people_keep_appearing_in_a_book() -> None:
     assert whole == set(entities("person", "validation")), "until the split has no more"
 
 
-def test_the_stories_that_nano_is_trained_on_have_a_cast_that_is_complete() -> None:
-    for cast in (8, 16, 32):
-        assert len(names_in(books.book(rng("cast"), "train", 30_000, cast))) == cast
-
-
 def _rule_of(rows: list[dict[str, object]]) -> dict[object, str]:
     """Category by label of rows of `sst2`."""
     of_word = {word: name for name, words in CATEGORIES.items() for word in words}

@@ -9,7 +9,7 @@ import pytest
 
 from tests import archives
 from tests.archives import BUILD
-from tests.qa_files import refusal, shared, write_csv
+from tests.qa_files import refusal, shared
 from ttabench.readers import Task, load
 
 SHOTS = {"shots": 2}
@@ -64,13 +64,6 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
         expected = [level.rpartition("/")[2].lower()]
     assert [episode.asks()[0].subtask for episode in task.episodes()] == expected
     assert task.source == f"folder:{tmp_path / level}"
-
-
-def test_the_folder_of_another_sub_task_is_refused(tmp_path: Path) -> None:
-    source = str(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
-    assert "holds no data of cb" in refusal("superglue", source=source, options={"task": "cb"})
-    source = str(unpacked(tmp_path, "arc") / "ARC-V1-Feb2018-2" / "ARC-Easy")
-    assert "No file of split 'train' of arc_challenge" in refusal("arc_challenge", source=source)
 
 
 @pytest.mark.parametrize("level", ["", "SQuAD"])
@@ -165,19 +158,6 @@ def test_what_is_known_to_be_another_split_serves_with_a_note(
     assert any(f"as split {split!r}" in note for note in task.notes)
 
 
-def test_a_file_of_unknown_split_serves_with_a_note(tmp_path: Path) -> None:
-    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
-    served, shared_out = load("openbookqa", source=str(main / "dev.jsonl"), options=SHOTS).notes
-    assert "dev.jsonl serves as split 'test' of openbookqa: by its name it could be any" in served
-    assert "are rows of one file" in shared_out
-    path = write_csv(tmp_path / "mine.csv", [{"text": "t", "question": "q", "answers": "a"}])
-    assert "mine.csv serves as split 'test'" in load("streamingqa", source=str(path)).notes[0]
-    book = tmp_path / "books" / "mine.txt"
-    archives.put(book, "words " * 30)
-    for source in (book, book.parent):
-        assert f"{source} serves as split 'test' of pg19" in load("pg19", source=str(source), options=BOOKS).notes[0]
-
-
 def test_a_split_of_training_rows_says_so(tmp_path: Path) -> None:
     source = str(unpacked(tmp_path, "openbookqa"))
     task = load("openbookqa", source=source, split="validation", options=SHOTS)
@@ -198,17 +178,6 @@ def test_a_missing_split_is_not_replaced_by_another(tmp_path: Path) -> None:
     message = refusal("openbookqa", source=str(tmp_path))
     assert "No file of split 'test' of openbookqa" in message
     assert "--source FILE" not in message, "a task of two splits needs a folder"
-
-
-@pytest.mark.parametrize(("saved", "expected"), [("test", ""), ("train", "could be any"), (None, "could be any")])
-def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, expected: str) -> None:
-    import datasets
-
-    rows = [{"text": "t", "question": "q", "answers": "a"}]
-    held = datasets.Dataset.from_list(rows, split=datasets.NamedSplit(saved) if saved else None)
-    held.save_to_disk(tmp_path / "held")
-    source = str(tmp_path / "held")
-    assert expected in load("streamingqa", source=source).notes[0]
 
 
 # --- the real files ------------------------------------------------------------------------------------------------

@@ -6,10 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.qa_files import refusal, shared, steps, write_csv
-from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.article_files import Paragraph, paragraphs
 
@@ -88,33 +85,6 @@ def test_articles_as_text(tmp_path: Path) -> None:
     assert sorted(steps(task)[0]) == ["It reopened on Monday.", "On Monday."]
     shutil.move(place / "12.txt", tmp_path / "articles" / "12.txt")
     assert load("archivalqa", source=str(tmp_path)).dropped == {"its article says no date": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("1.xml", b"<nitf>", "1.xml cannot be read: no element found"),
-        ("1.txt", b"\xff\xfe", "1.txt cannot be read: it is not UTF-8"),
-        ("01.txt", b"a", "stands twice"),
-        ("1.html", b"a", "holds no article"),
-    ],
-)
-def test_folders_that_cannot_be_read_are_one_line(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    if expected == "stands twice":
-        (tmp_path / "1.txt").write_bytes(b"a")
-    with pytest.raises(UserError) as caught:
-        paragraphs(tmp_path, ["1_0"])
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_paragraphs_in_a_table_have_titles_and_places_by_their_keys(tmp_path: Path) -> None:
-    write_csv(tmp_path / "test.csv", [pair(0, "7_1"), pair(1, "7_0"), pair(2, "8_0")])
-    texts = [{"para_id": key, "ans_paragraph": f"On Monday {key}."} for key in ("7_0", "7_1", "8_0")]
-    write_csv(tmp_path / "articles.csv", texts)
-    read, _ = steps(load("archivalqa", source=str(tmp_path), options={"order": "titles"}))
-    assert [text for text in read if "7_" in text] == ["On Monday 7_0.", "On Monday 7_1."]
 
 
 def test_published_layouts(tmp_path: Path) -> None:

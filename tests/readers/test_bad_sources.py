@@ -44,32 +44,17 @@ def put(tmp_path: Path, name: str, content: str | bytes) -> Path:
         ("streamingqa", "a.csv", "", "holds no rows"),
         ("streamingqa", "a.csv", CAMELS_HEADER, "holds no rows"),
         ("streamingqa", "a.csv", "text,answers\nt,a\n", "lacks the column 'question'; it has 'text, answers'"),
-        ("streamingqa", "a.csv", "body,question,answers\nt,q,a\n", "lacks the column 'text' or 'context'"),
         ("streamingqa", "a.csv", CAMELS_HEADER + "t,q,a\nt,q\n", "line 3 cannot be read: 2 cells"),
-        ("streamingqa", "a.csv", CAMELS_HEADER + '"t\nt",q,a\n"t"x,q,a\n', "a.csv line 4 cannot be read: ',' expected"),
         ("streamingqa", "a.csv", CAMELS_HEADER + 't,q,"open\nt,q,a\n', "a.csv line 3 cannot be read: unexpected end"),
         ("streamingqa", "a.csv", (CAMELS_HEADER + "t,q,a\n").encode() + b"t\xff,q,a\n", "line 3 cannot be read"),
-        ("streamingqa", "a.csv", CAMELS_HEADER + " ,q,a\nt, ,a\nt,q,\\ \n", "no text: 1, no question: 1, no answer: 1"),
         ("streamingqa", "a.jsonl", '{"text": "t"\n', "a.jsonl line 1 cannot be read: not valid JSON"),
-        ("streamingqa", "a.jsonl", "[1]\n", "line 1: a JSON object was expected, not list"),
-        ("streamingqa", "a.jsonl", '{"text": "t", "question": "q", "answers": ""}\n{}', "2 lacks the column"),
         ("streamingqa", "a.jsonl", '{"text": 5, "question": "q", "answers": "a"}', "line 1: text is 5, no text"),
         ("streamingqa", "a.jsonl", '{"text": "t", "question": "q", "answers": ["a", [1]]}', "answer is [1], no text"),
         ("streamingqa", "a.jsonl", '{"text": "\\ud800", "question": "q", "answers": "a"}', "half of a surrogate pair"),
         ("squad_seq", "a.json", '{"data": [\n{"paragraphs": }]}', "not valid JSON (Expecting value at line 2"),
         ("squad_seq", "a.json", '{"rows": []}', "neither a list of rows nor SQuAD's"),
-        ("squad_seq", "a.json", '{"data": 3}', "a.json cannot be read: TypeError"),
-        ("squad_seq", "a.json", '{"data": [{"title": "t"}]}', "a.json cannot be read: KeyError: 'paragraphs'"),
-        ("squad_seq", "a.json", '{"data": [{"paragraphs": [{"context": "c", "qas": [{}]}]}]}', "no question: 1"),
         ("squad_seq", "a.csv", SQUAD_HEADER + "1,t,c,q,circle logo\n", "line 2: the answers are no Python dict"),
-        ("squad_seq", "a.csv", SQUAD_HEADER + "1,t,c,q,\"{'text': \"\n", "the answers are no Python literal"),
-        ("squad_seq", "a.csv", SQUAD_HEADER + f"1,t,c,q,{'[' * 90_000}\n", "the answers are no Python literal"),
-        ("squad_seq", "a.csv", SQUAD_HEADER + f"1,t,c,q,['{'a' * 200_000}']\n", "literal of 200004 characters"),
-        ("streamingqa", "a.csv", "text,question,answers,text\nt,q,a,u\n", "two columns are called 'text'"),
-        ("streamingqa", "a.csv", CAMELS_HEADER + 't,q,a\nt,q,"the ans', "line 3 cannot be read: unexpected end"),
         ("streamingqa", "a.csv.gz", gzip.compress(b"text\n" + b"\xff" * 9999, mtime=0)[:-12], "a.csv.gz"),
-        ("streamingqa", "a.xlsx", "x", "Cannot tell the format"),
-        ("streamingqa", "a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 999, mtime=0)[:-20], "a.jsonl.gz"),
     ],
 )  # fmt: skip
 def test_bad_files(tmp_path: Path, task: str, name: str, content: str | bytes, expected: str) -> None:
@@ -86,15 +71,6 @@ def test_missing_sources(tmp_path: Path) -> None:
     put(tmp_path, "test.csv", CAMELS_HEADER + "t,q,a\n")
     put(tmp_path, "test.jsonl", "{}")
     assert "test.jsonl lacks the column 'question'" in refusal("streamingqa", tmp_path)
-
-
-def test_broken_saved_data_set(tmp_path: Path) -> None:
-    import datasets
-
-    put(tmp_path, "state.json", "{}")
-    assert "cannot be read" in refusal("squad_seq", tmp_path)
-    datasets.DatasetDict({"train": datasets.Dataset.from_list([{"a": 1}])}).save_to_disk(tmp_path / "d")
-    assert "has no split 'test': it has 'train'" in refusal("squad_seq", tmp_path / "d")
 
 
 # --- any text round-trips, any bytes are rows or one clear line -----------------------------------------------------

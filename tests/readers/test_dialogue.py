@@ -236,16 +236,12 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
     [
         ("test.txt", "Hi . __eou__\nYo . __eou__\n", "holds no dialogue for dailydialog (fewer than 3 turns: 2)"),
         ("test.txt", "a __eou__ b __eou__ c __eou__\nHi there .\n", "test.txt line 2: no turn ends with __eou__"),
-        ("test.txt", "", "no rows"),
-        ("test.txt", "\xff", "not UTF-8"),
         (
             "test.jsonl",
             '{"dialog": ["a", "b", "c"]}\n{"dialog": ["a", ',
             "line 2 cannot be read: not valid",
         ),
         ("test.jsonl", '{"dialog": ["a", 2, "c"]}\n', "line 1: the column 'dialog' holds"),
-        ("test.jsonl", '{"dialog": "a b c"}\n', "no list of turns"),
-        ("test.jsonl", '{"text": "a"}\n', "lacks the column 'dialog' or 'dialogue' or 'utterances'; it has 'text'"),
         ("test.jsonl", '{"id": "7", "dialog": ["a", "b", "c"]}\n' * 2, "line 2: the id '7' is that of"),
     ],
 )
@@ -259,17 +255,9 @@ def test_bad_files_are_one_line_that_says_where(tmp_path: Path, name: str, conte
     ("options", "expected"),
     [
         ({"steps": "1,x"}, "steps"),
-        ({"steps": ""}, "steps"),
-        ({"steps": "-1"}, "greater than or equal to 0"),
         ({"steps": "20"}, "asked at t = 20 (fewer than 22 turns: 64)"),
         ({"steps": "12,13", "context_at_12": 13}, "steps 12 and 13 would both read 13 turns"),
-        ({"context_at_12": 14}, "less than or equal to 13"),
-        ({"speakers": "three"}, "speakers"),
-        ({"eval_split": "train"}, "eval_split"),
         ({"turns": 2}, "fewer than 3 turns: 64"),
-        ({"rows": 0}, "no rows"),
-        ({"max_tokens": 5}, "more than 5 tokens: 64"),
-        ({"turn": 5}, "Did you mean 'turns'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], expected: str) -> None:

@@ -202,12 +202,8 @@ def test_the_schema_that_is_published(name: str) -> None:
     [
         ({"id": 4, "profile": "none"}, "profile is 'none', no list"),
         ({"input": "Which tag?"}, "does not hold 'description:'"),
-        ({"input": None}, "input is None, no text"),
         ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks the column 'description'"),
-        ({"profile": ["x"]}, "profile[0]: an entry was expected"),
         ({"id": "u1"}, "the id 'u1' stands twice"),
-        ({"id": ""}, "its id is empty"),
-        ({"options": []}, "options are [], no list of options"),
         ({"options": ["comedy", 4]}, "an option is 4, no text"),
         ({"options": ["action", "drama"]}, "output 'comedy' is none of the options 'action, drama'"),
     ],

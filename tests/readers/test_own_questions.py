@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.qa_files import refusal, steps, write_csv, write_jsonl
+from tests.qa_files import steps, write_csv, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.own_questions import own_questions
@@ -52,15 +52,6 @@ def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[
     assert task.card.unit == "document"
 
 
-def test_a_column_that_is_not_there_is_told_with_the_names_it_may_have(tmp_path: Path) -> None:
-    path = written(tmp_path / "mine.csv", [{"question": OPENS, "answers": "nine"}])
-    message = refusal("qa", source=str(path))
-    assert "lacks the column 'text' or 'context' or 'document'" in message
-    assert "it has 'question, answers'" in message
-    assert "ttabench ask --questions FILE" in message
-    assert "--source FILE" in refusal("qa", source=str(tmp_path))
-
-
 def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
     path = written(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
     words = ("--model", tiny_base, "--method", "none", "--out", tmp_path / "runs", "--task-set", "max_new_tokens=2")
@@ -90,9 +81,7 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     [
         ("q.jsonl", '{"q": "Who?"}\n', "line 1 lacks the column 'question' or 'query'; it has 'q'"),
         ("q.jsonl", '{"question": " "}\n', "line 1: the question is empty or no text"),
-        ("q.jsonl", '{"question": 3}\n', "line 1: the question is empty or no text"),
         ("q.txt", "\n \n", "holds no question"),
-        ("q.docx", "Who?", "Its name must end in .txt, .jsonl"),
     ],
 )
 def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content: str, told: str) -> None:

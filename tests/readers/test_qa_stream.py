@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.qa_files import CAMELS, shared, steps, write_csv
+from tests.qa_files import shared, steps, write_csv
 from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
@@ -55,13 +55,6 @@ def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
     quirky = stream(paper_quirks="true", documents=4)
     assert [len(part) for part in steps(quirky)] == [4, 4]
     assert any("paper_quirks" in note for note in quirky.notes)
-
-
-def test_undeduped_documents_have_their_own_keys(stream: Callable[..., Task]) -> None:
-    (episode,) = stream(dedupe=False).episodes()
-    keys = [o.key for o in episode.observes()]
-    assert len(set(keys)) == 10
-    assert sorted(a.source_key for a in episode.asks()) == sorted(keys)
 
 
 def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
@@ -116,15 +109,6 @@ def test_retention_protocol(stream: Callable[..., Task]) -> None:
     ]  # fmt: skip
     assert {a.source_key for a in episode.asks()} == {episode.observes()[0].key}
     assert (task.n_observes, task.n_asks) == (5, 6)
-
-
-def test_too_few_documents_and_empty_golds_are_noted(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [*CAMELS, {"text": "t", "question": "q", "answers": "The"}])
-    task = load("streamingqa", source=str(path))
-    assert "all documents of the source are read: 3" in task.notes
-    typed = load("streamingqa", source=str(path), options={"documents": "8"})
-    assert "8 documents were asked for, the source has 3" in typed.notes
-    assert any("1 target answers are empty" in note for note in task.notes)
 
 
 # --- the slices of published files ---------------------------------------------------------------------------------

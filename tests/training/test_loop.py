@@ -102,17 +102,6 @@ def test_rates_warm_up_and_decay() -> None:
     assert [round(rate(cosine, step), 3) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
 
 
-def test_decay_shrinks_weights_beside_the_gradient(lm: LM) -> None:
-    one = replace(CONFIG, steps=1, warmup=0, fresh=False)
-    started, plain, decayed = tiny_mac(lm), tiny_mac(lm), tiny_mac(lm)
-    train(plain, episodes(), one)
-    train(decayed, episodes(), replace(one, decay=0.1))
-    shrunk = {name: value - one.lr * 0.1 * weights(started)[name] for name, value in weights(plain).items()}
-    torch.testing.assert_close(weights(decayed), shrunk, atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="decay must be at least 0, got -1"):
-        replace(one, decay=-1)
-
-
 def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     """A method without a loss of its own: log-likelihoods through adapt and patch, in the order of the steps."""
     method = tiny_method("icl", lm)
@@ -160,12 +149,6 @@ def test_bad_trainings_are_refused(lm: LM) -> None:
 # Checkpoints.
 
 
-@pytest.fixture
-def stored(lm: LM, tmp_path: Path) -> Path:
-    checkpoints.save(tiny_mac(lm), tmp_path / "ckpt")
-    return tmp_path / "ckpt"
-
-
 def test_half_precision_checkpoints_load_as_float32(lm: LM, tmp_path: Path) -> None:
     mac = tiny_mac(lm)
     checkpoints.save(mac, tmp_path, dtype="bfloat16")
@@ -174,11 +157,3 @@ def test_half_precision_checkpoints_load_as_float32(lm: LM, tmp_path: Path) -> N
     for name, parameter in loaded.modules().named_parameters():
         assert parameter.dtype == torch.float32
         torch.testing.assert_close(parameter, weights(mac)[name], atol=1e-2, rtol=1e-2)
-
-
-def test_settings_without_parameters_may_change(lm: LM, stored: Path) -> None:
-    assert checkpoints.load(Mac, lm, stored, {"hierarchy": 4}).settings.hierarchy == 4
-    with pytest.raises(UserError, match="does not fit its settings"):
-        checkpoints.load(Mac, lm, stored, {"blocks": 3})
-    with pytest.raises(UserError, match="do not fit"):
-        checkpoints.load(Mac, lm, stored, {"hierarchy": 1})

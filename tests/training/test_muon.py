@@ -6,10 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tiny import tiny_llama
-from tests.tiny_methods import episode, tiny_mac
 from ttabench.methods.mac.latents import SlotLinear
-from ttabench.training.loop import TrainConfig, train
 from ttabench.training.muon import Muon, orthogonal
 
 
@@ -60,10 +57,3 @@ def test_a_stack_moves_as_its_matrices_would_alone() -> None:
     for modules in (stack, *alone):
         Muon(modules, lr=1e-2, betas=(0.9, 0.99)).step()
     torch.testing.assert_close(stack.weight, torch.cat([each.weight for each in alone]))
-
-
-def test_it_trains_a_method() -> None:
-    mac = tiny_mac(tiny_llama())
-    same = ([episode("ab", documents=2)] for _ in range(100))
-    losses = train(mac, same, TrainConfig(steps=30, lr=3e-3, optimizer="muon")).losses
-    assert losses[-1] < losses[0] - 1

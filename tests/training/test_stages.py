@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.ccm import CCM
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
@@ -103,30 +101,6 @@ def test_another_first_stage_is_refused(
     other = Recipe(first=Stage(settings=("rank=3",), recipe=TUNED))
     monkeypatch.setitem(SPEC.recipes, "nano", other)  # type: ignore[call-overload]
     assert "was trained otherwise (settings): rank 2, not 3" in one_line(ttabench("train", *given))
-
-
-def test_compression_on_top_of_full_context_and_full_context_alone(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The preset of CCM's two stages, a few steps of each: three readers that are evaluated side by side."""
-    recipe, out = CCM.recipes["nano-two-stage"], tmp_path / "two"
-    assert recipe.first is not None
-    few = {"steps": 2, "documents": (2,), "batch_documents": 4, "warmup": 0, "lr": 1e-2}
-    short = replace(recipe, **few, first=replace(recipe.first, recipe=replace(recipe.first.recipe, **few)))
-    monkeypatch.setitem(CCM.recipes, "nano-two-stage", short)  # type: ignore[call-overload]
-    base = ["--model", tiny_base, "--task", "dailydialog", "--source", "mini"]
-    ran = ttabench("train", "--method", "ccm", "--preset", "nano-two-stage", *base, "--out", out, "--json")
-    assert ran.code == 0, ran.err
-    first = header(out / "first")
-    assert (first.method, first.settings["full_context"], first.settings["rank"]) == ("lora", True, 32)
-    assert header(out).stands_on["digest"] == digest(out / "first")
-    assert "can be asked with the tokenizer of" in one_line(ttabench("eval", "--method", "icl", *base))
-    asked = [*base, "--task-set", "steps=2", *SHORT, "--limit", 2, "--out", tmp_path / "runs", "--json"]
-    on = ["--base-checkpoint", out / "first"]
-    ways = [["ccm", "--checkpoint", out, *on], ["icl", *on], ["icl"]]
-    runs = [ttabench("eval", "--method", *way, *asked).json()["runs"][0] for way in ways]
-    scored = [row["value"] for run in runs for row in run["rows"] if row["metric"] == "ppl" and row["step"] == 2]
-    assert len(set(scored)) == len(scored), "each reads otherwise"
 
 
 def tuned(lm: LM, folder: Path, seed: int) -> Lora:

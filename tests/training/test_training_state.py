@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.tiny import tiny_llama
@@ -202,20 +200,6 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     assert "\n" not in str(refused.value)
 
 
-def test_a_cosine_is_not_stretched(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path, schedule="cosine")
-    train(method(lm), episodes(), config)
-    with pytest.raises(UserError, match=r"otherwise \(recipe\): steps 4, not 8"):
-        train(method(lm), episodes(), replace(config, steps=8))
-
-
-def test_a_checkpoint_alone_is_not_gone_on_with(lm: LM, tmp_path: Path) -> None:
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, save_every=0))
-    assert not (tmp_path / "training").exists()
-    with pytest.raises(UserError, match="without a save to go on from"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-
-
 @pytest.mark.parametrize(
     ("where", "failing", "good"),
     [(safetensors_io, "save_file", 2), (safetensors_io, "save_file", 3), (files, "moved", 8), (files, "moved", 10)],
@@ -247,32 +231,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
 def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
         train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-
-
-def test_saves_that_do_not_agree_are_refused(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path)
-    train(method(lm), episodes(), config)
-    (folder,) = training_state.saved(tmp_path)
-    state = json.loads((folder / "training.json").read_text())
-    (folder / "training.json").write_text(json.dumps({**state, "step": 3}))
-    with pytest.raises(UserError, match="of different steps"):
-        train(method(lm), episodes(), config)
-    (folder / "training.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
-        train(method(lm), episodes(), config)
-
-
-def test_a_checkpoint_of_two_steps_is_refused(lm: LM, tmp_path: Path) -> None:
-    checkpoints.save(method(lm), tmp_path, step=1)
-    other = tmp_path / "other"
-    checkpoints.save(method(lm), other, step=2)
-    shutil.copy(other / "adapter.safetensors", tmp_path / "adapter.safetensors")
-    with pytest.raises(UserError, match=r"of step 2, adapter\.json of step 1: a save was cut off"):
-        checkpoints.load(type(method(lm)), lm, tmp_path)
-    plain = {name: each.contiguous() for name, each in weights(method(lm)).items()}
-    save_file(plain, tmp_path / "adapter.safetensors")
-    with pytest.raises(UserError, match="of step None"):
-        checkpoints.load(type(method(lm)), lm, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lora", "streamadapter"])

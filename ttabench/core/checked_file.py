@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -135,9 +135,9 @@ def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
     return value
 
 
-def json_in(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Json:
+def json_in(text: str) -> Json:
     """The value of a text in JSON."""
-    value = json.loads(text, object_pairs_hook=pairs)
+    value = json.loads(text)
     if _is_deeper(value, DEEPEST):
         raise ValueError("it is nested too deep")
     return value

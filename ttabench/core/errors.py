@@ -47,14 +47,14 @@ class UnknownName(UserError):
         close = closest(name, known)
         if close:
             hint = f"Did you mean {close!r}?"
-        super().__init__(fault or f"Unknown {kind} {name!r}.", hint or f"Known: {_listed(sorted(known))}.")
+        more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+        super().__init__(
+            fault or f"Unknown {kind} {name!r}.", hint or f"Known: {', '.join(sorted(known)[:MOST_NAMED])}{more}."
+        )
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
-
-    Case and the difference of `-` and `_` do not count.
-    """
+    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does."""
     names = {_plain(other.removesuffix(FAMILY)): other for other in known}
     typed = _plain(name)
     families = [plain for plain, other in names.items() if other.endswith(FAMILY)]
@@ -67,8 +67,3 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return name[:LONGEST_NAME].lower().replace("-", "_")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

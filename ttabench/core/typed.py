@@ -50,21 +50,18 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    raw: Json = None if text.lower() in ("none", "null") and _takes_none(hint) else text
+    arguments = getattr(hint, "__args__", ())
+    raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
         raw = [part for part in raw.split(",") if part]
-    if isinstance(raw, str) and int in (hint, *getattr(hint, "__args__", ())) and (size := tokens_in(text)) is not None:
+    if isinstance(raw, str) and int in (hint, *arguments) and (size := tokens_in(text)) is not None:
         raw = size
-    if {int, float} <= set(getattr(hint, "__args__", ())) and "." in text:
+    if {int, float} <= set(arguments) and "." in text:
         hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
     try:
         return TypeAdapter(hint).validate_python(raw)
     except ValidationError:
         raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", "Give a value of that type.") from None
-
-
-def _takes_none(hint: Any) -> bool:
-    return type(None) in getattr(hint, "__args__", ())
 
 
 def type_name(hint: Any) -> str:

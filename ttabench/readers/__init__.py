@@ -91,10 +91,7 @@ class Task(Protocol):
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:
-        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
-
-        Texts that are cut by tokens have as many of both as their protocol says.
-        """
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement."""
 
     def describe(self) -> dict[str, Json]:
         """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.

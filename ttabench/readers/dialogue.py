@@ -275,11 +275,7 @@ class Talks(Bound[Settings]):
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
     def _others(self, tokens: Tokens | None) -> list[tuple[Dialogue, int]]:
-        """For each dialogue that is asked about another, and how many turns are wanted of it.
-
-        The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
-        that names nobody of one's own.
-        """
+        """For each dialogue that is asked about another, and how many turns are wanted of it."""
         asked = [(dialogue, max(places.values())) for dialogue, places in self._asked(tokens)]
         if self.mini:
             return self._of_twins(asked)
@@ -349,10 +345,7 @@ class Talks(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for.
-
-        Files are read in epochs; a mini source has a new dialogue for every episode.
-        """
+        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for."""
         for dialogue in self._drawn(training):
             read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
             yield self.split, self._steps(dialogue, {place: place for place in range(1, read_ + 1)})

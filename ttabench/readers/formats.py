@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +25,6 @@ from ttabench.readers.faults import brief
 
 MAX_CELL = LONGEST_TEXT
 """Characters in one csv cell; beyond it a quote was most likely left open."""
-LEAST, TIMES = 256 * 2**20, 100
-"""A packed file may unpack to so many bytes, or so many times its length."""
 
 
 class RawRow(NamedTuple):
@@ -85,14 +82,11 @@ def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
     """The lines of a file, unpacked where its name ends in .gz, and the place that is being read."""
     most = (memory_bytes() or ANY) // 2  # a line stands in memory as bytes and as text
     with reading(path, most=most) as at, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
-        yield _lines(raw, at, max(LEAST, TIMES * path.stat().st_size)), at
+        yield _lines(raw, at), at
 
 
-def _lines(raw: gzip.GzipFile | BufferedReader, at: At, most: int) -> Iterator[str]:
-    lines = iter(lambda: raw.readline(most + 1), b"")
-    for at.line, line in enumerate(lines, start=1):  # the place is read where an error is told
-        if (most := most - len(line)) < 0:
-            raise ValueError(f"it unpacks to more than {TIMES} times its length")
+def _lines(raw: Iterable[bytes], at: At) -> Iterator[str]:
+    for at.line, line in enumerate(raw, start=1):  # the place is read where an error is told
         yield line.decode("utf-8-sig" if at.line == 1 else "utf-8")
 
 

@@ -418,11 +418,7 @@ class MetaIcl(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One task each: `documents` demonstrations, then `questions` other rows of the task.
-
-        Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
-        mini source draws a new rule for every episode.
-        """
+        """One task each: `documents` demonstrations, then `questions` other rows of the task."""
         pools = [self._short(task.pool, estimate) for task in self.tasks]
         for number in count():
             demonstrations, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))

@@ -118,11 +118,7 @@ def _argument(where: str, value: object, hint: Any) -> Scalar:
 
 
 def defaults(card: Card, source: str) -> dict[str, Json]:
-    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values.
-
-    They are those of the reader, the model `Settings` of its module, and not those of the card: a card that is changed
-    asks for other settings. Options without a default, and all of a reader that has no such model, are left out.
-    """
+    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values."""
     settings = _settings_of(card.reader)
     if settings is None:
         return {}

@@ -425,11 +425,7 @@ class QAStream(Bound[Settings]):
         return self.split
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
-
-        A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
-        an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
-        """
+        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement."""
         pool = [] if self.mini else documents_of(self.rows, True)
         size = min(training.documents, len(pool)) if pool else training.documents
         queue: list[Document] = []
@@ -518,7 +514,9 @@ def _ordered(units: list[Document], order: str, source: random.Random) -> list[D
                 raise UserError(f"order=titles needs titles: question {unit.rows[0].id} has none.", "Use order=random.")
             titles.setdefault(unit.rows[0].title, []).append(unit)
         shuffled = source.sample(list(titles), len(titles))
-        return [unit for title in shuffled for unit in sorted(titles[title], key=_paragraph)]
+        return [
+            unit for title in shuffled for unit in sorted(titles[title], key=lambda unit: unit.rows[0].position or 0)
+        ]
     return units
 
 
@@ -527,10 +525,6 @@ def _moment(unit: Document) -> float:
     if not moments:
         raise UserError(f"order=chronological needs dates: question {unit.rows[0].id} has none.", "Use order=random.")
     return min(moments)
-
-
-def _paragraph(unit: Document) -> int:
-    return unit.rows[0].position or 0
 
 
 def read(card: Card, request: Request) -> QAStream:

@@ -412,10 +412,7 @@ class Sessions(Bound[Settings]):
             yield with_pieces(episode, self._observes(self._next(own)))
 
     def _next(self, own: Conversation) -> Conversation:
-        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
-
-        Where turns are read, the next with as many to read, or else the one with most.
-        """
+        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own."""
         people, sessions = self._people(own), set(map(transcript, own.sessions))
         wanted = len(self._read(own)) if self.settings.ask == "turns" else 1
         most: Conversation | None = None
@@ -456,10 +453,7 @@ class Sessions(Bound[Settings]):
         return conversations(self.card, data, asked=self.settings.ask == "questions")[0]
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
-
-        A mini source writes a new one of `documents` sessions, with `questions` for each of them.
-        """
+        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order."""
         queue: list[Conversation] = []
         while True:
             if self.mini:

@@ -79,7 +79,7 @@ def forward(
 
 
 def hidden_states(
-    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None, *, past: Window | None = None
+    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None
 ) -> tuple[Tensor, Window]:
     """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
 
@@ -94,9 +94,9 @@ def hidden_states(
     if layout.positions_BT is not None:
         last = layout.positions_BT.to(device)
         check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
-    elif past is None:
+    else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-    window = Window(lm, patch.prefix, rows) if past is None else past
+    window = Window(lm, patch.prefix, rows)
     with deltas_applied(lm, patch.deltas, rows, layout.marked_BT):
         return window.feed_laid(ids_BT.to(device), layout, mask_BT), window
 
@@ -174,18 +174,14 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hi
 
 def patch_rows(patch: Patch) -> int:
     """Rows of a patch: those of its largest part (each other part has as many, or 1)."""
-    sizes = {1, *(tensor.shape[0] for tensor in _row_tensors(patch))}
-    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
-    return max(sizes)
-
-
-def _row_tensors(patch: Patch) -> list[Tensor]:
     tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
-    return tensors
+    sizes = {1, *map(len, tensors)}
+    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
+    return max(sizes)
 
 
 def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:

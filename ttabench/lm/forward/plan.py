@@ -89,10 +89,7 @@ def _is_lent(prefix: Prefix, rows: int) -> bool:
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
-    """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none.
-
-    The lowest number stands for minus infinity: a head may miss all slots, and shares of no sum are not numbers.
-    """
+    """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none."""
     if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min

@@ -122,12 +122,12 @@ def _angles_of(module: nn.Module, texts: tuple[str, ...], named: dict[str, str])
     return angles
 
 
-def plain_angles(size: int, base: float = 10_000.0) -> Angles:
+def plain_angles(size: int) -> Angles:
     """Those of RoFormer, for models whose angles no module makes (GPT-J)."""
 
     def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
         steps = torch.arange(0, size, 2, device=positions_BP.device, dtype=torch.float32)
-        turns_BPF = positions_BP[..., None].float() * base ** (-steps / size)
+        turns_BPF = positions_BP[..., None].float() * 10_000.0 ** (-steps / size)
         return turns_BPF.cos(), turns_BPF.sin()
 
     return angles

@@ -141,26 +141,6 @@ def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[_Row], follows: bool) -> list
     return pairs
 
 
-def windows(ids: Sequence[int], length: int, stride: int) -> list[tuple[list[int], list[int]]]:
-    """Overlapping windows that together score every token once.
-
-    Args:
-        ids: a long text.
-        length: longest window, context and targets together.
-        stride: new tokens a window scores; the others are context. `stride == length` gives disjoint windows.
-
-    Returns:
-        (context, targets) pairs: the first scores up to `length` tokens without context, the next ones `stride` each.
-    """
-    assert 0 < stride <= length, f"stride {stride} must lie in 1..{length}"
-    text = list(ids)
-    pairs: list[tuple[list[int], list[int]]] = [([], text[:length])] if text else []
-    for start in range(length, len(text), stride):
-        end = min(start + stride, len(text))
-        pairs.append((text[max(0, end - length) : start], text[start:end]))
-    return pairs
-
-
 def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:
     """Rows of unequal length as one tensor.
 

@@ -75,17 +75,13 @@ def generate(
         chosen = order[begin : begin + batch_size]
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
         if num_beams == 1:
-            done = None if stopped is None else partial(_stopped, stopped, chosen)
+            done = None if stopped is None else partial(lambda of, row, ids: stopped(of[row], ids), chosen)
             written_BN = _greedy(lm, rows, batch, max_new_tokens, done, pick)
         else:
             written_BN = _beam_search(lm, rows, batch, max_new_tokens, num_beams)
         for index, ids in zip(chosen, written_BN.tolist(), strict=True):
             results[index] = list(takewhile(lambda token: token not in lm.eos_ids, ids))
     return results
-
-
-def _stopped(stopped: Stopped, chosen: Sequence[int], row: int, ids: list[int]) -> bool:
-    return stopped(chosen[row], ids)
 
 
 def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> tuple[Window, Tensor]:
