@@ -17,11 +17,9 @@ from tests import gguf_file
 from tests.places import ROOT
 from ttabench.core import architectures
 from ttabench.core.architectures import Architecture, Package
-from ttabench.core.errors import UserError
 from ttabench.lm.loading import gguf_files, hub
 from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
-from ttabench.run.config import RunConfig
 
 
 @pytest.fixture(autouse=True)
@@ -93,19 +91,6 @@ def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: 
     told = json.loads((folder / "copy.json").read_text())
     assert told["source"] == "tiny.gguf"
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-
-
-def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "elsewhere.gguf"
-    other.write_bytes(file.read_bytes())
-    ids = {
-        RunConfig(method="icl", task="pg19", model=str(each), inputs={"model": digest_of(str(each))}).identity()
-        for each in (file, other)
-    }
-    gguf_file.write(file, seed=1)
-    another = RunConfig(method="icl", task="pg19", model=str(file), inputs={"model": digest_of(str(file))}).identity()
-    assert len(ids) == 1
-    assert another not in ids
 
 
 KILLED = """
@@ -184,29 +169,3 @@ def test_parts_of_packages_are_joined_once(
     assert Path(joined).read_bytes() == file.read_bytes()
     parts[0].write_bytes(b"not looked at again")
     assert hub.find_source("tiny-parts") == joined
-
-
-def test_parts_that_are_missing_or_damaged_are_named(
-    parts: list[Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    again = r"pip install tiny-gguf==1\.0 --force-reinstall"
-    whole = parts[1].read_bytes()
-    parts[1].write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(UserError, match=rf"^The parts of tiny-parts in \S+ are damaged.*{again}$"):
-        hub.find_source("tiny-parts")
-    assert [path.suffix for path in cache.iterdir()] == [".lock"], "nothing is left of it"
-    parts[1].unlink()
-    with pytest.raises(UserError, match=rf"A part of tiny-parts is not installed: {PARTS[1]}\. .*{again}$"):
-        hub.find_source("tiny-parts")
-    parts[0].unlink()
-    assert hub.find_source("tiny-parts") == "nobody/none", "the hub, as for any model that is not installed"
-    with pytest.raises(UserError, match=r"Install it: pip install tiny-gguf==1\.0$"):
-        load("tiny-parts", device="cpu")
-    for part in parts:
-        part.write_bytes(whole)
-    (tmp_path / "a file").touch()
-    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "a file"))
-    with pytest.raises(
-        UserError, match=r"cannot be written \(.*\); tiny-parts is joined of its parts there\..*TTABENCH_CACHE"
-    ):
-        hub.find_source("tiny-parts")

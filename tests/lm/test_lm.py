@@ -13,8 +13,7 @@ from ttabench.core import architectures
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.cost import shape_of
 from ttabench.lm.loading import hub
-from ttabench.lm.loading.hub import NANO_FOLDER
-from ttabench.lm.model import LM, load
+from ttabench.lm.model import load
 
 TEXTS = ["", "Ada Voss lives in Port Ansel.", "naïve 中文 \n\n\t🙂", "a <|eos|> b"]
 
@@ -105,23 +104,6 @@ def test_published_architectures_have_the_published_size(name: str) -> None:
         return
     expected = {"smollm2-135m": 100000.0, "llama-3-8b": 500000.0, "mistral-7b-instruct": 1000000.0}.get(name, 10000.0)
     assert theta is None or theta["rope_theta"] == expected
-
-
-@pytest.mark.skipif(not (NANO_FOLDER / "config.json").is_file(), reason="nano is not trained yet")
-def test_nano_ships() -> None:
-    lm = load("nano", device="cpu")
-    assert isinstance(lm, LM)
-    assert lm.decode(lm.encode("naïve 中文 🙂")) == "naïve 中文 🙂"
-    assert lm.max_positions >= 4096
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("distilgpt", "Did you mean 'distilgpt2'"), ("./nowhere", "Unknown model"), ("/no/such/folder", "Unknown model")],
-)
-def test_unknown_models(name: str, message: str) -> None:
-    with pytest.raises(UnknownName, match=message):
-        load(name)
 
 
 def test_faults_of_the_user_are_one_line(tmp_path: Path) -> None:

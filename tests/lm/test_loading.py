@@ -12,18 +12,66 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
-from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.lm.loading import hub, model_reader
+from ttabench.lm.loading.model_reader import Source
 from ttabench.lm.model import LM, load
-from ttabench.lm.patch import State
-from ttabench.methods import checkpoints, states
+from ttabench.methods import checkpoints
 from ttabench.methods.registry import find
-from ttabench.methods.state_header import header_digest
+from ttabench.run.plan import make_plan
+from ttabench.run.request import RunRequest
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub's cache with two commits of a model, the newer one its main branch."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder, lm = tmp_path / "models--me--mine", tiny_llama()
+    for commit in (OLD, NEW):
+        snapshot = folder / "snapshots" / commit
+        lm.model.save_pretrained(snapshot)
+        lm.tokenizer.save_pretrained(snapshot)
+        with torch.no_grad():
+            lm.model.lm_head.weight.add_(1.0)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(NEW)
+    return folder
+
+
+def run_id() -> str:
+    words = {"method": "icl", "task": "streamingqa", "task_options": ("documents=2",), "source": "mini"}
+    return make_plan(RunRequest(model="me/mine", **words), 0).config.identity()
+
+
+def test_another_commit_is_another_run(repository: Path) -> None:
+    before = run_id()
+    assert hub.digest_of("me/mine") == NEW
+    assert run_id() == before
+    (repository / "refs" / "main").write_text(OLD)
+    assert hub.digest_of("me/mine") == OLD
+    assert run_id() != before
+
+
+def test_the_commit_is_what_is_read(repository: Path) -> None:
+    """Whatever the main branch is by then."""
+    weights = {
+        commit: model_reader.read(Source("me/mine", "me/mine", revision=commit), None, torch.device("cpu"))[
+            0
+        ].lm_head.weight
+        for commit in (OLD, NEW)
+    }
+    assert torch.allclose(weights[OLD] + 1.0, weights[NEW])
+    assert torch.equal(hub.pretrained("me/mine", None, torch.device("cpu"))[0].lm_head.weight, weights[NEW])
+
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
@@ -142,19 +190,3 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / checkpoints.WEIGHTS)
     with pytest.raises(UserError, match=rf"{first} of checkpoint .* not finite"):
         checkpoints.load(cls, lm, tmp_path)
-
-
-def test_a_state_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    tensors = {"ids": torch.arange(3), "values": torch.tensor([1.0, math.inf])}
-    belongs = {"method": "icl", "fingerprint": "f", "checkpoint": "", "settings": {}}
-    with pytest.raises(UserError, match=r"Tensor values of the state is not finite"):
-        states.save_state(tmp_path, State(rows=1, tensors=tensors, meta={}), belongs)
-    whole = {**tensors, "values": torch.ones(2)}
-    states.save_state(tmp_path, State(rows=1, tensors=whole, meta={}), belongs)
-    assert torch.equal(states.load_state(tmp_path, belongs).tensors["values"], whole["values"])
-    save_file(tensors, tmp_path / states.TENSORS_FILE)
-    said = json.loads((tmp_path / "state.json").read_text())
-    said["files"][states.TENSORS_FILE] = digest(tmp_path / states.TENSORS_FILE)
-    (tmp_path / "state.json").write_text(json.dumps({**said, "digest": header_digest(said)}))
-    with pytest.raises(UserError, match=r"Tensor values of the state .* not finite"):
-        states.load_state(tmp_path, belongs)

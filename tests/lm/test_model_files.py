@@ -50,14 +50,11 @@ class Mark:
 CODE = "no such code is run here"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"attn_implementation": "somebody/kernel"}, CODE),
-    ("config.json", {"_attn_implementation": "somebody/kernel@v1:attention"}, CODE),
     ("config.json", {"attn_implementation": {"": "eager", "text_config": "somebody/kernel"}}, CODE),
-    ("config.json", {"text_config": {"attn_implementation": "somebody/kernel"}, "sub_configs": {}}, CODE),
     ("config.json", {"experts_implementation": "somebody/kernel"}, CODE),
     ("config.json", {"text_config": {"auto_map": {"AutoConfig": "own.Own"}}}, CODE),
     ("generation_config.json", {"auto_map": {"AutoModel": "own.Own"}}, CODE),
     ("config.json", {"quantization_config": {"quant_method": "magic"}}, "says that the weights are quantised"),
-    ("config.json", {"quantization_config": {"quant_method": "mxfp4"}}, "says that the weights are quantised"),
 ]
 
 

@@ -13,7 +13,6 @@ from tests.tiny import IDS, MODELS, tiny_llama
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, piece_ids, prompt_ids
-from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
 from ttabench.lm.verbs.scoring import choose, nll, score_options, target_logprobs, token_logprobs
@@ -120,19 +119,6 @@ def test_options_that_fork_from_one_prompt(lm: LM, rows: int) -> None:
             text = [*text_start(lm, alone), *prompt, *option]
             likeliest = forward(lm, alone, torch.tensor([text]))[0][0].argmax(-1)[-len(option) - 1 : -1]
             assert found.greedy == (likeliest.tolist() == option)
-
-
-def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny_llama()
-    read: list[int] = []
-    feed, feed_forks = Window.feed, Window.feed_forks
-    monkeypatch.setattr(Window, "feed", lambda w, ids, *a, **k: read.append(ids.numel()) or feed(w, ids, *a, **k))
-    monkeypatch.setattr(
-        Window, "feed_forks", lambda w, ids, *more: read.append(ids.numel()) or feed_forks(w, ids, *more)
-    )
-    score_options(lm, Patch(), [(list(range(65, 75)), [[1], [2], [3]])])
-    score_options(lm, Patch(), [(list(range(65, 75)), [[1, 2], [3, 4]])])
-    assert read == [1 + 10, 1 + 10 + 2]
 
 
 def test_pieces_prompts_and_targets() -> None:

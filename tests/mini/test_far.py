@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -35,33 +34,6 @@ def test_every_answer_stands_in_the_document_it_names(seed: int) -> None:
         assert answer.text in segments[source].text
         assert " ".join(answer_name := segments[place - 1].keys) in segments[source].text
         assert answer_name == segments[source].keys
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_positions_jump_in_front_of_documents_and_questions_only(seed: int, lm: LM) -> None:
-    made = lessons.encoded(lm.tokenizer.backend_tokenizer, questions(seed, 512))
-    positions = far.jumped(made, 8192, rng("jump", seed))
-    assert len(positions) == len(made.ids)
-    assert max(positions) < 8192
-    steps = [after - before for before, after in pairwise(positions)]
-    assert min(steps) == 1
-    assert any(step > 1 for step in steps)
-    for at, step in enumerate(steps, 1):
-        assert step == 1 or made.groups[at] != made.groups[at - 1]
-
-
-def test_a_stage_asks_rehearses_and_grows_longer(lm: LM) -> None:
-    stage = replace(far.FAR, steps=60, batch=2048)
-    made = list(far.batches(lm.tokenizer.backend_tokenizer, stage, seed=0))
-    asked = [batch for batch, teaching in made if teaching.layers == stage.layers]
-    assert 0.15 < 1 - len(asked) / len(made) < 0.5
-    jumping = [bool((batch.positions_BT.diff() > 1).any()) for batch in asked]
-    assert 0.3 < sum(jumping) / len(jumping) < 0.7
-    widths = [batch.ids_BT.shape[1] for batch in asked]
-    assert sum(widths[-10:]) > sum(widths[:10])
-    (again, _), (third, _) = next(far.batches(lm.tokenizer.backend_tokenizer, stage, 0, first=2)), made[2]
-    assert torch.equal(again.ids_BT, third.ids_BT)
-    assert torch.equal(again.positions_BT, third.positions_BT)
 
 
 def tiny() -> LlamaForCausalLM:

@@ -72,11 +72,6 @@ def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride
     assert_pieces_are_the_text(LM, text, first, stride)
 
 
-@pytest.mark.parametrize("text", ["Ada Voss  lives\n\nin Port Ansel, 1903.\n", " \n", "naïve, 日本語 and 🎈🎈 of Ada"])
-def test_pieces_of_merged_tokens_joined_are_the_text(text: str) -> None:
-    assert_pieces_are_the_text(load_lm("nano"), text, 3, 2)
-
-
 def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> None:
     cut = CutText.of(text, lm)
     assert list(cut.ids) == lm.encode(text)

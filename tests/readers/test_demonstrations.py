@@ -3,21 +3,92 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import Command
 from tests.qa_files import refusal, write_jsonl, write_parquet
+from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import At, Choose, wanted
+from ttabench.core.types import Answer, Ask, At, Choose, wanted
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.answering import answer
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.icl.method import InContext
 from ttabench.readers import choices, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import Table
+from ttabench.records.store import RunFolder
+from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import METRICS
+
+ROWS = {"demonstrations": 6, "queries": 4, "shots": 3}
+
+
+def test_under_full_context_every_ratio_gives_the_same_numbers(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    found = []
+    for ratio in (1.0, 0.6, 0.0):
+        task = load("superglue", options={**ROWS, "task": "sst2", "shots": 2, "ratio": ratio, "queries": 3})
+        sink = RunFolder(tmp_path, f"ratio{ratio}")
+        context = RunContext(
+            lm=lm,
+            method=InContext(lm, InContextSettings()),
+            metrics=tuple(METRICS[name] for name in ("acc", "acc_norm", "acc_mean")),
+        )
+        run_episodes(context, task, sink, lambda *_: None)
+        found.append({sample.key: sample.answer.logprobs for sample in sink.samples})
+        assert all(sample.ask.subtask == "sst2" and min(sample.answer.tokens) > 0 for sample in sink.samples)
+    for other in found[1:]:
+        for key, values in found[0].items():
+            assert values == pytest.approx(other[key], abs=1e-3)
+
+
+def choosing(prompt: str, *options: str, gold: int = 0, **more: Any) -> Ask:
+    return Ask(prompt=prompt, key=f"{prompt}{gold}", want=Choose(options=options, gold=gold, **more))
+
+
+def test_option_prefixes_are_read_and_not_scored() -> None:
+    lm = tiny_llama()
+    context = encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode("Once. ")])))
+    ask = choosing("The ", " ran.", " ran.", option_prefixes=("cat", "dog"))
+    plain = [choosing(f"The {name}", " ran.") for name in ("cat", "dog")]
+    other = choosing("It", " is", " was", " has", unconditional_prompt="So:")
+    (both, third), apart = answer(lm, context, [ask, other]), answer(lm, context, plain)
+    assert both.logprobs == pytest.approx([each.logprobs[0] for each in apart], abs=1e-4)
+    assert len(third.logprobs) == len(third.unconditional_logprobs) == 3
+    (alone,) = answer(lm, Patch(), [choosing("So:", " is", " was", " has")])
+    assert third.unconditional_logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def test_metrics_of_choices() -> None:
+    scored = Answer(
+        prediction="", logprobs=(-4.0, -5.0, -9.0), tokens=(1, 2, 9), unconditional_logprobs=(-1.0, -4.5, -3.0)
+    )
+    options = (" a", " bb", " " + "c" * 20)
+    ask = choosing("?", *options, gold=1)
+    values = {name: METRICS[name]("", ask, scored) for name in ("acc", "acc_norm", "acc_mean", "acc_pmi")}
+    assert values == {"acc": 0.0, "acc_norm": 0.0, "acc_mean": 0.0, "acc_pmi": 1.0}
+    last = choosing("?", *options, gold=2)
+    assert (METRICS["acc_norm"]("", last, scored), METRICS["acc_mean"]("", last, scored)) == (1.0, 1.0)
+
+
+def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    ran = ttabench("eval", "--method", "none", "--task", "superglue", "--source", "mini", "--model", tiny_base,
+                   "--limit", 6, "--task-set", "shots=1", "--task-set", "task=rte,cb",
+                   "--out", tmp_path, "--json")  # fmt: skip
+    found = {row["subtask"]: (row["value"], row["n"]) for row in ran.json()["runs"][0]["rows"]}
+    assert set(found) == {None, "rte", "cb", "mean"}
+    assert found["mean"] == (pytest.approx((found["rte"][0] + found["cb"][0]) / 2), 6)
+    assert RunFolder(tmp_path, ran.json()["runs"][0]["id"]).stored() is not None
+
 
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
@@ -67,16 +138,6 @@ def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_pat
     assert shown(0, 0) == []
 
 
-def test_other_words_are_for_queries_only() -> None:
-    task = load("superglue", options={**SMALL, "template": "other"})
-    assert task.notes == ("template other has no words for cb, copa, so left out",)
-    for episode in task.episodes():
-        assert all("\nQuestion:" in piece.text for piece in episode.observes())
-        assert not any("\nQuestion:" in ask.prompt for ask in episode.asks())
-    ask = next(load("piqa", options={**SMALL, "template": "other"}).episodes()).asks()[0]
-    assert ask.prompt.startswith("Answer the question: With ")
-
-
 def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
     two, one = (
         next(load("superglue", options={**SMALL, "task": "copa", "copa_single_blank": flag}).episodes())
@@ -96,16 +157,6 @@ def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
     assert [*split.observes(), *split.asks()[0].window] == whole.observes()
     assert len(split.asks()[0].window) == kept
     assert {ask.at for ask in split.asks()} == {At(5)}
-
-
-def test_training_episodes_show_other_rows_than_they_ask() -> None:
-    task = load("superglue", split="train", options=SMALL)
-    episodes = list(islice(task.training(0, 5, 2), 6))
-    assert episodes == list(islice(task.training(0, 5, 2), 6))
-    assert len({episode.observes()[0].text for episode in episodes}) == 6
-    for episode in episodes:
-        assert (len(episode.observes()), len(episode.asks())) == (5, 2)
-        assert all(want.gold is not None for want in wanted(episode.asks(), Choose))
 
 
 # --- sources -------------------------------------------------------------------------------------------------------
@@ -180,7 +231,7 @@ def test_bad_options(options: dict[str, str], expected: str) -> None:
             {"premise": "p", "hypothesis": "h"},
             "val.jsonl line 1 lacks the column 'label'; it has 'premise, hypothesis'",
         ),
-        ({"premise": "p", "hypothesis": "h", "label": "entails"}, "label 'entails' is none; known: entailment"),
+        ({"premise": "p", "hypothesis": "h", "label": "entails"}, "val.jsonl line 1: invalid literal"),
         ({"premise": "p", "hypothesis": "h", "label": -1}, "is usable (label hidden: 1)"),
     ],
 )

@@ -234,7 +234,7 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("test.txt", "Hi . __eou__\nYo . __eou__\n", "holds no dialogue for dailydialog (fewer than 3 turns: 2)"),
+        ("test.txt", "Hi . __eou__\nYo . __eou__\n", "is usable (fewer than 3 turns: 2)"),
         ("test.txt", "a __eou__ b __eou__ c __eou__\nHi there .\n", "test.txt line 2: no turn ends with __eou__"),
         (
             "test.jsonl",

@@ -130,12 +130,9 @@ def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None
 def test_bad_requests(tmp_path: Path) -> None:
     base = official(tmp_path / "MetaICL")
     source = str(base)
-    assert "Did you mean 'quarel'" in refusal("metaicl", source=source, options={"task": "quarl"})
     assert "codah_16_100_train.jsonl of codah" in refusal("metaicl", source=source, options={"task": "codah"})
     assert "none of the 5 published draws" in refusal("metaicl", source=source, seed=5)
     assert "step 32 needs more than the 16" in refusal("metaicl", source=source, options={"steps": "1,32"})
-    assert "steps" in refusal("metaicl", options={"steps": "1,x"})
-    assert "on no hub" in refusal("metaicl", source="hub")
     assert "has no folder 'data'" in refusal("metaicl", source=str(base / "config"))
     assert "less than one row at each of 5 steps" in refusal("metaicl", limit=4)
     (base / "data" / "quarel" / "quarel_16_100_test.jsonl").write_text('{"task": "quarel"}\n')

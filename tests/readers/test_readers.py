@@ -86,19 +86,6 @@ def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
     json.dumps(one.describe())
 
 
-@pytest.mark.parametrize("questions", [1, 3])
-def test_training_on_mini_draws_new_documents(questions: int) -> None:
-    task = load("streamingqa", split="train")
-    episodes = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
-    again = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
-    assert episodes == again
-    assert len({e.key for e in episodes}) == 5
-    assert len({o.text for e in episodes for o in e.observes()}) == 20
-    for episode in episodes:
-        assert len(episode.observes()) == 4
-        assert [a.source_key for a in episode.asks()] == [o.key for o in episode.observes() for _ in range(questions)]
-
-
 def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:
     rows = [{"text": f"Text {i // 2}", "question": f"Q{i}?", "answers": f"a{i}"} for i in range(20)]
     task = load("streamingqa", source=str(write_csv(tmp_path / "train.csv", rows)), split="train")

@@ -185,23 +185,6 @@ def test_a_method_goes_on_from_its_own_first_stage(ttabench: Command, tiny_base:
     assert not (alone / "first").exists()
 
 
-@pytest.mark.usefixtures("_texts_first")
-def test_a_stage_of_the_method_itself_is_resumed_and_never_mixed_up(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    given = generative(tiny_base, out, "--preset", "nano", "--save-every", 1)
-    assert ttabench(*given).code == 0
-    before, stamp = weights(out), digest(out / "first")
-    training_state.discard(out)  # as after a kill between the stages
-    assert ttabench(*given).code == 0
-    assert digest(out / "first") == stamp
-    assert all(torch.equal(before[name], each) for name, each in weights(out).items())
-    with (out / "first" / "adapter.json").open("a") as file:
-        file.write("\n")
-    assert "was trained otherwise (data): begins" in one_line(ttabench(*given))
-
-
 def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:
     typed, called = tmp_path / "typed", tmp_path / "called"
     words = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]

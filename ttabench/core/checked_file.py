@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +21,8 @@ from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
+TIMES = 100
+"""How many times its own size a long Parquet file may unpack to."""
 LONGEST = 256 * 2**20
 """Bytes; no record or header of this package comes near."""
 DEEPEST = 100
@@ -152,3 +154,22 @@ def _is_deeper(value: Json, most: int) -> bool:
         )
         level = list(chain.from_iterable(inside))
     return any(isinstance(inner, dict | list) for inner in level)
+
+
+@contextmanager
+def parquet_file(path: Path, hint: str = MEND, *, most: int = ANY) -> Iterator[tuple[Any, At]]:
+    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read."""
+    import pyarrow.parquet as pq
+
+    with reading(path, hint, most=most) as at, pq.ParquetFile(path) as file:
+        refuse_doubles(file.schema_arrow.names)
+        unpacked = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+        if unpacked > LONGEST and unpacked > TIMES * path.stat().st_size:
+            raise ValueError(f"it says that it unpacks to more than {TIMES} times its size")
+        yield file, at
+
+
+def refuse_doubles(names: Sequence[str]) -> None:
+    """See that every column has a name of its own."""
+    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise ValueError(f"two columns are called {double!r:.60}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.protocol_options import ProtocolSettings
@@ -240,6 +240,20 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     if share is None or share >= len(rows):
         return rows
     return tuple(rows[number * len(rows) // share] for number in range(share))
+
+
+def names_in_list(text: str) -> list[str]:
+    """The names in a comma list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def named(kind: str, known: Iterable[str], wanted: str) -> list[str]:
+    """The names in a comma list, each once; "all" for all that are known."""
+    known = list(known)
+    names = known if wanted == "all" else names_in_list(wanted)
+    if unknown := next((name for name in names or [wanted] if name not in known), None):
+        raise UnknownName(kind, unknown, known)
+    return list(dict.fromkeys(names))
 
 
 def check_limit(limit: int | None, steps: int, what: str) -> None:

@@ -37,6 +37,7 @@ from ttabench.readers.base import (
     Training,
     blanks_in_front,
     first_apart,
+    named,
     other_seeds,
     shares,
     spread,
@@ -98,14 +99,6 @@ class Words:
 
     delimiter: str
     single_blank: bool
-
-
-def chosen(card: Card, wanted: str) -> list[str]:
-    """The names in a comma list, "all" for every sub-task of the card."""
-    names = [name.strip() for name in wanted.split(",") if name.strip()] if wanted != "all" else list(card.parts)
-    if unknown := next((name for name in names or [wanted] if name not in card.parts), None):
-        raise UnknownName(f"sub-task of {card.name}", unknown, list(card.parts))
-    return list(dict.fromkeys(names))
 
 
 def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
@@ -395,7 +388,7 @@ def read(card: Card, request: Request) -> Demonstrations:
 
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
     """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
-    names = chosen(card, settings.task)
+    names = named(f"sub-task of {card.name}", card.parts, settings.task)
     known = {template for part in card.parts.values() for template in part.templates}
     if settings.template not in known:
         raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))

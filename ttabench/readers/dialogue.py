@@ -46,7 +46,7 @@ from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, malformed, opened
 from ttabench.readers.layouts import places, serving
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, table, twin_table
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
@@ -76,57 +76,38 @@ class Dialogue:
         return "\n".join(self.turns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dialogues:
-    """The dialogues of a split."""
-
-    kept: tuple[Dialogue, ...]
-    """Those with enough turns, all of which say something."""
-    label: str
-    """Stands in records and tables as the source."""
-    dropped: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    """Notes on the split for a record."""
-
-
-def dialogues(card: Card, request: Request, wording: Wording = "plain") -> Dialogues:
-    """The dialogues of `request.split` from the hub, a file or a folder."""
+def dialogues(card: Card, request: Request, wording: Wording = "plain") -> tuple[list[Dialogue], Counter[str], Table]:
+    """(usable dialogues of `request.split`, the others by reason, the table of all)."""
     source = Path(request.source)
     text = None if request.source == "hub" else _text_file(card, source, request.split)
     if text is None:
-        rows = table(card, request)
-        return _looked_at(card, rows.rows, rows.label, rows.notes, wording)
+        return _usable(card, table(card, request), wording)
     notes = serving(card, request.split, text.name.removesuffix(".gz").removesuffix(".txt"), text)
-    kind = "file" if text == source else "folder"
-    return _looked_at(card, list(_lines(text)), f"{kind}:{source}", notes, wording)
+    label = f"{'file' if text == source else 'folder'}:{source}"
+    return _usable(card, Table(rows=list(_lines(text)), label=label, where=str(text), notes=notes), wording)
 
 
-def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Dialogues:
+def twin_dialogues(
+    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]
+) -> tuple[list[Dialogue], Counter[str], Table]:
     """Those of the miniature world, which have no blanks of tokenising."""
-    return _looked_at(card, twin_table(card, split, seed, None, arguments).rows, "mini", (), "plain")
+    return _usable(card, twin_table(card, split, seed, None, arguments), "plain")
 
 
-def _looked_at(card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str, ...], wording: Wording) -> Dialogues:
-    kept: list[Dialogue] = []
-    dropped: Counter[str] = Counter()
-    seen: dict[str, str] = {}
-    for number, row in enumerate(rows):
-        name = row.cell(card.columns.get("id", ()))
+def _usable(card: Card, data: Table, wording: Wording) -> tuple[list[Dialogue], Counter[str], Table]:
+    seen, numbers = dict[str, str](), count()
+
+    def dialogue_of(row: RawRow) -> Dialogue | str:
+        name, number = row.cell(card.columns.get("id", ())), next(numbers)
         dialogue = Dialogue(id=str(number if name is None else name), turns=_turns(card, row, wording))
         if dialogue.id in seen:
             raise malformed(row.place, f"the id {brief(dialogue.id)} is that of {seen[dialogue.id]}, too")
         seen[dialogue.id] = row.place
         if len(dialogue.turns) < LEAST:
-            dropped[f"fewer than {LEAST} turns"] += 1
-        elif not all(dialogue.turns):
-            dropped["an empty turn"] += 1
-        else:
-            kept.append(dialogue)
-    if not kept:
-        hint = "Give a source with longer dialogues." if label != "mini" else "Ask for more with --task-set rows=N."
-        why = reasons(dropped) or "no rows"
-        raise UserError(f"{label.partition(':')[2] or label} holds no dialogue for {card.name} ({why}).", hint)
-    return Dialogues(kept=tuple(kept), label=label, dropped=dict(dropped), notes=notes)
+            return f"fewer than {LEAST} turns"
+        return dialogue if all(dialogue.turns) else "an empty turn"
+
+    return *usable(data, dialogue_of), data
 
 
 def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
@@ -293,7 +274,7 @@ class Talks(Bound[Settings]):
         return others
 
     def _of_twins(self, asked: Sequence[tuple[Dialogue, int]]) -> list[tuple[Dialogue, int]]:
-        draws = (twin_dialogues(self.card, self.split, seed, self.arguments).kept for seed in other_seeds(self.seed))
+        draws = (twin_dialogues(self.card, self.split, seed, self.arguments)[0] for seed in other_seeds(self.seed))
         pool: list[tuple[Dialogue, set[str]]] = []
         others = []
         for number, (own, wanted) in enumerate(asked):
@@ -356,7 +337,7 @@ class Talks(Bound[Settings]):
         while True:
             if self.mini:
                 seed = training.draws.getrandbits(48)
-                yield from twin_dialogues(self.card, self.split, seed, {**self.arguments, **size}).kept
+                yield from twin_dialogues(self.card, self.split, seed, {**self.arguments, **size})[0]
             yield from training.draws.sample(kept, len(kept))
 
     def counts(self) -> dict[str, Json]:
@@ -390,22 +371,22 @@ def read(card: Card, request: Request) -> Talks:
     joined = settings.eval_split == JOINED and request.split == "test"
     names = JOINED.split("+") if joined else [request.split]
     if request.source == "mini":
-        twins = [twin_dialogues(card, name, request.seed, arguments) for name in names]
+        parts = [twin_dialogues(card, name, request.seed, arguments) for name in names]
     else:
         if joined and Path(request.source).is_file():
             fault = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
             raise UserError(fault, "Give the folder of all splits, or --task-set eval_split=test.")
-        twins = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
+        parts = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
     kept = [replace(dialogue, id=f"{name}/{dialogue.id}" if joined else dialogue.id)
-            for name, part in zip(names, twins, strict=True) for dialogue in part.kept]  # fmt: skip
+            for name, (read_, *_) in zip(names, parts, strict=True) for dialogue in read_]  # fmt: skip
     made = Talks(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=twins[-1].label,
-        data_notes=tuple(dict.fromkeys(note for part in twins for note in part.notes)),
-        unused=sum((Counter(part.dropped) for part in twins), Counter()),
+        source=parts[-1][2].label,
+        data_notes=tuple(dict.fromkeys(note for *_, data in parts for note in data.notes)),
+        unused=sum((dropped for _, dropped, _ in parts), Counter()),
         dialogues=tuple(kept),
         in_training=_in_training(card, request, kept, settings.wording),
     )
@@ -421,8 +402,8 @@ def _in_training(card: Card, request: Request, candidates: Sequence[Dialogue], w
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
     try:
-        training = dialogues(card, replace(request, split="train"), wording)
+        training, *_ = dialogues(card, replace(request, split="train"), wording)
     except UserError:
         return None
-    known = {dialogue.text for dialogue in training.kept}
+    known = {dialogue.text for dialogue in training}
     return sum(dialogue.text in known for dialogue in candidates)

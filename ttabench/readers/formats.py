@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, json_in, reading
+from ttabench.core.checked_file import ANY, At, json_in, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UserError
-from ttabench.core.parquet import parquet_file, refuse_doubles
 from ttabench.readers.faults import brief
 
 MAX_CELL = LONGEST_TEXT
@@ -48,6 +47,17 @@ class RawRow(NamedTuple):
 def malformed(place: str, why: str) -> UserError:
     """The error for one bad row."""
     return UserError(f"{place}: {why}.", "Mend or remove that row.")
+
+
+@contextmanager
+def parsing(place: str) -> Iterator[None]:
+    """Whatever a row leads to that has another shape than it should is the error of that row."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise malformed(place, reason(error)) from None
 
 
 def text_of(place: str, field: str, value: object) -> str:

@@ -45,7 +45,7 @@ from ttabench.readers.base import (
 )
 from ttabench.readers.cards import Card, Profile, Scalar
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, rows, stem, text_of
+from ttabench.readers.formats import RawRow, malformed, parsing, rows, stem, text_of
 from ttabench.readers.layouts import find
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, generated, table, twin_rows
@@ -98,15 +98,12 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict
     source = card.source.model_copy(update={"folders": folders})
     held = table(card.model_copy(update={"source": source}), request)
     golds = rows(_beside(Path(held.where), card))
-    kept = [row for number, row in enumerate(held.rows) if _belongs(request.split, number)]
+    kept, validates = held.rows, request.split == "validation"
+    if request.split != "test":  # training rows and those that validate are of one file
+        kept = [row for number, row in enumerate(kept, 1) if (number % _TENTH == 0) == validates]
     if not kept:
         raise UserError(f"{held.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
     return *_users(part, kept, golds, held.where), held
-
-
-def _belongs(split: str, number: int) -> bool:
-    """Whether a row is of a split: training rows and those that validate are of one file."""
-    return split == "test" or (split == "validation") == (number % _TENTH == _TENTH - 1)
 
 
 def _beside(questions: Path, card: Card) -> Path:
@@ -137,7 +134,8 @@ def _users(
     for key, row in _by_id(asked).items():
         if key not in answers:
             raise malformed(row.place, f"the id {brief(key)} has no right answer in the file of outputs")
-        made.append(_user(part, row, key, answers[key]))
+        with parsing(row.place):
+            made.append(_user(part, row, key, answers[key]))
     if not any(user.entries for user in made):
         raise UserError(f"{where}: no user has a profile.", "Give LaMP's own files.")
     kept = [user for user in made if user.entries and user.input and user.output]
@@ -176,9 +174,7 @@ def _told(entry: Entry, user: User) -> bool:
     return entry.about == user.input or (not entry.about and entry.text in (f'"{user.input}"', ""))
 
 
-def _entry(part: Profile, place: str, values: object, number: int) -> Entry:
-    if not isinstance(values, dict):
-        raise malformed(place, f"an entry was expected, not {brief(values)}")
+def _entry(part: Profile, place: str, values: dict[str, object], number: int) -> Entry:
     raw = RawRow(place, values)
     text = _FIELD.sub(lambda match: _cell(raw, match[1]), part.entry)
     about, answer = (_cell(raw, name) if name else "" for name in (part.text, part.output))

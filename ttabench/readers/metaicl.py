@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ttabench.core.checked_file import object_of
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
@@ -38,6 +38,8 @@ from ttabench.readers.base import (
     check_limit,
     first_apart,
     in_order,
+    named,
+    names_in_list,
     other_seeds,
     shares,
     spread,
@@ -122,7 +124,7 @@ def twin_tasks(
     known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
     return [
         MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"], dropped={})
-        for name in _chosen(known, wanted)
+        for name in named("MetaICL task", known, wanted)
     ]
 
 
@@ -135,7 +137,7 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
         fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
         raise UserError(fault, "Give seeds 0 to 4.")
     training = request.split != "test"
-    chosen = _chosen(_configured(base, "train" if training else "test"), wanted)
+    chosen = named("MetaICL task", _configured(base, "train" if training else "test"), wanted)
     paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (wanted != "all" or len(missing) == len(chosen)):
@@ -167,18 +169,6 @@ def _configured(base: Path, side: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} has no list {side!r} of tasks.", again)
     return names
-
-
-def names_in_list(text: str) -> list[str]:
-    """The names in a comma list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _chosen(known: list[str], wanted: str) -> list[str]:
-    names = known if wanted == "all" else names_in_list(wanted)
-    if unknown := next((name for name in names if name not in known), None):
-        raise UnknownName("MetaICL task", unknown, known)
-    return list(dict.fromkeys(names))
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:

@@ -31,7 +31,7 @@ from functools import cached_property
 from itertools import count, pairwise
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
@@ -44,7 +44,6 @@ from ttabench.readers.base import (
     blanks_in_front,
     fingerprint,
     other_seeds,
-    reasons,
     spread,
     told_apart,
     with_pieces,
@@ -53,7 +52,7 @@ from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, malformed, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.metrics import check_judges, empty_golds, metric
 from ttabench.stats.varying import Varying
@@ -90,32 +89,28 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
     """(usable rows in file order, dropped rows by reason); `capitalise` raises the first letter of every answer, as
     CaMeLS and MAC do for SQuAD and ArchivalQA.
     """
-    texts = _companion(card, data)
-    seen: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    parsed: list[QARow] = []
-    for raw in data.rows:
+    texts, seen = _companion(card, data), Counter[str]()
+
+    def row_of(raw: RawRow) -> QARow | str:
         row = _row(card, raw, texts)
-        if not isinstance(row, str) and data.years is not None:
-            row = _of_years(row, data.years)
         if isinstance(row, str):
-            dropped[row] += 1
-            continue
+            return row
+        if data.years is not None and (fault := _of_other_years(row, data.years)):
+            return fault
         answers = tuple(answer[:1].upper() + answer[1:] for answer in row.answers) if capitalise else row.answers
-        parsed.append(replace(row, id=told_apart(row.id, seen), answers=answers))
-    if not parsed:
-        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
-        raise UserError(fault, "Give others.")
+        return replace(row, id=told_apart(row.id, seen), answers=answers)
+
+    parsed, dropped = usable(data, row_of)
     return parsed, dict(dropped)
 
 
-def _of_years(row: QARow, years: tuple[int, int]) -> QARow | str:
-    """The row, or the reason why it is dropped: its article is of other years."""
+def _of_other_years(row: QARow, years: tuple[int, int]) -> str:
+    """Why a row is dropped whose article is of other years; empty for one of these."""
     if row.timestamp is None:
         return "its article says no date"
     first, last = years
     within = first <= datetime.fromtimestamp(row.timestamp, UTC).year <= last
-    return row if within else f"its article is not of {first} to {last}"
+    return "" if within else f"its article is not of {first} to {last}"
 
 
 def _needed(card: Card, raw: RawRow, field: str) -> object:
@@ -162,9 +157,9 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, Paragraph] | None) -> QARo
         question=question,
         answers=answers,
         answers_additional=answers_of(place, cells.get("answers_additional"), "single"),
-        timestamp=_timestamp(place, held.day if moment in (None, "") else moment),
+        timestamp=_timestamp(held.day if moment in (None, "") else moment),
         title=_label(place, "title", cells.get("title")) or (held.article if "title" in card.columns else ""),
-        position=held.number if position is None else _position(place, position),
+        position=held.number if position is None else _position(position),
     )
 
 
@@ -198,38 +193,27 @@ def answers_of(place: str, value: object, form: str | None = "single") -> tuple[
 
 def _literal(place: str, text: str) -> object:
     """A Python dict or list read without running anything, of bounded length (the parser's memory grows with it)."""
-    if len(text) > MAX_LITERAL:
-        raise malformed(place, f"the answers are a literal of {len(text)} characters, more than {MAX_LITERAL}")
-    if text.lstrip()[:1] not in ("{", "["):
+    if len(text) > MAX_LITERAL or text.lstrip()[:1] not in ("{", "["):
         raise malformed(place, f"the answers are no Python dict or list: {brief(text)}")
-    try:
-        value = ast.literal_eval(text.strip())
-        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise malformed(place, f"the answers are no Python literal: {brief(text)}") from None
+    value = ast.literal_eval(text.strip())
+    json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     return value
 
 
-def _timestamp(place: str, value: object) -> float | None:
+def _timestamp(value: object) -> float | None:
     """Seconds since 1970 UTC from a number of seconds or an ISO date (taken as UTC where it names no zone)."""
     if isinstance(value, str):
         value = value.strip()
     if value in (None, "") or str(value).lower() == "nan":
         return None
-    try:
-        moment = _MOMENT.validate_python(value)
-    except ValidationError:
-        raise malformed(place, f"timestamp {brief(value)} is neither seconds nor an ISO date") from None
+    moment = _MOMENT.validate_python(value)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _position(place: str, value: object) -> int | None:
+def _position(value: object) -> int | None:
     if isinstance(value, str) and not value.strip():
         return None
-    try:
-        return math.trunc(float(value))  # type: ignore[arg-type]  # what is no number raises
-    except (ValueError, TypeError, OverflowError):
-        raise malformed(place, f"paragraph number {brief(value)} is no number") from None
+    return math.trunc(float(value))  # type: ignore[arg-type]  # what is no number raises
 
 
 _ALL_OF_A_TWIN = 1665

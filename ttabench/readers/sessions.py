@@ -42,7 +42,6 @@ from ttabench.readers.base import (
     fingerprint,
     in_order,
     other_seeds,
-    reasons,
     spread,
     told_apart,
     with_pieces,
@@ -52,7 +51,7 @@ from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, json_lines, malformed, text_of
 from ttabench.readers.layouts import serving, tops
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.metrics import check_judges, metric
 
@@ -186,12 +185,8 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
         first.needed(card.columns["question"], f"Score turns instead: --task-set ask=next. {card.source.how}")
     by_key: dict[tuple[str, str], Conversation] = {}
     ids: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    for raw in data.rows:
-        row = _conversation(card, raw, asked=asked)
-        if isinstance(row, str):
-            dropped[row] += 1
-            continue
+    parsed, dropped = usable(data, lambda raw: _conversation(card, raw, asked=asked))
+    for row in parsed:
         key = row.published, fingerprint(*row.texts())
         before = by_key.get(key)
         if before is None:
@@ -200,9 +195,6 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
             dropped["the same row twice"] += 1
         else:
             by_key[key] = replace(before, questions=(*before.questions, *row.questions))
-    if not by_key:
-        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
-        raise UserError(fault, "Give others.")
     return list(by_key.values()), dict(dropped)
 
 
@@ -235,10 +227,8 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
 
 def _question(place: str, value: object) -> tuple[str, str]:
     """A question with its answer."""
-    if value is None:
-        return "", ""
     if not isinstance(value, Mapping):
-        raise malformed(place, f"self_instruct is {brief(value)}, no object")
+        return "", ""
     return _text(place, "self_instruct B", value.get("B")), _text(place, "self_instruct A", value.get("A"))
 
 

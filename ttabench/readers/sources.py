@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -20,7 +21,7 @@ from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import READABLE, RawRow, rows
+from ttabench.readers.formats import READABLE, RawRow, parsing, rows
 from ttabench.readers.layouts import find, places, published_name, serving
 
 T = TypeVar("T")
@@ -55,6 +56,23 @@ class Table:
     notes: tuple[str, ...] = ()
     years: tuple[int, int] | None = None
     """First and last year of the articles whose rows the wanted split is."""
+
+
+def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], Counter[str]]:
+    """(what rows hold, in file order, dropped rows by reason); of a row that cannot be used `row_of` gives that."""
+    held: list[T] = []
+    dropped: Counter[str] = Counter()
+    for raw in data.rows:
+        with parsing(raw.place):
+            row = row_of(raw)
+        if isinstance(row, str):
+            dropped[row] += 1
+        else:
+            held.append(row)
+    if not held:
+        counts = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({counts}).", "Give others.")
+    return held, dropped
 
 
 def table(card: Card, request: Request) -> Table:

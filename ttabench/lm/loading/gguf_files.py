@@ -26,7 +26,7 @@ from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
-from ttabench.lm.loading.model_files import AGAIN
+from ttabench.lm.loading.model_reader import AGAIN
 
 if TYPE_CHECKING:
     import torch

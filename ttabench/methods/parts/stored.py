@@ -12,7 +12,7 @@ from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable, quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.loading.model_files import check
+from ttabench.lm.loading.model_reader import check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -33,7 +33,7 @@ from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.loading.model_files import small_file
+from ttabench.lm.loading.model_reader import small_file
 from ttabench.lm.text.texts import backend
 
 
