@@ -56,22 +56,6 @@ def test_no_other_module_does(folder: Path) -> None:
     assert code_of_file(folder / "mine.py") == before
 
 
-def test_an_import_by_a_computed_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as it was made."""
-    (tmp_path / "named_here.py").write_text("")
-    (tmp_path / "mine.py").write_text("__import__('named_' + 'here')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "named_here", raising=False)
-    exec((tmp_path / "mine.py").read_text(), {})
-    try:
-        before = code_of_file(tmp_path / "mine.py", ["named_here", "json"])
-        assert before != code_of_file(tmp_path / "mine.py")
-        (tmp_path / "named_here.py").write_text("# edited\n")
-        assert code_of_file(tmp_path / "mine.py", ["named_here", "json"]) != before
-    finally:
-        del sys.modules["named_here"]
-
-
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_package" / "inner").mkdir(parents=True)

@@ -55,18 +55,6 @@ def test_a_delta_at_marked_tokens(lm: LM, rows: int, grad: bool) -> None:
     assert (found - plain(lm, ids_BT)).abs().max() > 0.1
 
 
-def test_marking_all_or_none(lm: LM) -> None:
-    """All tokens marked is the plain delta; none, the base model bit for bit. One row of marks serves all rows."""
-    ids_BT, deltas = text(2, 7), all_maps(lm, 2)
-    with torch.no_grad():
-        with deltas_applied(lm, deltas, 2, torch.ones(1, 7, dtype=torch.bool)):
-            everywhere = forward(lm, Patch(), ids_BT)[0]
-        with deltas_applied(lm, deltas, 2, torch.zeros(2, 7, dtype=torch.bool)):
-            nowhere = forward(lm, Patch(), ids_BT)[0]
-        assert torch.equal(everywhere, forward(lm, Patch(deltas=deltas), ids_BT)[0])
-        assert torch.equal(nowhere, forward(lm, Patch(), ids_BT)[0])
-
-
 @torch.no_grad()
 def test_marks_with_a_prefix_padding_and_another_delta(lm: LM) -> None:
     """Each row under shared and marked deltas at once equals that row alone, whatever its padding."""

@@ -171,16 +171,6 @@ def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-def test_dense_delta_of_a_tied_embedding_reaches_the_head() -> None:
-    lm = tiny_gpt2()
-    delta = torch.full_like(lm.model.get_parameter("transformer.wte.weight"), 0.1)
-    delta[::2] = -0.1
-    merged = tiny_gpt2()
-    merged.model.get_parameter("transformer.wte.weight").add_(delta)
-    ids_BT = text(1, 6)
-    close(forward(lm, Patch(deltas={"transformer.wte.weight": Dense(delta[None])}), ids_BT)[0], plain(merged, ids_BT))
-
-
 def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     name = lm.linear_names()[0]
     prefix, delta = random_prefix(lm, 1), low_rank(lm, name, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
-from ttabench.core import bounds
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
@@ -24,7 +23,6 @@ from ttabench.lm.text.chat import has_template
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.mac.t5 import T5Text
 from ttabench.readers.base import blanks_in_front
 
 TEMPLATE = (
@@ -205,20 +203,3 @@ def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF" + b"tokenizer.chat_template")
     assert has_template(str(file))
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_one_text_has_a_longest_length(monkeypatch: pytest.MonkeyPatch, follows: bool) -> None:
-    lm = tiny_llama()
-    t5 = T5Text(lm.tokenizer, lm.eos_id, lm.pad_id)
-    ways: list[Callable[[str], object]] = [
-        lambda text: lm.encode(text, follows=follows),
-        lambda text: lm.encode_many(["short", text], follows=follows),
-        lm.encode_with_starts,
-        lambda text: t5.encode([text], 8, "start"),
-    ]
-    monkeypatch.setattr(bounds, "LONGEST_TEXT", 50)
-    for way in ways:
-        assert way("x" * 50)
-        with pytest.raises(UserError, match=r"51 characters is longer than the 50 .* --pieces paragraphs"):
-            way("x" * 51)

@@ -118,24 +118,6 @@ def test_a_rule_shares_its_categories_out_among_the_labels(task: str, categories
     assert _groups(fixed) == _groups(demonstrations.superglue(task, "test", 2, 200, 200, "fixed", categories)["train"])
 
 
-def test_rules_of_all_categories_stand_in_one_split_only() -> None:
-    rules = {
-        split: {
-            frozenset(
-                map(
-                    frozenset,
-                    _groups(demonstrations.superglue("sst2", split, seed, 120, 1, categories=12)["train"]).values(),
-                )
-            )
-            for seed in range(60)
-        }
-        for split in SPLITS
-    }
-    assert all(len(found) > 1 for found in rules.values())
-    assert not rules["train"] & rules["test"]
-    assert not rules["validation"] & (rules["train"] | rules["test"])
-
-
 def _asked(row: dict[str, object]) -> tuple[str, str, int]:
     """(question, right option, its place) of a row of the unseen tasks whose options are label words."""
     if "goal" in row:

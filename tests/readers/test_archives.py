@@ -115,21 +115,6 @@ def test_sizes_of_winogrande(tmp_path: Path) -> None:
     assert sized.describe()["protocol"]["size"] == "m"
 
 
-def test_a_size_that_is_not_there_is_replaced_with_a_note_or_refused(tmp_path: Path) -> None:
-    archives.winogrande(tmp_path, ("xs", "m"))
-    source = str(tmp_path / "winogrande_1.1")
-    task = load("winogrande", source=source, options=SHOTS)
-    assert task.notes == ("winogrande: training rows of size m (train_m), for train_xl is not there",)
-    assert "looked for train_l;" in refusal("winogrande", source=source, options={"size": "l"})
-    assert "Unknown size of winogrande 'xxl'. Did you mean 'xl'?" in refusal(
-        "winogrande", source=source, options={"size": "xxl"}
-    )
-    assert "the training rows of piqa have one size" in refusal("piqa", source=source, options={"size": "l"})
-    assert "the miniature world has one size" in refusal("winogrande", options={"size": "l"})
-    file = f"{source}/dev.jsonl"
-    assert "chooses among the files of a folder" in refusal("winogrande", source=file, options={"size": "m"})
-
-
 # --- which split is asked ------------------------------------------------------------------------------------------
 
 

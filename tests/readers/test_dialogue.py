@@ -251,19 +251,6 @@ def test_bad_files_are_one_line_that_says_where(tmp_path: Path, name: str, conte
     assert expected in refusal("dailydialog", source=str(path))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"steps": "1,x"}, "steps"),
-        ({"steps": "20"}, "asked at t = 20 (fewer than 22 turns: 64)"),
-        ({"steps": "12,13", "context_at_12": 13}, "steps 12 and 13 would both read 13 turns"),
-        ({"turns": 2}, "fewer than 3 turns: 64"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], expected: str) -> None:
-    assert expected in refusal("dailydialog", options=options)
-
-
 # --- real rows -----------------------------------------------------------------------------------------------------
 
 

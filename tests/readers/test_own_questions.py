@@ -10,7 +10,6 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.qa_files import steps, write_csv, write_jsonl
-from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.own_questions import own_questions
 
@@ -74,21 +73,3 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     assert first.key != second.key
     (tmp_path / "q.txt").write_text(f"{OPENS}\n\n  {CLOSES}\n")
     assert [each.question for each in own_questions(tmp_path / "q.txt")] == [OPENS, CLOSES]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("q.jsonl", '{"q": "Who?"}\n', "line 1 lacks the column 'question' or 'query'; it has 'q'"),
-        ("q.jsonl", '{"question": " "}\n', "line 1: the question is empty or no text"),
-        ("q.txt", "\n \n", "holds no question"),
-    ],
-)
-def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content: str, told: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UserError) as caught:
-        own_questions(tmp_path / name)
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="There is no file"):
-        own_questions(tmp_path / "gone.txt")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.qa_files import refusal, write_jsonl
+from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Choose, Episode, Observe, wanted
 from ttabench.lm.model import load as load_lm
@@ -104,20 +104,6 @@ def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -
     books = load("pg19", split=split, seed=1, options={"tokens": "1200", "books": 2})
     own = ["".join(piece.text for piece in each.observes()) for each in episodes]
     assert all(any(text in book.read() for book in books.shelf.books) for text in own), "the books of pg19"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"text": TEXT, "facts": "many"}, "facts: Input should be a valid"),
-        ({"text": TEXT, "facts": [fact("Ada", "Yarm", 1000)]}, "'Ada' is told at 1000 of 87 characters"),
-        ({"text": TEXT, "facts": [fact("Ada", "Rome", 5)]}, "'Ada': its answer 'Rome' is none of its options"),
-        ({"text": TEXT, "facts": []}, "tells no fact within 8192 tokens"),
-    ],
-)
-def test_bad_rows_are_refused_in_one_line(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
-    path = write_jsonl(tmp_path / "test.jsonl", [row])
-    assert expected in refusal("recall", source=str(path))
 
 
 def test_a_file_of_one_text_has_no_other(tmp_path: Path) -> None:

@@ -224,23 +224,6 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, change: 
         assert f"None of the 1 rows of {path} is usable ({reason}: 1)" in refusal("msc", source=str(path))
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "test.jsonl", ROWS)
-    source = str(path)
-    assert "nothing to ask after steps=7" in refusal("msc", source=source, options={"steps": 7})
-    assert "tell nothing" in refusal("msc", options={"facts": 0})
-    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[1]).partition("llo")[0], encoding="utf-8")
-    assert "line 2 cannot be read: not valid JSON (Unterminated string starting at column 99)" in refusal(
-        "msc", source=source
-    )
-    (tmp_path / "test.txt").write_text("Hello.\n", encoding="utf-8")
-    assert "line 1 cannot be read: not valid JSON" in refusal(
-        "msc", source=str(tmp_path / "test.txt"), options={"ask": "next"}
-    )
-    (tmp_path / "test.txt").write_text("", encoding="utf-8")
-    assert "holds no rows" in refusal("msc", source=str(tmp_path / "test.txt"), options={"ask": "next"})
-
-
 cells = st.one_of(st.none(), st.integers(), st.text(max_size=5))
 turn = st.one_of(cells, st.fixed_dictionaries({"text": cells}, optional={"id": cells}))
 dialog = st.one_of(cells, st.lists(turn, max_size=3))

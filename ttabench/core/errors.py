@@ -19,11 +19,9 @@ MOST_NAMED = 40
 
 
 class UserError(Exception):
-    """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
+    """Bad input: what is wrong, with the value and where it came from, and how to mend it, ideally by a command.
 
-    Args:
-        what: what is wrong, with the value received and the place it came from.
-        hint: how to mend it, ideally a command or a list of valid values.
+    The command line prints it as one line and leaves with exit code 2, without a traceback.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -33,15 +31,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that is in no registry; names the closest one that is, or all where none is close.
-
-    Args:
-        kind: what was looked for: "method", "task", "model", "setting" ...
-        name: the name received.
-        known: the names that exist.
-        fault: the sentence that says what is wrong, in place of "Unknown KIND 'NAME'."
-        hint: how to mend it where no name is close, in place of the list of those that exist.
-    """
+    """A name that is in no registry; names the closest one that is, or all, or a hint, where none is close."""
 
     def __init__(self, kind: str, name: str, known: list[str], *, fault: str = "", hint: str = "") -> None:
         close = closest(name, known)

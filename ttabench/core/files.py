@@ -96,18 +96,17 @@ def join(parts: Sequence[Path], path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """As `add`, with a UserError in place of its OSError."""
+    """Add whole lines to a file; they are on the disk afterwards, and what was in it stays as it was if they fail."""
     try:
-        add(path, text)
+        _append(path, _bytes(text))
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
 
-def add(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards."""
+def _append(path: Path, left: bytes) -> None:
     number = os.open(path, _APPENDING, 0o644)
     try:
-        before, left = os.fstat(number).st_size, _bytes(text)
+        before = os.fstat(number).st_size
         try:
             while left:
                 left = left[os.write(number, left) :]
@@ -145,19 +144,14 @@ def sweep(folder: Path) -> None:
 
 
 def made(folder: Path, out: Path) -> None:
-    """As `probe`, with a UserError that names `out` in place of its OSError."""
+    """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
-        probe(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
+        os.close(number)
+        Path(name).unlink()
     except OSError as error:
         raise unwritable(out, error) from None
-
-
-def probe(folder: Path) -> None:
-    """Make a folder, with all above it, and see that it can be written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
-    os.close(number)
-    Path(name).unlink()
 
 
 def unwritable(folder: Path, error: OSError) -> UserError:

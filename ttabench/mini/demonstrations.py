@@ -105,15 +105,9 @@ def superglue(
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.
 
-    Args:
-        task: one of `LABELS`.
-        split: its people, and the groups of categories that fresh rules are made of, are its own.
-        seed: of all rows, and of a fresh rule.
-        demonstrations: rows to show.
-        queries: rows to ask.
-        rules: "fresh" draws a rule from the seed. "fixed" has one rule a task, the same for every seed and split, as a
-            real task has: training can learn it by heart. "mixed" is either, half of the seeds each.
-        categories: of words, that a rule shares out among its labels; 0 for one a label.
+    `rules`: "fresh" draws a rule from the seed, "fixed" has one rule a task, the same for every seed and split, which
+    training can learn by heart; "mixed" is either, half of the seeds each. A rule shares `categories` of words out
+    among its labels; 0 is one a label.
     """
     if task not in LABELS:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(LABELS)}")

@@ -53,13 +53,7 @@ def document(source: random.Random, entity: str, facts: list[Fact]) -> Document:
 def documents(
     source: random.Random, kind: str, split: str, count: int, facts_told: int | range, relation: str | None = None
 ) -> list[Document]:
-    """`count` documents about different entities of one kind.
-
-    Args:
-        facts_told: facts a document tells, or from which their number is drawn; more than the kind has relations means
-            all.
-        relation: name of the one relation all documents tell (a curriculum: only the entity tells them apart).
-    """
+    """`count` documents about different entities of one kind, each telling so many facts; or one of one relation."""
     kinds = RELATIONS[kind]
     made = []
     for entity in draw_entities(source, kind, split, count):

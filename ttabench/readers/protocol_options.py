@@ -141,7 +141,7 @@ def known_options(card: Card, source: str) -> list[str] | None:
 def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
     if reader in READERS:
-        name = READERS[reader].partition(":")[0]
+        name = f"ttabench.readers.{reader}"
     else:
         name = getattr(offered(GROUP)[reader].load(), "__module__", "") if reader in offered(GROUP) else ""
     settings = getattr(import_module(name) if name else None, "Settings", None)

@@ -61,11 +61,10 @@ def check(out: Path, *, resume: bool) -> None:
     if there and not saved(out):
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
     try:
-        files.probe(out)
-    except OSError as error:
-        if not there:
-            fault = f"Checkpoint folder {out} cannot be written: {error.strerror or error}."
-            raise UserError(fault, "Choose another --out.") from None
+        files.made(out, out)
+    except UserError:
+        if not there:  # else a training that is finished is returned all the same
+            raise
 
 
 def owned(out: Path) -> set[str]:
@@ -273,8 +272,8 @@ class Curve:
         if self.path is None:
             return
         try:
-            files.add(self.path, json.dumps({"step": step, **line}) + "\n")
-        except OSError as error:
+            files.append(self.path, json.dumps({"step": step, **line}) + "\n")
+        except UserError as error:
             raise _unsaved(self.path.parent, step, error) from None
 
 

@@ -169,14 +169,9 @@ class Window:
         return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
 
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
+        """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
-        Args:
-            ids_BT: the tokens of every row.
-            mask_BT: false where padded; None where nothing is, or where padding stands behind what is not read on.
-
-        Returns:
-            last hidden states [B, T, D]; those of padded slots mean nothing.
+        No mask is needed where padding stands behind what is not read on.
         """
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)

@@ -60,13 +60,9 @@ class Texts:
         self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
 
     def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
-        """Token ids; "<|eos|>" in a document is text, not its end.
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end.
 
-        Args:
-            text: any text.
-            max_tokens: keep the first so many.
-            follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
-                (SentencePiece) then put none.
+        Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
         """
         return self.encode_many([text], max_tokens, follows=follows)[0]
 
@@ -113,11 +109,7 @@ class Texts:
 
 
 def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
-    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
-
-    Args:
-        specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
-    """
+    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes."""
     own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     own.no_truncation()
     own.no_padding()

@@ -32,12 +32,7 @@ Done = TypeVar("Done")
 
 
 class BatchSize:
-    """How many rows go together, for as long as they fit.
-
-    Args:
-        wanted: rows; `AUTO` to find out.
-        device: torch device type, where `AUTO` begins.
-    """
+    """How many rows go together, for as long as they fit; `AUTO` begins with those of a device type."""
 
     def __init__(self, wanted: int, device: str = "cpu") -> None:
         self.rows = wanted if wanted != AUTO else START.get(device, START["cpu"])

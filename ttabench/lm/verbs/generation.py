@@ -49,11 +49,8 @@ def generate(
     """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
     Args:
-        patch: of 1 row, shared, or one row a prompt.
-        prompts: token ids without BOS.
-        max_new_tokens: most tokens written, EOS included.
+        prompts: token ids without BOS; the patch is of 1 row, shared, or of one row a prompt.
         num_beams: 1 is greedy; more is beam search with scores divided by length, as in transformers' defaults.
-        batch_size: prompts at once.
         stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them
             (greedy decoding only).
         pick: the next token of every row, in place of the likeliest one (not for beams); rows that are done go on.
@@ -100,14 +97,8 @@ def greedy_tokens(
 ) -> Generator[Tensor, None, None]:
     """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
 
-    A token is read only when the one after it is asked for. The patch stays applied until the iterator is exhausted or
-    closed.
-
-    Args:
-        patch: encoded, of 1 row, shared, or one row a text.
-        texts: token ids, with what begins a text (`patching.text_start`).
-        count: tokens written.
-        pick: see `generate`.
+    Texts are token ids with what begins a text (`patching.text_start`). A token is read only when the one after it is
+    asked for. The encoded patch stays applied until the iterator is exhausted or closed.
     """
     window, logits_BV = _prefilled(lm, patch, texts, count)
     with deltas_applied(lm, patch.deltas, len(texts)):

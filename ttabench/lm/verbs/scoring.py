@@ -54,11 +54,7 @@ def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int 
 
 
 def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; one differentiable forward.
-
-    Returns:
-        scalar float32 loss sum (divide it by the count for a token mean), number of target tokens.
-    """
+    """(sum of the negative log-likelihoods of all target tokens, their count); one differentiable forward."""
     values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
