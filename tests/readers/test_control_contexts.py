@@ -181,5 +181,5 @@ def test_books_stand_in_for_each_other_and_the_shorter_one_ends(tmp_path: Path) 
     assert len(long_.observes()) == len(short.observes())
     assert long_.asks() == short.asks()
     (tmp_path / "1.txt").write_text("a" * 200)
-    with pytest.raises(UserError, match="the only one"):
+    with pytest.raises(UserError, match="no other book"):
         load("pg19", source=str(tmp_path), options=options).describe_others()

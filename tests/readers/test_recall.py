@@ -108,5 +108,5 @@ def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -
 
 def test_a_file_of_one_text_has_no_other(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "test.jsonl", [{"title": "A", "text": TEXT, "facts": FACTS}])
-    with pytest.raises(Exception, match="is the only one of"):
+    with pytest.raises(Exception, match="no other text"):
         list(load("recall", source=str(path)).others(LM))

@@ -159,6 +159,14 @@ class Bound(Generic[SettingsT]):
         texts = [piece.text for episode in self.others() for piece in episode.observes()]
         return {"notes": self.remarks_on_others(), "digest": fingerprint(*texts)}
 
+    def another(self, place: int, every: Sequence[RowT], kind: str, told: Callable[[RowT], str]) -> RowT:
+        """The next text behind a place, from the last on to the first, that does not tell the same as the one there."""
+        other = next((one for one in behind(every, place) if told(one) != told(every[place])), None)
+        if other is None:
+            fault = f"{self.source} has no other {kind} here: there is no other context."
+            raise UserError(fault, f"Give --task-set books=2 or more, or a source with several {kind}s.")
+        return other
+
     @cached_property
     def n_observes(self) -> int:
         """Observations over all episodes."""

@@ -39,7 +39,7 @@ from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, told_apart, with_pieces
+from ttabench.readers.base import Bound, Training, fingerprint, shares, told_apart, with_pieces
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.layouts import serving, tops
@@ -279,6 +279,9 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
         )
 
 
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
 """Characters; a longer text is more than one token."""
@@ -378,14 +381,10 @@ class Books(Bound[Settings]):
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
-        books, place = self.shelf.books, self.shelf.books.index(book)
+        books = self.shelf.books
         if self.mini and len(books) == 1:
             books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
-        other = next((one for one in behind(books, place) if one.digest != book.digest), None)
-        if other is None:
-            fault = f"The book {book.name} is the only one of {self.source} here: there is no other context."
-            raise UserError(fault, "Give --task-set books=2 or more, or a source with several books.")
-        return other
+        return self.another(self.shelf.books.index(book), books, "book", lambda one: one.digest)
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""

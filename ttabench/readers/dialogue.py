@@ -152,7 +152,9 @@ def detokenised(turn: str, wording: Wording = "plain") -> str:
     return _APOSTROPHE.sub("'", _MARK.sub("", text))
 
 
-Speakers: TypeAlias = Literal["same", "alternate"]
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 JOINED = "validation+test"
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
@@ -163,7 +165,7 @@ class Settings(ProtocolSettings):
 
     steps: StepCounts = (1, 2, 4, 8, 12)
     """Turns that are read in front of the one that is answered."""
-    speakers: Speakers = "same"
+    speakers: Literal["same", "alternate"] = "same"
     """`same` puts "A:" in front of every turn, as CCM's released code does; `alternate` "A:" and "B:" in turn."""
     wording: Wording = "plain"
     """Of the published turns: `plain` English, or as CCM's `released` code has it, which parts the points of "..."."""

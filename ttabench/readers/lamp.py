@@ -187,6 +187,9 @@ def _cell(raw: RawRow, name: str) -> str:
     return text_of(raw.place, name, str(cell) if isinstance(cell, int) else cell).strip()
 
 
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 JOINER = "\n"
 """Between a profile and the query."""
 WORLDS, OTHERS = 4, 64

@@ -196,6 +196,9 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool, dropped=dict(dropped))
 
 
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 class Layout(NamedTuple):
     """Words around input and output, without the answer."""
 

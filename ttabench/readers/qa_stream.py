@@ -216,6 +216,9 @@ def _position(value: object) -> int | None:
     return math.trunc(float(value))  # type: ignore[arg-type]  # what is no number raises
 
 
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
 

@@ -253,6 +253,9 @@ def _text(place: str, field: str, value: object) -> str:
     return "" if value is None else " ".join(text_of(place, field, value).split())
 
 
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 _OF_A_TWIN = 32
 SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""

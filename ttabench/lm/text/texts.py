@@ -42,7 +42,11 @@ class Texts:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
         self.tokenizer = tokenizer
         self.tokenizer_name = name
-        self.eos_id, self.pad_id = _special_ids(tokenizer, name)
+        eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+        if eos is None:
+            fault = f"Tokenizer {name!r} has no end-of-sequence token."
+            raise UserError(fault, "Set eos_token in tokenizer_config.json.")
+        self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
@@ -115,13 +119,6 @@ def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = Tru
     own.no_padding()
     own.encode_special_tokens = specials_are_text
     return own
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
-    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    if eos is None:
-        raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
-    return int(eos), int(eos if pad is None else pad)
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
