@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.core.errors import UserError
 from ttabench.lm.attention import fused, interface
 from ttabench.lm.forward.patching import (
-    check_fits,
     deltas_applied,
     encoded,
     forward,
@@ -182,14 +180,6 @@ def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
     assert all(parameter.grad is None for parameter in lm.model.parameters())
-
-
-def test_too_long_a_window_is_the_users_error(lm: LM) -> None:
-    with pytest.raises(UserError, match=r"513 tokens .* exceeds the 512 positions of tiny"):
-        forward(lm, Patch(), text(1, 513))
-    with pytest.raises(UserError, match="positions"):
-        read(lm, Patch(prefix=random_prefix(lm, 1)), text(1, 510))
-    check_fits(lm, random_prefix(lm, 1), [509])
 
 
 @pytest.mark.parametrize("at_once", [0, 1, 2**30], ids=["fused", "row by row", "all rows"])

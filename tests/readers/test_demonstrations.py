@@ -224,22 +224,6 @@ def test_bad_options(options: dict[str, str], expected: str) -> None:
     assert expected in refusal("superglue", options=options)
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        (
-            {"premise": "p", "hypothesis": "h"},
-            "val.jsonl line 1 lacks the column 'label'; it has 'premise, hypothesis'",
-        ),
-        ({"premise": "p", "hypothesis": "h", "label": "entails"}, "val.jsonl line 1: invalid literal"),
-        ({"premise": "p", "hypothesis": "h", "label": -1}, "is usable (label hidden: 1)"),
-    ],
-)
-def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
-    source = str(folder(tmp_path, rte(3), [row]))
-    assert expected in refusal("superglue", source=source, options={"task": "rte", "shots": 1})
-
-
 cells = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 9), st.text(max_size=6), st.lists(st.text(max_size=3), max_size=3)
 )

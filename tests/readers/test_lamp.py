@@ -13,7 +13,6 @@ from sklearn.metrics import f1_score
 from tests.conftest import Command
 from tests.qa_files import refusal
 from tests.readers.test_metaicl import LETTERS
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.mini.profiles import NEWS
 from ttabench.mini.world import categories_in
@@ -192,32 +191,6 @@ def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None
     message = refusal("lamp", source=published(tmp_path, rows), options=MOVIES)
     assert "dev_" in message
     assert expected in message
-
-
-def test_bad_requests(tmp_path: Path) -> None:
-    assert "The miniature world has no movies" in refusal("lamp", options={"task": "movies"})
-    assert "less than one user at each of 5 steps" in refusal("lamp", limit=4)
-    nothing = refusal("lamp", options={**SMALL, "max_entry_tokens": 1})
-    assert "nothing to ask of lamp (entry too long: 12, user with too many long entries: 3)" in nothing
-    source = published(tmp_path, [question(0)], ["drama"])
-    assert "output 'drama' is none of the options 'sci-fi" in refusal("lamp", source=source, options=MOVIES)
-    assert "No file of split 'train'" in refusal("lamp", source=source, split="train", options=MOVIES)
-    assert "does not hold 'article:'. It may be of another sub-task" in refusal("lamp", source=source)
-    published(tmp_path, [question(0)])
-    assert "has no other user" in refusal_of_others(source)
-    outputs = tmp_path / "LaMP_2" / "dev_outputs.json"
-    outputs.write_text(json.dumps({"task": "LaMP_2", "golds": [{"id": "x", "output": "comedy"}]}))
-    assert "row 0: the id 'u0' has no right answer" in refusal("lamp", source=source, options=MOVIES)
-    outputs.write_text('{"task": "LaMP_2", "golds": [{"id"')
-    assert "dev_outputs.json cannot be read: not valid JSON" in refusal("lamp", source=source, options=MOVIES)
-    outputs.unlink()
-    assert "has no right answers beside it (dev_outputs.json)" in refusal("lamp", source=source, options=MOVIES)
-
-
-def refusal_of_others(source: str) -> str:
-    with pytest.raises(UserError) as caught:
-        load("lamp", source=source, options=MOVIES).describe_others()
-    return str(caught.value)
 
 
 def test_users_of_a_file_stand_in_several_draws(ttabench: Command, tmp_path: Path) -> None:

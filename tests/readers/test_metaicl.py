@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.qa_files import refusal, shared, write_jsonl
+from tests.qa_files import shared, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
@@ -111,34 +111,6 @@ def test_the_official_folder(tmp_path: Path) -> None:
     assert task.dropped == {"quarel: query equal to a demonstration": 1}
     assert {ask.at.count for ask in episode.asks()} == {1, 2, 4, 8, 16}
     assert next(load("metaicl", source=str(base), seed=0).episodes()).asks()[1].prompt == "Input: in 1300 Output:"
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"options": "yes"}, "options are 'yes', no list"),
-        ({"options": ["no", "maybe"]}, "output 'yes' is not among the options 'no, maybe'"),
-    ],
-)
-def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    base = official(tmp_path / "MetaICL", **change)
-    message = refusal("metaicl", source=str(base))
-    assert "quarel_16_100_test.jsonl line 1" in message
-    assert expected in message
-
-
-def test_bad_requests(tmp_path: Path) -> None:
-    base = official(tmp_path / "MetaICL")
-    source = str(base)
-    assert "codah_16_100_train.jsonl of codah" in refusal("metaicl", source=source, options={"task": "codah"})
-    assert "none of the 5 published draws" in refusal("metaicl", source=source, seed=5)
-    assert "step 32 needs more than the 16" in refusal("metaicl", source=source, options={"steps": "1,32"})
-    assert "has no folder 'data'" in refusal("metaicl", source=str(base / "config"))
-    assert "less than one row at each of 5 steps" in refusal("metaicl", limit=4)
-    (base / "data" / "quarel" / "quarel_16_100_test.jsonl").write_text('{"task": "quarel"}\n')
-    assert "line 1 lacks the column 'input'" in refusal("metaicl", source=source)
-    (base / "config" / "hr_to_lr.json").write_text("[]")
-    assert "it holds a list, not an object" in refusal("metaicl", source=source)
 
 
 def test_published_files() -> None:

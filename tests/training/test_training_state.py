@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from tests.tiny import tiny_llama
@@ -225,11 +224,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     assert train(again, episodes(), config).losses == whole[1]
 
 
-def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
-    with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-
-
 @pytest.mark.parametrize("name", ["lora", "streamadapter"])
 def test_accumulated_parts_are_one_large_batch(lm: LM, name: str) -> None:
     """Answers of different lengths: parts are weighed by their target tokens."""
@@ -296,6 +290,15 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
         "training/step-00000003/state.safetensors", "training/step-00000003/training.json",
         *(name for name in mine if name.startswith("training/")),
     }  # fmt: skip
+
+
+def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path)
+    train(method(lm), episodes(), replace(config, steps=2))
+    (tmp_path / LIST_FILE).unlink()
+    assert train(method(lm), episodes(), config).steps == 4
+    assert training_state.owned(tmp_path) == set(training_state.NAMES)
+    assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
 
 
 def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,9 @@ from typing import Literal
 
 from ttabench.core.types import Episode, Json
 
+NEWER = ("model", "begins")
+"""What a training says of its data that earlier versions did not say; they are taken at their word."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:

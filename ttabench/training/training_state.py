@@ -37,7 +37,7 @@ from ttabench.methods.checkpoint_header import HEADER, header
 from ttabench.methods.checkpoints import WEIGHTS
 from ttabench.methods.trainable import Trainable
 from ttabench.records.folder import typed
-from ttabench.training.config import TrainConfig, TrainRecord
+from ttabench.training.config import NEWER, TrainConfig, TrainRecord
 from ttabench.training.muon import matrices
 
 SAVES, CURVE = "training", "curve.jsonl"
@@ -68,9 +68,12 @@ def check(out: Path, *, resume: bool) -> None:
 
 
 def owned(out: Path) -> set[str]:
-    """The names in a folder that its list says are ours; none where there is no list of ours."""
+    """The names in a folder that its list says are ours; all where a version that kept no list has trained."""
     path = out / LIST_FILE
     try:
+        if not os.path.lexists(path):
+            header(out)
+            return set(NAMES)
         names = None if path.is_symlink() else object_of(path).get("files")
     except UserError:
         return set()
@@ -95,7 +98,7 @@ def locked(out: Path, room: int) -> Iterator[None]:
 
     check(out, resume=False)
     with files.locked(out, busy):
-        if not set(NAMES) <= owned(out):
+        if not (out / LIST_FILE).exists() or not set(NAMES) <= owned(out):
             files.write_atomically(out / LIST_FILE, json.dumps({"files": sorted({*owned(out), *NAMES})}) + "\n")
         free = shutil.disk_usage(out).free
         if free < room:
@@ -245,7 +248,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
 
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for group, values in wanted.items():
-        before = stored.get(group, {})
+        before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
                 fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
