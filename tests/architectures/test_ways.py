@@ -19,7 +19,6 @@ from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.registry import find
 from ttabench.methods.session import Session
@@ -83,13 +82,6 @@ def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
         assert float(values.sum()) == pytest.approx(plain(lm, text(30) + prompt, target), abs=1e-3)
     wide = made(MistralForCausalLM, MistralConfig, sliding_window=200)
     assert abs(plain(wide, *items[0]) - plain(lm, *items[0])) > 1e-2
-
-
-def test_answers_under_a_sliding_window_are_the_same_in_a_batch() -> None:
-    lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
-    prompts = [text(25), text(4, 1), text(11, 2)]
-    together = generate(lm, Patch(), prompts, max_new_tokens=8)
-    assert together == [generate(lm, Patch(), [prompt], max_new_tokens=8)[0] for prompt in prompts]
 
 
 @pytest.mark.parametrize("method", ["snapkv", "h2o", "window"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ttabench.core import accelerators, environment
+from ttabench.core import accelerators
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
-from ttabench.lm.loading import memory_limit
 from ttabench.lm.loading.devices import find_device
 from ttabench.run.config import DEVICES, check_loading
 
@@ -24,7 +23,7 @@ def mps(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 def test_auto_is_the_accelerator_that_is_there(mps: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_device("auto") == mps
+    assert accelerators.here() == mps.type
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     assert find_device("auto") == torch.device("cpu")
 
@@ -49,13 +48,3 @@ def test_a_peak_that_a_device_does_not_count_is_absent(mps: torch.device) -> Non
     with on_cpu.phase("adapt"):
         pass
     assert on_cpu.peak_bytes["adapt"]
-
-
-def test_a_record_names_the_accelerator(mps: torch.device) -> None:
-    accelerators.release()
-    hardware = environment.hardware()
-    assert hardware["gpu"] == {"name": "mps", "memory_bytes": None, "cuda": torch.version.cuda}
-    assert accelerators.name_of(hardware) == "mps"
-    assert accelerators.name_of({}) == ""
-    with pytest.raises(UserError, match="torch cannot limit the memory of mps"):
-        memory_limit.limit(2**30, mps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -55,45 +54,6 @@ def test_no_other_module_does(folder: Path) -> None:
     for name in FILES.keys() - set(COUNT):
         (folder / name).write_text("# edited\n")
     assert code_of_file(folder / "mine.py") == before
-
-
-def test_where_it_lies_does_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("other") / "copy"
-    shutil.copytree(folder, other)
-    assert code_of_file(other / "mine.py") == code_of_file(folder / "mine.py")
-
-
-def test_a_module_that_appears_counts(folder: Path) -> None:
-    (folder / "lazy.py").unlink()
-    before = code_of_file(folder / "mine.py")
-    (folder / "lazy.py").write_text("")
-    assert code_of_file(folder / "mine.py") != before
-
-
-def test_an_import_by_a_computed_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as it was made."""
-    (tmp_path / "named_here.py").write_text("")
-    (tmp_path / "mine.py").write_text("__import__('named_' + 'here')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "named_here", raising=False)
-    exec((tmp_path / "mine.py").read_text(), {})
-    try:
-        before = code_of_file(tmp_path / "mine.py", ["named_here", "json"])
-        assert before != code_of_file(tmp_path / "mine.py")
-        (tmp_path / "named_here.py").write_text("# edited\n")
-        assert code_of_file(tmp_path / "mine.py", ["named_here", "json"]) != before
-    finally:
-        del sys.modules["named_here"]
-
-
-@pytest.mark.parametrize(
-    "text", ["import (", "\0", "x = " + "(" * 5000, "from ... import a\nimport a..b", "# -*- coding: no -*-"]
-)
-def test_a_file_that_cannot_be_read_as_python_has_a_digest(tmp_path: Path, text: str) -> None:
-    (tmp_path / "mine.py").write_text(text)
-    before = code_of_file(tmp_path / "mine.py")
-    (tmp_path / "mine.py").write_text(f"{text} ")
-    assert code_of_file(tmp_path / "mine.py") != before
 
 
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

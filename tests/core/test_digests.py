@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -114,42 +113,3 @@ def test_a_file_of_the_same_size_and_time_is_read_again(
     change(large)
     assert large.stat().st_mtime == LONG_AGO
     assert digest(large) != before
-
-
-def broken(entry: Path) -> None:
-    entry.write_bytes(b"\x80\x04}q.")
-
-
-def of_another_file(entry: Path) -> None:
-    content = json.loads(entry.read_text())
-    entry.write_text(json.dumps({"file": ["00", *content["file"][1:]], "digest": "0" * 64}))
-
-
-@pytest.mark.parametrize("damage", [broken, of_another_file])
-def test_a_damaged_cache_costs_time_alone(
-    large: Path, settled: None, cache: Path, readings: list[Path], damage: Callable[[Path], None]
-) -> None:
-    before = digest(large)
-    (entry,) = cache.iterdir()
-    damage(entry)
-    assert digest(large) == before
-    assert len(readings) == 2
-
-
-def test_a_cache_that_cannot_be_written_costs_time_alone(large: Path, settled: None, cache: Path) -> None:
-    before = digest(large)
-    for entry in cache.iterdir():
-        entry.unlink()
-    cache.rmdir()
-    cache.write_text("a file where the folder would be")
-    assert digest(large) == before
-    put(large, SIZE // 2)
-    assert digest(large) != before
-
-
-def test_small_files_are_not_remembered(tmp_path: Path, settled: None, cache: Path) -> None:
-    (tmp_path / "small").write_text("1")
-    before = digest(tmp_path / "small")
-    (tmp_path / "small").write_text("2")
-    assert digest(tmp_path / "small") != before
-    assert not cache.exists()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +17,8 @@ from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.records.folder import seconds
 from ttabench.records.store import RunFolder
 from ttabench.run import runner
-from ttabench.run.recording import total_cost
 from ttabench.run.runner import RunContext
 
 
@@ -38,21 +34,6 @@ def test_a_phase_counts_the_processor_beside_the_wall(monkeypatch: pytest.Monkey
     assert (found.last_seconds, found.last_cpu_seconds) == (1.0, 2.0)
 
 
-def test_children_count_among_cpu_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = meter.cpu_seconds()
-    times = os.times()
-    ended = SimpleNamespace(children_user=times.children_user + 30, children_system=times.children_system + 10)
-    monkeypatch.setattr(os, "times", lambda: ended)
-    assert meter.cpu_seconds() - before >= 40
-
-
-def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delattr(os, "getloadavg")
-    assert meter.load_average() is None
-    spent = RunFolder(tmp_path, "r").spent.told()
-    assert (spent["load_average_start"], spent["load_average_end"]) == (None, None)
-
-
 def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,17 +46,6 @@ def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
     again.append([sample("c", "f")])
     spent = again.spent.told()
     assert (spent["wall_seconds"], spent["cpu_seconds"]) == (40.0, 16.0), "three writes, and what came after the last"
-
-
-@pytest.mark.parametrize("damage", [None, 3, [], [1.0], ["a", "b"], [-5.0, -1.0], [math.nan, math.inf], {"wall": 1}])
-def test_seconds_that_mean_nothing_do_not_count(damage: object) -> None:
-    assert seconds({"kind": "sample", "seconds": damage}) == (0.0, 0.0)
-    assert seconds({"kind": "sample", "seconds": [2, 1.5]}) == (2.0, 1.5)
-
-
-def test_what_was_not_measured_is_not_summed() -> None:
-    cost = total_cost([episode_cost()], [sample("a")])
-    assert (cost["adapt_cpu_seconds"], cost["ask_cpu_seconds"]) == (None, None)
 
 
 def test_records_say_what_a_run_took(ttabench: Command, common: list[object]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.test_imports import HEAVY
 from ttabench.core import progress
 from ttabench.core.progress import CLEAR, Pace
 from ttabench.terminal import progress_bars
-from ttabench.terminal.progress_bars import Bars, Lines
+from ttabench.terminal.progress_bars import Lines
 from ttabench.terminal.render import console
 
 
@@ -60,28 +59,6 @@ def test_the_rate_and_the_time_left() -> None:
     assert "left" not in pace.words()
 
 
-def test_slow_work_is_told_by_the_time_that_each_takes() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    pace.tick(1, 10)
-    clock.now += 720
-    pace.tick(2, 10)
-    assert pace.words() == "720.0 s each, about 1 hour 40 minutes left"
-
-
-def test_rates_are_of_the_newest_ticks_and_ticks_without_progress_do_not_count() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    for done in range(progress.REMEMBERED):
-        pace.tick(done, 1000)
-        clock.now += 100
-    for done in range(progress.REMEMBERED, 2 * progress.REMEMBERED):
-        pace.tick(done, 1000)
-        clock.now += 1
-        pace.tick(done, 1000)
-    assert pace.rate == 1.0
-
-
 def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     tick = Lines(clock)
@@ -103,39 +80,6 @@ def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytes
     assert last == "rows, mac reads 4k (1 of 5): 2 of 6", "rows of a profile take longer and longer"
 
 
-def test_nothing_is_shown_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    with progress_bars.progress(enabled=False) as tick:
-        tick("answered", 1, 2)
-    assert screen.getvalue() == ""
-
-
-def test_one_bar_for_one_thing_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, clock = watched(monkeypatch), Clock()
-    tick = Bars(clock)
-    assert screen.getvalue() == "", "no bar before there is something to count"
-    for done in range(1, 4):
-        tick(f"trained, loss {10 - done}", done, 20)
-        clock.now += 2
-        tick("judged", done, 3)
-    tick._bars.refresh()
-    assert len(tick._bars.tasks) == 2
-    for part in ("trained, loss 7", "3/20", "2.0 s each 0:00:32 left", "judged", "0:00:00 so far"):
-        assert part in screen.getvalue(), part
-    tick.stop()
-    assert screen.getvalue().endswith("\x1b[2K"), "the bars are taken away"
-    tick = Bars(clock, even=False)
-    for done in (1, 2):
-        clock.now += 40
-        tick("rows", done, 6)
-    tick._bars.refresh()
-    tick.stop()
-    shown = screen.getvalue().rpartition("rows")[2]
-    assert "2/6" in shown
-    assert "so far" in shown
-    assert "left" not in shown
-
-
 def test_the_line_while_libraries_load_goes_when_something_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
     for show in (lambda: console(stderr=True), progress.loaded, lambda: _bar()):
@@ -151,19 +95,6 @@ def test_the_line_while_libraries_load_goes_when_something_is_shown(monkeypatch:
 def _bar() -> None:
     with progress_bars.progress(enabled=True) as tick:
         tick("read", 1, 2)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_only_terminals_are_told_that_libraries_load(
-    terminal: bool, term: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = watched(monkeypatch)
-    monkeypatch.setattr(screen, "isatty", lambda: terminal)
-    monkeypatch.setenv("TERM", term)
-    progress.loading("libraries")
-    progress.loaded()
-    assert bool(screen.getvalue()) == (terminal and term == "xterm")
 
 
 @pytest.mark.parametrize("more", [["--json"], ["--quiet"], []], ids=["json", "quiet", "plain"])
@@ -190,20 +121,3 @@ def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_profile_has_one_bar() -> None:
-    from ttabench.profiling.driver import Manner, _Pass
-    from ttabench.profiling.job import Chosen, Job
-
-    told: list[tuple[str, int, int]] = []
-    tick: Callable[[str, int, int], None] = lambda *said: told.append(said)  # noqa: E731
-    job = Job(chosen=(Chosen(method="icl"),), lengths=(32, 64))
-    run = _Pass(job, _Folder(), Manner(tick=tick))  # type: ignore[arg-type]
-    run._hear("tick", ["icl reads 32", 1, 5])
-    run._hear("tick", ["icl answers 32", 2, 5])
-    assert told == [("rows, icl reads 32 (1 of 5)", 0, 2), ("rows, icl answers 32 (2 of 5)", 0, 2)]
-
-
-class _Folder:
-    rows: dict[str, object] = {}  # noqa: RUF012

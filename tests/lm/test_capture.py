@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, random_prefix, text
-from tests.tiny import tiny_llama
-from ttabench.lm.forward.capture import inputs_kept, observe_inputs
+from ttabench.lm.forward.capture import inputs_kept
 from ttabench.lm.forward.patching import encoded, forward, read, text_start
-from ttabench.lm.forward.recompute import layers_recomputed
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import nll
 
 
 def hooks(lm: LM) -> int:
@@ -82,36 +79,3 @@ def test_reading_in_blocks_shows_every_token_once(lm: LM) -> None:
     assert len(parts[1]) > 1
     assert whole[1][0].shape == (2, start + 11, lm.hidden_size)
     close(torch.cat(parts[1], dim=1), whole[1][0])
-
-
-def test_gradients_flow_through_what_was_kept(lm: LM) -> None:
-    patch = full_patch(lm, 1)
-    first = lm.linear_names()[0]
-    a_BRI = patch.deltas[first].a_BRI.requires_grad_()  # type: ignore[union-attr]
-    with inputs_kept(lm, 2, blocks=[lm.layers - 1, lm.layers]) as kept:
-        forward(lm, Patch(deltas=patch.deltas), text(2, 6))
-    for place in (lm.layers - 1, lm.layers):
-        (slope,) = torch.autograd.grad(kept[place][0].pow(2).sum(), a_BRI, retain_graph=True)
-        assert slope.abs().max() > 1e-4
-
-
-def test_layers_that_are_recomputed_are_shown_too() -> None:
-    lm, patch = tiny_llama(), full_patch(tiny_llama(), 1)
-    seen: list[object] = []
-    with layers_recomputed(lm), observe_inputs(lm, lambda place, _: seen.append(place), 1, blocks=[0, 1, 2]):
-        nll(lm, Patch(deltas=patch.deltas), [([65, 66], [67])])
-    assert seen == [0, 1, 2]
-
-
-def test_nothing_stays_hooked_after_an_exception(lm: LM) -> None:
-    def look() -> None:
-        with inputs_kept(lm, 1, blocks=[0, lm.layers], maps=lm.linear_names()[:2]):
-            assert hooks(lm) == 4
-            raise RuntimeError("on purpose")
-
-    with pytest.raises(RuntimeError, match="on purpose"):
-        look()
-    assert hooks(lm) == 0
-    with pytest.raises(AssertionError, match="layers"), inputs_kept(lm, 1, blocks=[lm.layers + 1]):
-        pass
-    assert hooks(lm) == 0

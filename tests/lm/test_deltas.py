@@ -55,18 +55,6 @@ def test_a_delta_at_marked_tokens(lm: LM, rows: int, grad: bool) -> None:
     assert (found - plain(lm, ids_BT)).abs().max() > 0.1
 
 
-def test_marking_all_or_none(lm: LM) -> None:
-    """All tokens marked is the plain delta; none, the base model bit for bit. One row of marks serves all rows."""
-    ids_BT, deltas = text(2, 7), all_maps(lm, 2)
-    with torch.no_grad():
-        with deltas_applied(lm, deltas, 2, torch.ones(1, 7, dtype=torch.bool)):
-            everywhere = forward(lm, Patch(), ids_BT)[0]
-        with deltas_applied(lm, deltas, 2, torch.zeros(2, 7, dtype=torch.bool)):
-            nowhere = forward(lm, Patch(), ids_BT)[0]
-        assert torch.equal(everywhere, forward(lm, Patch(deltas=deltas), ids_BT)[0])
-        assert torch.equal(nowhere, forward(lm, Patch(), ids_BT)[0])
-
-
 @torch.no_grad()
 def test_marks_with_a_prefix_padding_and_another_delta(lm: LM) -> None:
     """Each row under shared and marked deltas at once equals that row alone, whatever its padding."""
@@ -98,18 +86,6 @@ def test_gradients_reach_a_marked_delta_from_marked_tokens_alone() -> None:
     assert not gradients[1].any()  # behind the last map nothing goes from token to token
 
 
-def test_marks_of_another_length_are_refused() -> None:
-    lm = tiny_llama()
-    with (
-        deltas_applied(lm, all_maps(lm), 1, torch.ones(1, 5, dtype=torch.bool)),
-        pytest.raises(AssertionError, match="marks of 5 tokens on a forward of 6"),
-    ):
-        forward(lm, Patch(), text(1, 6))
-    weight = {f"{lm.linear_names()[0]}.weight": Dense(torch.zeros(1, 32, 32))}
-    with pytest.raises(AssertionError, match="every token"), deltas_applied(lm, weight, 1, torch.ones(1, 5)):
-        pass
-
-
 def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
     """Low-rank deltas of all maps, and dense ones: of a map that has both, a norm, and the embedding."""
     drawn, dense = torch.Generator().manual_seed(8), {}
@@ -138,53 +114,6 @@ def test_deltas_merged_once_equal_deltas_applied_every_time(lm: LM, grad: bool) 
     for a, b in zip([*found, *again], [*expected, *scored], strict=True):
         close(a, b, atol=1e-3)
     assert (expected[0] - forward(lm, replace(patch, deltas={}), texts[0])[0]).abs().max() > 0.1
-
-
-def test_merged_dense_deltas_are_those_applied_bit_for_bit(lm: LM) -> None:
-    dense = {name: delta for name, delta in dense_and_low_rank(lm).items() if isinstance(delta, Dense)}
-    ids = text(2, 6)
-    with merged(lm, Patch(deltas=dense)) as rest:
-        found = forward(lm, rest, ids)[0]
-    assert torch.equal(found, forward(lm, Patch(deltas=dense), ids)[0])
-
-
-def test_weights_are_back_after_an_exception(lm: LM) -> None:
-    before = {name: (parameter, parameter.clone()) for name, parameter in lm.model.named_parameters()}
-    deltas = dense_and_low_rank(lm)
-    changed = next(name for name, delta in deltas.items() if isinstance(delta, Dense))
-
-    def fail() -> None:
-        with merged(lm, Patch(deltas=deltas)):
-            assert dict(lm.model.named_parameters())[changed] is not before[changed][0]
-            raise RuntimeError("on purpose")
-
-    with pytest.raises(RuntimeError, match="on purpose"):
-        fail()
-    for name, parameter in lm.model.named_parameters():
-        assert parameter is before[name][0]
-        assert torch.equal(parameter, before[name][1])
-
-
-def test_what_cannot_be_merged_stays_in_the_patch(lm: LM) -> None:
-    first, second = lm.linear_names()[:2]
-    deltas = {first: low_rank(lm, first, 3), second: low_rank(lm, second, 1)}
-    ids = text(3, 5)
-    with merged(lm, Patch(deltas=deltas)) as rest:
-        assert list(rest.deltas) == [first]
-        found = forward(lm, rest, ids)[0]
-    close(found, forward(lm, Patch(deltas=deltas), ids)[0])
-
-
-def test_gradients_reach_merged_factors() -> None:
-    lm, ids = tiny_llama(), text(1, 6)
-    name = lm.linear_names()[3]
-    delta = low_rank(lm, name, 1)
-    leaves = [delta.a_BRI.requires_grad_(), delta.b_BOR.requires_grad_()]
-    hooked = torch.autograd.grad(forward(lm, Patch(deltas={name: delta}), ids)[0].logsumexp(-1).sum(), leaves)
-    with merged(lm, Patch(deltas={name: delta})) as rest:
-        found = torch.autograd.grad(forward(lm, rest, ids)[0].logsumexp(-1).sum(), leaves)
-    for a, b in zip(found, hooked, strict=True):
-        close(a, b, atol=1e-3)
 
 
 def test_two_names_of_one_tied_parameter_add_up() -> None:
@@ -244,48 +173,6 @@ def test_rows_of_dense_deltas_are_scored_and_written_under(lm: LM) -> None:
         assert (scored[row] - token_logprobs(lm, other, [item])[0]).abs().max() > 1e-3
 
 
-def test_a_gradient_reaches_every_row_of_a_dense_delta_and_no_other(lm: LM) -> None:
-    name = f"{lm.linear_names()[0]}.weight"
-    leaf = torch.zeros(3, *lm.model.get_parameter(name).shape, requires_grad=True)
-    logits = forward(lm, Patch(deltas={name: Dense(leaf)}), text(3, 5))[0]
-    assert torch.equal(logits, forward(lm, Patch(), text(3, 5))[0]), "deltas of zeros change nothing"
-    (slope,) = torch.autograd.grad(logits[1].logsumexp(-1).sum(), leaf)
-    assert [bool(row.any()) for row in slope] == [False, True, False]
-
-
-def test_deltas_of_several_rows_add_up_and_stay_out_of_the_weights(lm: LM) -> None:
-    name = f"{lm.linear_names()[0]}.weight"
-    rows, shared = (torch.full((count, *lm.model.get_parameter(name).shape), 0.02) for count in (3, 1))
-    rows = rows * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
-    both = Patch(deltas={name: Dense(rows)}) + Patch(deltas={name: Dense(shared)})
-    expected = forward(lm, both, text(3, 5))[0]
-    with deltas_applied(lm, {name: Dense(shared)}, 3), deltas_applied(lm, {name: Dense(rows)}, 3):
-        close(forward(lm, Patch(), text(3, 5))[0], expected)
-    with merged(lm, both) as rest:
-        assert list(rest.deltas) == [name]
-        assert torch.equal(forward(lm, rest, text(3, 5))[0], expected)
-    assert not any(module._forward_hooks for module in lm.model.modules())
-
-
-@pytest.mark.parametrize("rows", [2, 4])
-def test_rows_of_dense_deltas_are_those_of_the_batch(lm: LM, rows: int) -> None:
-    name = f"{lm.linear_names()[0]}.weight"
-    deltas = {name: Dense(torch.zeros(rows, *lm.model.get_parameter(name).shape))}
-    with pytest.raises(AssertionError, match=f"{rows} rows on a batch of 3"), deltas_applied(lm, deltas, 3):
-        pass
-    flat = {name: Dense(torch.zeros_like(lm.model.get_parameter(name)))}
-    with pytest.raises(AssertionError, match="delta"), deltas_applied(lm, flat, 1):
-        pass
-
-
-def test_the_head_has_one_delta_of_all_rows() -> None:
-    """Logits are taken of chosen tokens, whose rows are not apart; a tied embedding is the head, too."""
-    for lm, name in ((tiny_llama(), "lm_head.weight"), (tiny_gpt2(), "transformer.wte.weight")):
-        deltas = {name: Dense(torch.zeros(2, *lm.model.get_parameter(name).shape))}
-        with pytest.raises(AssertionError, match="head"), deltas_applied(lm, deltas, 2):
-            pass
-
-
 ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]
 """Prompts and targets, which leave the head three tokens of two rows."""
 
@@ -295,16 +182,6 @@ def of_head(lm: LM, rows: int) -> LowRank:
     vocab, width = lm.model.get_output_embeddings().weight.shape
     a_BRI = torch.randn(rows, 2, width, generator=generator)
     return LowRank(a_BRI, torch.randn(rows, vocab, 2, generator=generator))
-
-
-@pytest.mark.parametrize("sizes", [(2, 2), (2, 1), (1, 2)])
-def test_the_head_has_no_low_rank_delta_of_several_rows_either(lm: LM, sizes: tuple[int, int]) -> None:
-    rows = [of_head(lm, size) for size in sizes]
-    deltas = {lm.linear_names()[0]: low_rank(lm, lm.linear_names()[0], 2),
-              "lm_head": LowRank(rows[0].a_BRI, rows[1].b_BOR)}  # fmt: skip
-    with pytest.raises(AssertionError, match="lm_head: a delta of the head is of all rows alike"):
-        token_logprobs(lm, Patch(deltas=deltas), ITEMS)
-    assert not any(module._forward_hooks for module in lm.model.modules())
 
 
 @torch.no_grad()

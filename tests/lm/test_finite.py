@@ -16,9 +16,9 @@ from ttabench.core.types import Ask, Choose, Generate, Score
 from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import answer, gold_likelihoods
+from ttabench.lm.verbs.answering import answer
 from ttabench.lm.verbs.generation import generate
-from ttabench.lm.verbs.scoring import choose, rolling, score_options
+from ttabench.lm.verbs.scoring import choose, score_options
 
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),
@@ -55,25 +55,6 @@ def test_answers_that_are_no_numbers_are_refused(lm: LM, kind: str, fault: float
     assert len(answer(lm, patch_of(lm, {}, len(questions)), questions)) == len(questions)
     with pytest.raises(NotFinite, match="--dtype float32"):
         answer(lm, patch_of(lm, {1: fault}, len(questions)), questions)
-
-
-def test_how_likely_the_right_answer_was_has_to_be_a_number_too(lm: LM) -> None:
-    questions = asks("generate")
-    assert all(value < 0 for value, _ in gold_likelihoods(lm, patch_of(lm, {}, 3), questions))
-    with pytest.raises(NotFinite):
-        gold_likelihoods(lm, patch_of(lm, {2: FAULTS[0]}, 3), questions)
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_logits_that_break_while_an_answer_is_written(lm: LM, beams: int) -> None:
-    prompts = [lm.encode(prompt) for prompt in PROMPTS[:2]]
-    with counted(lm, lambda call, logits: logits if call < 3 else logits.fill_(float("nan"))):
-        assert len(generate(lm, Patch(), prompts, max_new_tokens=2, num_beams=beams)) == 2
-    with (
-        counted(lm, lambda call, logits: logits if call < 3 else logits.fill_(float("nan"))),
-        pytest.raises(NotFinite),
-    ):
-        generate(lm, Patch(), prompts, max_new_tokens=8, num_beams=beams)
 
 
 class counted:  # noqa: N801  # used like a function
@@ -115,8 +96,6 @@ def test_a_token_that_is_masked_is_no_fault_where_it_is_not_asked_for(lm: LM, wi
     for scored in (choose, score_options):
         with pytest.raises(NotFinite, match="not finite"):
             scored(lm, Patch(), [(prompt, [some, masked])])
-    with pytest.raises(NotFinite):
-        rolling(lm, Patch(), [*some, without_b, *some], 8, 4)
 
 
 def test_slots_that_a_bias_masks_are_answered_under(lm: LM) -> None:

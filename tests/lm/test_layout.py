@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import close, full_patch, low_rank, random_prefix, text
-from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.core.errors import UserError
-from ttabench.lm.attention.interface import Call, watched
+from tests.lm.test_patching import close, full_patch, random_prefix, text
 from ttabench.lm.forward.patching import Layout, encoded, forward, hidden_states
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Patch, Prefix
+from ttabench.lm.patch import Patch, Prefix
 
 
 def causal(length: int) -> Tensor:
@@ -87,150 +81,4 @@ def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
     assert window.prefix().keys_LBHPD[0].shape[2] == 9
 
 
-def test_a_mask_under_another_attention_is_refused(lm: LM) -> None:
-    other, sees = LM(lm.model, lm.tokenizer, lm.name, attention="eager"), torch.eye(6, dtype=torch.bool)[None]
-    with pytest.raises(UserError, match="slot by slot"):
-        hidden_states(other, Patch(), text(2, 6), Layout(sees_BTS=sees))
-
-
-def test_a_position_that_the_model_has_not_is_the_users_error() -> None:
-    lm, ids_BT = tiny_llama(), text(1, 3)
-    with pytest.raises(UserError, match=r"513 tokens .* exceeds the 512 positions"):
-        hidden_states(lm, Patch(), ids_BT, Layout(positions_BT=torch.tensor([[0, 1, 512]])))
-    padded = torch.tensor([[True, True, False]])
-    hidden_states(lm, Patch(), ids_BT, Layout(positions_BT=torch.tensor([[0, 1, 512]])), padded)
-    with pytest.raises(UserError, match="positions"):
-        hidden_states(lm, Patch(prefix=random_prefix(lm, 1)), text(1, 510), Layout())
-
-
 PIECES, QUERY, COMP = (4, 3, 5), 4, 2
-
-
-class Memory:
-    """Compressed context memory in miniature (arXiv 2312.03414): COMP tokens read a piece, deltas act at them alone."""
-
-    def __init__(self, lm: LM) -> None:
-        self.lm, drawn = lm, torch.Generator().manual_seed(6)
-        self.deltas: dict[str, Delta] = {
-            name: low_rank(lm, name, 1, seed) for seed, name in enumerate(lm.linear_names())
-        }
-        self.more_NC = (torch.randn(COMP, lm.hidden_size, generator=drawn) * 0.3).requires_grad_()
-        self.pieces = [text(1, length, seed) for seed, length in enumerate(PIECES)]
-        self.query = text(1, QUERY, 9)
-        self.comp = torch.arange(lm.vocab_size, lm.vocab_size + COMP)[None]
-
-    def layout(self, ids_BT: Tensor, **given: Tensor) -> Layout:
-        embeddings = self.lm.embedded(ids_BT, self.more_NC)
-        return Layout(embeddings_BTC=embeddings, marked_BT=ids_BT >= self.lm.vocab_size, **given)
-
-    def recursive(self, update: Callable[[int, Prefix | None, Prefix], Prefix]) -> Tensor:
-        """Logits of the query behind a memory that was updated piece by piece."""
-        memory: Prefix | None = None
-        read = 0
-        for number, piece in enumerate(self.pieces):
-            ids_BT = torch.cat([piece, self.comp], dim=1)
-            read += piece.shape[1]
-            _, window = hidden_states(self.lm, Patch(None, None, memory, self.deltas), ids_BT, self.layout(ids_BT))
-            whole = window.prefix()
-            keys, values = ([each[:, :, -COMP:] for each in part] for part in (whole.keys_LBHPD, whole.values_LBHPD))
-            new = Prefix(tuple(keys), tuple(values), torch.tensor([read]))
-            memory = update(number, memory, new)
-        hidden_BTC, _ = hidden_states(
-            self.lm, Patch(None, None, memory, self.deltas), self.query, self.layout(self.query)
-        )
-        return self.lm.logits(hidden_BTC)
-
-    def in_one(self, *, slots: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Ids, positions, the piece of each token, and what it is: 0 text, 1 COMP, 2 a slot of merged memory."""
-        ids, places, piece_of, kind, read = [], [], [], [], 0
-        for number, piece in enumerate(self.pieces):
-            parts = [(piece[0].tolist(), 0), (self.comp[0].tolist(), 1), *([(self.comp[0].tolist(), 2)] * slots)]
-            for tokens, what in parts:
-                ids += tokens
-                places += range(read, read + len(tokens))
-                read += len(tokens) * (what == 0)
-                piece_of += [number] * len(tokens)
-                kind += [what] * len(tokens)
-        ids += self.query[0].tolist()
-        places += range(read, read + QUERY)
-        last = [len(PIECES)] * QUERY
-        return (
-            torch.tensor([ids]),
-            torch.tensor([places]),
-            torch.tensor([*piece_of, *last]),
-            torch.tensor([*kind, *[0] * QUERY]),
-        )
-
-
-def appended(_number: int, memory: Prefix | None, new: Prefix) -> Prefix:
-    if memory is None:
-        return new
-    joined = [
-        tuple(torch.cat(pair, dim=2) for pair in zip(old, more, strict=True))
-        for old, more in ((memory.keys_LBHPD, new.keys_LBHPD), (memory.values_LBHPD, new.values_LBHPD))
-    ]
-    return replace(new, keys_LBHPD=joined[0], values_LBHPD=joined[1])
-
-
-def averaged(number: int, memory: Prefix | None, new: Prefix) -> Prefix:
-    if memory is None:
-        return new
-    means = [
-        tuple(torch.lerp(old, more, 1 / (number + 1)) for old, more in zip(*pair, strict=True))
-        for pair in ((memory.keys_LBHPD, new.keys_LBHPD), (memory.values_LBHPD, new.values_LBHPD))
-    ]
-    return replace(new, keys_LBHPD=means[0], values_LBHPD=means[1])
-
-
-@pytest.mark.usefixtures("_grad")
-def test_memory_in_one_forward_equals_memory_piece_by_piece(lm: LM) -> None:
-    """Concatenated memory: one forward under a mask of blocks, against one forward a piece."""
-    memory = Memory(lm)
-    ids_BT, places_BT, piece_S, kind_S = memory.in_one(slots=False)
-    own, before = piece_S[:, None] == piece_S, piece_S[:, None] > piece_S
-    sees = (own & causal(len(piece_S))[0]) | (before & (kind_S == 1))
-    layout = memory.layout(ids_BT, positions_BT=places_BT, sees_BTS=sees[None])
-    hidden_BTC, _ = hidden_states(lm, Patch(deltas=memory.deltas), ids_BT, layout)
-    expected = memory.recursive(appended)
-    close(lm.logits(hidden_BTC[:, -QUERY:]), expected)
-    assert (expected - forward(lm, Patch(), memory.query)[0]).abs().max() > 0.1
-    if torch.is_grad_enabled():
-        slopes = [
-            torch.autograd.grad(each.logsumexp(-1).sum(), memory.more_NC)[0]
-            for each in (lm.logits(hidden_BTC[:, -QUERY:]), expected)
-        ]
-        close(slopes[0], slopes[1], atol=1e-3)
-        assert slopes[0].abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_merged_memory_in_one_forward(make: Callable[[], LM]) -> None:
-    """Averaged memory: slots whose keys and values are means of the COMP tokens' (K' = R K), mixed by a watcher."""
-    lm = make()
-    memory = Memory(lm)
-    ids_BT, places_BT, piece_S, kind_S = memory.in_one(slots=True)
-    own, length = piece_S[:, None] == piece_S, len(piece_S)
-    just_before = piece_S[:, None] == piece_S + 1
-    sees = (own & causal(length)[0] & (kind_S != 2)) | (just_before & (kind_S == 2))
-    sees |= torch.eye(length, dtype=torch.bool)
-    mix_SS = torch.eye(length)
-    for slot in (kind_S == 2).nonzero()[:, 0].tolist():
-        comp = [
-            at
-            for at in (kind_S == 1).nonzero()[:, 0].tolist()
-            if piece_S[at] <= piece_S[slot] and ids_BT[0, at] == ids_BT[0, slot]
-        ]
-        mix_SS[slot] = 0.0
-        mix_SS[slot, comp] = 1 / len(comp)
-
-    def mixed(call: Call) -> Tensor:
-        key, value = mix_SS @ call.key, mix_SS @ call.value
-        found = torch.nn.functional.scaled_dot_product_attention(
-            call.query, key, value, call.mask, scale=call.scaling, enable_gqa=True
-        )
-        return found.transpose(1, 2)
-
-    layout = memory.layout(ids_BT, positions_BT=places_BT, sees_BTS=sees[None])
-    with watched(mixed):
-        hidden_BTC, _ = hidden_states(lm, Patch(deltas=memory.deltas), ids_BT, layout)
-    close(lm.logits(hidden_BTC[:, -QUERY:]), memory.recursive(averaged))

@@ -8,13 +8,12 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core import architectures
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.cost import shape_of
 from ttabench.lm.loading import hub
-from ttabench.lm.loading.hub import NANO_FOLDER
-from ttabench.lm.model import LM, load
+from ttabench.lm.model import load
 
 TEXTS = ["", "Ada Voss lives in Port Ansel.", "naïve 中文 \n\n\t🙂", "a <|eos|> b"]
 
@@ -26,28 +25,6 @@ def test_any_text_round_trips(text: str) -> None:
     assert lm.eos_id not in lm.encode(text)
     assert lm.encode_many([text, text]) == [lm.encode(text)] * 2
     assert lm.encode(text, 3) == lm.encode(text)[:3]
-
-
-def test_special_tokens() -> None:
-    assert tiny_llama().bos_ids == (256,)
-    assert tiny_gpt2().bos_ids == ()
-    assert (tiny_llama().eos_id, tiny_llama().pad_id) == (257, 258)
-
-
-def test_shape_facts() -> None:
-    lm = tiny_llama()
-    assert (lm.layers, lm.heads, lm.kv_heads, lm.head_dim, lm.hidden_size) == (2, 4, 2, 8, 32)
-    assert tiny_gpt2().kv_heads == 4
-    assert tiny_opt().max_positions == 512
-    assert len(lm.linear_names()) == 2 * 7
-    assert len(tiny_gpt2().linear_names()) == 2 * 4
-    assert tiny_gpt2().linear_shape("transformer.h.0.mlp.c_fc") == (32, 128)
-
-
-def test_the_base_is_frozen() -> None:
-    model = tiny_llama().model
-    assert not model.training
-    assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_fingerprint_names_the_weights_not_their_precision() -> None:
@@ -129,23 +106,6 @@ def test_published_architectures_have_the_published_size(name: str) -> None:
     assert theta is None or theta["rope_theta"] == expected
 
 
-@pytest.mark.skipif(not (NANO_FOLDER / "config.json").is_file(), reason="nano is not trained yet")
-def test_nano_ships() -> None:
-    lm = load("nano", device="cpu")
-    assert isinstance(lm, LM)
-    assert lm.decode(lm.encode("naïve 中文 🙂")) == "naïve 中文 🙂"
-    assert lm.max_positions >= 4096
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("distilgpt", "Did you mean 'distilgpt2'"), ("./nowhere", "Unknown model"), ("/no/such/folder", "Unknown model")],
-)
-def test_unknown_models(name: str, message: str) -> None:
-    with pytest.raises(UnknownName, match=message):
-        load(name)
-
-
 def test_faults_of_the_user_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no config\.json"):
         load(str(tmp_path))
@@ -155,20 +115,3 @@ def test_faults_of_the_user_are_one_line(tmp_path: Path) -> None:
         load("nano", device="moon")
     with pytest.raises(UnknownName, match="--random-weights"):
         load("unheard/of", random_weights=True)
-
-
-def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="Give a folder") as caught:
-        load("nobody/no-such-model-here", device="cpu")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_tokenizer_too_large_for_the_model() -> None:
-    lm = tiny_llama()
-    lm.tokenizer.add_tokens(["<one more>"])
-    with pytest.raises(UserError, match="260 tokens"):
-        LM(lm.model, lm.tokenizer, "grown")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import resource
 import shutil
 import struct
 from collections.abc import Callable
@@ -13,19 +12,66 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
-from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading import hub, model_reader
+from ttabench.lm.loading.model_reader import Source
 from ttabench.lm.model import LM, load
-from ttabench.lm.patch import State
-from ttabench.methods import checkpoints, states
+from ttabench.methods import checkpoints
 from ttabench.methods.registry import find
-from ttabench.methods.state_header import header_digest
+from ttabench.run.plan import make_plan
+from ttabench.run.request import RunRequest
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub's cache with two commits of a model, the newer one its main branch."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder, lm = tmp_path / "models--me--mine", tiny_llama()
+    for commit in (OLD, NEW):
+        snapshot = folder / "snapshots" / commit
+        lm.model.save_pretrained(snapshot)
+        lm.tokenizer.save_pretrained(snapshot)
+        with torch.no_grad():
+            lm.model.lm_head.weight.add_(1.0)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(NEW)
+    return folder
+
+
+def run_id() -> str:
+    words = {"method": "icl", "task": "streamingqa", "task_options": ("documents=2",), "source": "mini"}
+    return make_plan(RunRequest(model="me/mine", **words), 0).config.identity()
+
+
+def test_another_commit_is_another_run(repository: Path) -> None:
+    before = run_id()
+    assert hub.digest_of("me/mine") == NEW
+    assert run_id() == before
+    (repository / "refs" / "main").write_text(OLD)
+    assert hub.digest_of("me/mine") == OLD
+    assert run_id() != before
+
+
+def test_the_commit_is_what_is_read(repository: Path) -> None:
+    """Whatever the main branch is by then."""
+    weights = {
+        commit: model_reader.read(Source("me/mine", "me/mine", revision=commit), None, torch.device("cpu"))[
+            0
+        ].lm_head.weight
+        for commit in (OLD, NEW)
+    }
+    assert torch.allclose(weights[OLD] + 1.0, weights[NEW])
+    assert torch.equal(hub.pretrained("me/mine", None, torch.device("cpu"))[0].lm_head.weight, weights[NEW])
+
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
@@ -75,12 +121,6 @@ def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_pa
     assert "weights" not in lm.describe()
 
 
-def test_masks_that_older_versions_stored_are_no_fault(tmp_path: Path) -> None:
-    name = saved(tiny_gpt2(), tmp_path)
-    masks = {"transformer.h.0.attn.bias": torch.ones(2), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
-    assert load(changed(tmp_path, lambda tensors: tensors.update(masks)), device="cpu").name == name
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -108,18 +148,6 @@ def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], obje
     assert "\n" not in str(caught.value)
 
 
-def test_first_not_finite_names_the_first() -> None:
-    good = {"a": torch.ones(3), "whole": torch.tensor([2**40]), "none": torch.ones(0), "mask": torch.ones(2).bool()}
-    assert first_not_finite(good.items()) is None
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        largest = torch.full((9,), torch.finfo(dtype).max, dtype=dtype)
-        assert first_not_finite([("large", largest)]) is None
-        for odd in (math.nan, math.inf, -math.inf):
-            bad = largest.clone()
-            bad[4] = odd
-            assert first_not_finite([*good.items(), ("b", bad), ("c", bad)]) == "b"
-
-
 CODE = "raise SystemExit('foreign code ran')\n"
 
 
@@ -137,28 +165,6 @@ def test_code_of_a_model_is_never_run_nor_asked_about(
     assert f"{file} names code" in line
 
 
-def test_an_unknown_architecture_asks_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, "model_type": "tomorrow"}))
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on standard input"))
-    with pytest.raises(UserError, match="tomorrow"):
-        load(str(folder), device="cpu")
-
-
-def test_an_adapter_beside_the_model_is_not_loaded_in_secret(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "nobody/none"}')
-    with pytest.raises(UserError, match="holds an adapter of peft"):
-        load(str(folder), device="cpu")
-
-
-@pytest.mark.parametrize(("field", "value"), [("num_hidden_layers", 10**30), ("num_attention_heads", 0)])
-def test_odd_sizes_are_one_line(folder: Path, field: str, value: int) -> None:
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, field: value}))
-    with pytest.raises(UserError, match="could not be loaded"):
-        load(str(folder), device="cpu")
-
-
 def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     """A safetensors file of zeros that takes no room on the disk."""
     head: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -170,32 +176,6 @@ def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     with file.open("wb") as handle:
         handle.write(struct.pack("<Q", len(text)) + text)
         handle.truncate(handle.tell() + end)
-
-
-def test_too_large_a_model_is_one_line(folder: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**26}))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    sparse_weights(folder / WEIGHTS, {name: tuple(p.shape) for name, p in model.named_parameters()})
-    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**30, before[1]))
-    try:
-        for random_weights, name in ((False, str(folder)), (True, "tinyllama-1.1b")):
-            with pytest.raises(UserError, match="does not fit into memory"):
-                load(name, device="cpu", dtype="float32", random_weights=random_weights)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def test_a_size_that_no_machine_has_is_said_as_the_configuration_claims_it(folder: Path) -> None:
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**31, "hidden_size": 2**20}))
-    with pytest.raises(UserError, match="does not fit into memory: 8,388,608 GiB more"):
-        load(str(folder), device="cpu")
 
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
@@ -210,19 +190,3 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / checkpoints.WEIGHTS)
     with pytest.raises(UserError, match=rf"{first} of checkpoint .* not finite"):
         checkpoints.load(cls, lm, tmp_path)
-
-
-def test_a_state_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    tensors = {"ids": torch.arange(3), "values": torch.tensor([1.0, math.inf])}
-    belongs = {"method": "icl", "fingerprint": "f", "checkpoint": "", "settings": {}}
-    with pytest.raises(UserError, match=r"Tensor values of the state is not finite"):
-        states.save_state(tmp_path, State(rows=1, tensors=tensors, meta={}), belongs)
-    whole = {**tensors, "values": torch.ones(2)}
-    states.save_state(tmp_path, State(rows=1, tensors=whole, meta={}), belongs)
-    assert torch.equal(states.load_state(tmp_path, belongs).tensors["values"], whole["values"])
-    save_file(tensors, tmp_path / states.TENSORS_FILE)
-    said = json.loads((tmp_path / "state.json").read_text())
-    said["files"][states.TENSORS_FILE] = digest(tmp_path / states.TENSORS_FILE)
-    (tmp_path / "state.json").write_text(json.dumps({**said, "digest": header_digest(said)}))
-    with pytest.raises(UserError, match=r"Tensor values of the state .* not finite"):
-        states.load_state(tmp_path, belongs)

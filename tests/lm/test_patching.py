@@ -8,15 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM
 
-from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
-from ttabench.core.errors import UserError
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.attention import fused, interface
 from ttabench.lm.forward.patching import (
-    check_fits,
     deltas_applied,
-    encode,
     encoded,
     forward,
     patch_rows,
@@ -114,14 +110,6 @@ def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int) -> None:
     assert torch.equal(whole.next_position_B, pieces.next_position_B)
 
 
-def test_uneven_tokens_of_rows_are_padded_away(lm: LM) -> None:
-    tokens_BT, mask_BT = text(2, 7), torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
-    both = encoded(lm, Patch(tokens_BT, mask_BT))
-    alone = encoded(lm, Patch(tokens_BT[1:, :3]))
-    ids_BT = text(2, 5, seed=9)
-    close(forward(lm, both, ids_BT)[0][1:], forward(lm, alone, ids_BT[1:])[0])
-
-
 def test_rows_of_a_batch_are_independent(lm: LM) -> None:
     patch, ids_BT = full_patch(lm, 3), text(3, 8)
     assert patch_rows(patch) == 3
@@ -181,36 +169,6 @@ def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-def test_deltas_are_undone_when_a_later_delta_is_wrong() -> None:
-    lm = tiny_llama()
-    first, second = lm.linear_names()[:2]
-    bad = {first: low_rank(lm, first, 1), second: low_rank(lm, second, 3)}
-    with pytest.raises(AssertionError, match="rows"), deltas_applied(lm, bad, 2):
-        pass
-    assert not any(module._forward_hooks for module in lm.model.modules())
-
-
-def test_zero_deltas_equal_base(lm: LM) -> None:
-    ids_BT = text(2, 8)
-    name = lm.linear_names()[0]
-    features_in, features_out = lm.linear_shape(name)
-    zero = {
-        name: LowRank(torch.randn(2, 3, features_in), torch.zeros(2, features_out, 3)),
-        f"{name}.weight": Dense(torch.zeros_like(lm.model.get_parameter(f"{name}.weight"))[None]),
-    }
-    assert torch.equal(forward(lm, Patch(deltas=zero), ids_BT)[0], forward(lm, Patch(), ids_BT)[0])
-
-
-def test_dense_delta_of_a_tied_embedding_reaches_the_head() -> None:
-    lm = tiny_gpt2()
-    delta = torch.full_like(lm.model.get_parameter("transformer.wte.weight"), 0.1)
-    delta[::2] = -0.1
-    merged = tiny_gpt2()
-    merged.model.get_parameter("transformer.wte.weight").add_(delta)
-    ids_BT = text(1, 6)
-    close(forward(lm, Patch(deltas={"transformer.wte.weight": Dense(delta[None])}), ids_BT)[0], plain(merged, ids_BT))
-
-
 def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     name = lm.linear_names()[0]
     prefix, delta = random_prefix(lm, 1), low_rank(lm, name, 1)
@@ -222,33 +180,6 @@ def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
     assert all(parameter.grad is None for parameter in lm.model.parameters())
-
-
-def test_reading_leaves_the_prefix_as_it_was(lm: LM) -> None:
-    patch = Patch(prefix=random_prefix(lm, 1))
-    before = [t.clone() for t in patch.prefix.keys_LBHPD] if patch.prefix else []
-    with torch.no_grad():
-        read(lm, patch, text(2, 5))
-    forward(lm, patch, text(2, 5))
-    assert patch.prefix is not None
-    assert all(torch.equal(a, b) for a, b in zip(before, patch.prefix.keys_LBHPD, strict=True))
-
-
-def test_tokens_are_read_by_the_adapted_weights(lm: LM) -> None:
-    patch = full_patch(lm, 1)
-    prefix, bare = encode(lm, patch), encode(lm, replace(patch, deltas={}))
-    assert prefix is not None
-    assert bare is not None
-    assert not torch.allclose(prefix.keys_LBHPD[0], bare.keys_LBHPD[0])
-    assert encode(lm, Patch()) is None
-
-
-def test_too_long_a_window_is_the_users_error(lm: LM) -> None:
-    with pytest.raises(UserError, match=r"513 tokens .* exceeds the 512 positions of tiny"):
-        forward(lm, Patch(), text(1, 513))
-    with pytest.raises(UserError, match="positions"):
-        read(lm, Patch(prefix=random_prefix(lm, 1)), text(1, 510))
-    check_fits(lm, random_prefix(lm, 1), [509])
 
 
 @pytest.mark.parametrize("at_once", [0, 1, 2**30], ids=["fused", "row by row", "all rows"])
@@ -282,46 +213,6 @@ def test_shared_prefix_equals_its_copies(
                 held.select(torch.tensor([2, 0, 0, 1]))
             more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
             close(more[0], more[1], atol=1e-5)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_a_shared_prefix_without_slots_is_no_prefix(lm: LM, padded: bool) -> None:
-    nothing = random_prefix(lm, 1, slots=0)
-    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
-    mask_BT[1, :3] = not padded
-    with torch.no_grad():
-        expected = forward(lm, Patch(), ids_BT, mask_BT)[0]
-        found = forward(lm, Patch(prefix=nothing), ids_BT, mask_BT)[0]
-    close(found[mask_BT], expected[mask_BT], atol=1e-5)
-
-
-def test_shared_prefix_under_a_sliding_window() -> None:
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        sliding_window=5,
-        initializer_range=0.18,
-    )
-    lm = LM(MistralForCausalLM(config), byte_tokenizer(), "tiny-mistral")
-    context_BT, ids_BT = text(1, 9, seed=5), text(3, 6)
-    start_BT = torch.tensor([list(lm.bos_ids)])
-    whole_BT = torch.cat([start_BT.expand(3, -1), context_BT.expand(3, -1), ids_BT], dim=1)
-    expected_BTV = plain(lm, whole_BT)[:, -6:]
-    close(forward(lm, Patch(prefix=read(lm, Patch(), context_BT)), ids_BT)[0], expected_BTV)
-
-
-def test_another_attention_still_works(lm: LM) -> None:
-    patch, ids_BT = Patch(prefix=random_prefix(lm, 1)), text(3, 6)
-    ours_BTV, _ = forward(lm, patch, ids_BT)
-    other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
-    close(forward(other, patch, ids_BT)[0], ours_BTV)
-    assert other.describe()["ways"] == {"attention": "eager"}
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -13,10 +13,59 @@ from torch import Tensor
 from tests.lm.test_patching import close, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.forward.plan import plan_for
+from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Prefix
+from ttabench.lm.patch import Patch, Prefix
+
+FEW = 5
+
+
+def drawn(lm: LM, rows: int, heads: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(rows, heads, FEW, generator=generator) for _ in range(lm.layers)]
+
+
+def hiding(lm: LM, rows: int) -> tuple[Prefix, Prefix]:
+    """The same slots hidden from the same heads, said in both ways."""
+    prefix = random_prefix(lm, rows, FEW)
+    hidden = tuple(each > 0.3 for each in drawn(lm, rows, lm.kv_heads))
+    bias = tuple(torch.zeros(each.shape).masked_fill(each, -math.inf) for each in hidden)
+    return replace(prefix, hidden_LBHP=hidden), replace(prefix, bias_LBHP=bias)
+
+
+@torch.no_grad()
+def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
+    """Into what is read on top, and row by row."""
+    prefix, ids_BT = replace(random_prefix(lm, 3, FEW), bias_LBHP=tuple(drawn(lm, 3, lm.kv_heads))), text(3, 8)
+    patch = Patch(prefix=replace(prefix, holds_bos=True))
+    whole = forward(lm, patch, ids_BT)[0]
+    longer = read(lm, patch, ids_BT[:, :5])
+    assert longer.bias_LBHP is not None
+    assert longer.bias_LBHP[0].shape == (3, lm.kv_heads, FEW + 5)
+    close(forward(lm, Patch(prefix=longer), ids_BT[:, 5:])[0], whole[:, 5:])
+    for row in range(3):
+        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole[row : row + 1])
+
+
+@torch.no_grad()
+def test_taking_some_slots_is_hiding_the_others(lm: LM) -> None:
+    """With padding, and what single heads miss; where the slots stood, keys know."""
+    prefix, _ = hiding(lm, 2)
+    prefix = replace(prefix, mask_BP=torch.tensor([[False, True, True, True, True], [True] * FEW]))
+    stays, ids_BT = torch.tensor([1, 2, 4]), text(2, 6)
+    gone = torch.ones(FEW, dtype=torch.bool).index_fill(0, stays, False)
+    assert prefix.hidden_LBHP is not None
+    masked = replace(prefix, hidden_LBHP=tuple(each | gone for each in prefix.hidden_LBHP))
+    taken = prefix.take(stays)
+    assert taken.keys_LBHPD[0].shape[2] == 3
+    assert taken.nbytes == masked.nbytes < prefix.nbytes, "slots that a head does not see are not counted"
+    found, wanted, whole = (forward(lm, Patch(prefix=each), ids_BT)[0] for each in (taken, masked, prefix))
+    close(found, wanted, atol=1e-5)
+    assert (found - whole).abs().max() > 0.01
+    turned = taken.take(torch.tensor([2, 0, 1]))
+    close(forward(lm, Patch(prefix=turned), ids_BT)[0], found, atol=1e-5)
+
 
 BASES: dict[str, Callable[[], LM]] = {
     "llama-gqa": tiny_llama,
@@ -139,30 +188,3 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
         for first, second in zip(*slopes, strict=True):
             close(first, second, atol=1e-4)
             assert first.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_prefix_of_several_rows_is_never_copied(lm: LM, kind: str) -> None:
-    prefix = prefix_of(lm, kind, 1)
-    plan = plan_for(lm, prefix, 3)
-    assert plan.shared is not None
-    assert plan.shared[0].keys.data_ptr() == prefix.keys_LBHPD[0].data_ptr()
-    assert (plan.shared[0].bias is not None) == (kind != "plain")
-    assert plan.bias is None
-    for other in (plan_for(lm, prefix, 1), plan_for(lm, prefix_of(lm, kind, 3), 3)):
-        assert other.shared is None
-        assert (other.bias is not None) == (kind != "plain")
-
-
-def test_what_heads_see_is_finite_and_said_once() -> None:
-    """A slot that is hidden stays hidden whatever is added to it; other slots get what they are given."""
-    lm, prefix = tiny_llama(), prefix_of(tiny_llama(), "both", 1)
-    assert prefix.hidden_LBHP is not None
-    assert prefix.bias_LBHP is not None
-    bias = plan_for(lm, prefix, 1).bias
-    assert bias is not None
-    lowest = torch.finfo(lm.dtype).min
-    for found, hidden, given in zip(bias, prefix.hidden_LBHP, prefix.bias_LBHP, strict=True):
-        gone = hidden | given.isinf()
-        assert (found[gone] == lowest).all()
-        assert torch.equal(found[~gone], given[~gone])

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
-from ttabench.core.errors import UserError
+from tests.tiny import IDS, MODELS, tiny_llama
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score
-from ttabench.lm.forward.patching import encoded, forward, read, select_rows, text_start
-from ttabench.lm.forward.tokens import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
-from ttabench.lm.verbs.scoring import _batches, choose, nll, rolling, score_options, target_logprobs, token_logprobs
+from ttabench.lm.verbs.scoring import choose, nll, score_options, target_logprobs, token_logprobs
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
 
@@ -126,77 +121,6 @@ def test_options_that_fork_from_one_prompt(lm: LM, rows: int) -> None:
             assert found.greedy == (likeliest.tolist() == option)
 
 
-def test_what_is_greedy() -> None:
-    lm = tiny_llama()
-    written = int(forward(lm, Patch(), torch.tensor([[*lm.bos_ids, 65]]))[0][0, -1].argmax())
-    ((best, other),) = score_options(lm, Patch(), [([65], [[written], [(written + 1) % 256]])])
-    assert (best.greedy, other.greedy) == (True, False)
-
-
-def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny_llama()
-    read: list[int] = []
-    feed, feed_forks = Window.feed, Window.feed_forks
-    monkeypatch.setattr(Window, "feed", lambda w, ids, *a, **k: read.append(ids.numel()) or feed(w, ids, *a, **k))
-    monkeypatch.setattr(
-        Window, "feed_forks", lambda w, ids, *more: read.append(ids.numel()) or feed_forks(w, ids, *more)
-    )
-    score_options(lm, Patch(), [(list(range(65, 75)), [[1], [2], [3]])])
-    score_options(lm, Patch(), [(list(range(65, 75)), [[1, 2], [3, 4]])])
-    assert read == [1 + 10, 1 + 10 + 2]
-
-
-def test_an_empty_prompt() -> None:
-    gpt2, llama = tiny_gpt2(), tiny_llama()
-    assert [len(v) for v in token_logprobs(gpt2, Patch(), [([], [1, 2, 3]), ([4], [5])])] == [2, 1]
-    assert len(token_logprobs(llama, Patch(), [([], [1, 2, 3])])[0]) == 3
-    assert nll(gpt2, Patch(), [([], [1, 2, 3])])[1] == 2
-    assert [len(v) for v in token_logprobs(gpt2, Patch(), [([], [1])])] == [0]
-    assert token_logprobs(gpt2, Patch(), []) == []
-
-
-def test_a_window_without_stride_is_plain_scoring(lm: LM) -> None:
-    ids = torch.randint(0, 256, (60,), generator=torch.Generator().manual_seed(0)).tolist()
-    whole = rolling(lm, Patch(), ids, window=100, stride=50)
-    assert len(whole) == 60 - (not lm.bos_ids)
-    torch.testing.assert_close(whole, token_logprobs(lm, Patch(), [([], ids)])[0])
-    pieces = rolling(lm, Patch(), ids, window=20, stride=5, batch_size=3)
-    assert len(pieces) == len(whole)
-    torch.testing.assert_close(pieces[:19], whole[:19], atol=1e-4, rtol=1e-4)
-    assert rolling(lm, Patch(), [], window=4, stride=2).tolist() == []
-
-
-def test_rolling_on_top_of_read_context(lm: LM) -> None:
-    context, ids = list(range(40, 60)), list(range(60, 90))
-    prefix = read(lm, Patch(), torch.tensor([context]))
-    scored = rolling(lm, Patch(prefix=prefix), ids, window=100, stride=100)
-    expected = by_hand(lm, Patch(), context, ids)[1:]  # the first token would be predicted by the last of the context
-    torch.testing.assert_close(scored, expected, atol=1e-4, rtol=1e-4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 50), st.integers(1, 20), st.data())
-def test_windows_score_every_token_once(count: int, length: int, data: st.DataObject) -> None:
-    stride = data.draw(st.integers(1, length))
-    ids = list(range(count))
-    pairs = windows(ids, length, stride)
-    assert [token for _, targets in pairs for token in targets] == ids
-    for context, targets in pairs:
-        assert len(context) + len(targets) <= length
-        joined = context + targets
-        assert joined == list(range(joined[0], joined[0] + len(joined)))
-
-
-def test_padding_of_rows() -> None:
-    ids_BT, mask_BT = pad([[1, 2, 3], [4]], 9, "left")
-    assert ids_BT.tolist() == [[1, 2, 3], [9, 9, 4]]
-    assert mask_BT.tolist() == [[True] * 3, [False, False, True]]
-    ids_BT, mask_BT = pad([[1, 2, 3], []], 9, "right")
-    assert ids_BT.tolist() == [[1, 2, 3], [9, 9, 9]]
-    assert mask_BT.tolist() == [[True] * 3, [False] * 3]
-    assert pad([[], []], 9, "right")[0].shape == (2, 0)
-
-
 def test_pieces_prompts_and_targets() -> None:
     lm = tiny_llama()
     piece = Observe(text="abcdef", joiner="\n\n")
@@ -211,24 +135,3 @@ def test_pieces_prompts_and_targets() -> None:
     written = Ask(prompt="Where?", key="q", want=Generate(answers=("x",)))
     assert gold_ids(lm, written) == [*lm.encode(" x"), lm.eos_id]
     assert gold_ids(lm, replace(written, want=Score(continuation=" x"))) == lm.encode(" x")
-
-
-def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:
-    lengths = [10, 100, 90, 50, 100, 95, 9, 45, 10, 10]
-    assert list(_batches(lengths, 32)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
-    assert list(_batches(lengths, 3)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
-    assert list(_batches([], 3)) == []
-
-
-def test_too_long_an_item_is_the_users_error() -> None:
-    with pytest.raises(UserError, match="exceeds the 512 positions"):
-        token_logprobs(tiny_llama(), Patch(), [([1] * 500, [2] * 20)])
-
-
-def test_head_runs_on_targets_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny_llama()
-    seen: list[int] = []
-    logits: Callable[[Tensor], Tensor] = lm.logits
-    monkeypatch.setattr(lm, "logits", lambda hidden: seen.append(len(hidden)) or logits(hidden))
-    token_logprobs(lm, Patch(), ITEMS)
-    assert seen == [7]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from tests.lm.test_patching import close, low_rank, random_prefix, text
-from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.forward.head import second_order
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
@@ -83,32 +79,6 @@ def test_gradients_through_gradient_steps_equal_finite_differences(which: str) -
         assert max(float(each.abs().max()) for each in torch.autograd.grad(loss(*weights), weights)) > 1e-3
 
 
-@pytest.mark.parametrize("make", MODELS, ids=IDS)
-def test_gradients_through_gradient_steps_equal_those_of_a_functional_model(make: Callable[[], LM]) -> None:
-    """Another route: transformers' eager attention, called with changed parameters."""
-    lm, other = make(), make()
-    names = [name for name, _ in lm.model.named_parameters()]
-    weights = drawn_weights(torch.float32)
-    with second_order():
-        found = torch.autograd.grad(learned(lm, weights, names), weights)
-    other.model.set_attn_implementation("eager")
-    held = {name: each.detach().requires_grad_() for name, each in other.model.named_parameters()}
-
-    def values(ids: list[int], targets: int) -> Tensor:
-        text_BT = torch.tensor([[*lm.start_ids, *ids]])
-        logits_TV = functional_call(other.model, held, (), {"input_ids": text_BT, "use_cache": False}).logits[0]
-        return cross_entropy(logits_TV[-targets - 1 : -1], text_BT[0, -targets:], reduction="none")
-
-    for document, weight_N in zip(DOCUMENTS, weights, strict=True):
-        loss = (weight_N * values(document, len(document) - 1)).mean()
-        slopes = torch.autograd.grad(loss, [*held.values()], create_graph=True)
-        held = {name: each - RATE * slope for (name, each), slope in zip(held.items(), slopes, strict=True)}
-    prompt, answer = QUESTION
-    expected = torch.autograd.grad(values([*prompt, *answer], len(answer)).mean(), weights)
-    for ours, theirs in zip(found, expected, strict=True):
-        close(ours, theirs, atol=1e-5)
-
-
 def test_the_context_changes_no_number_and_is_undone() -> None:
     lm, name = tiny_llama(), "model.layers.0.mlp.up_proj"
     items = [([65, 66], [67, 68]), ([70], [71])]
@@ -123,11 +93,3 @@ def test_the_context_changes_no_number_and_is_undone() -> None:
     slopes = [torch.autograd.grad(torch.cat(each).sum(), delta.b_BOR)[0] for each in (before, inside)]
     for ours, theirs in zip([*inside, slopes[1]], [*before, slopes[0]], strict=True):
         close(ours, theirs, atol=1e-5)
-
-
-def test_without_the_context_there_is_no_second_gradient() -> None:
-    """So that nobody takes a first-order gradient for one of second order."""
-    lm, weights = double_gpt2(), drawn_weights(torch.float64)
-    loss = learned(lm, weights, ["transformer.h.0.mlp.c_fc.weight"])
-    with pytest.raises(RuntimeError, match=r"not implemented|once_differentiable|twice"):
-        loss.backward()

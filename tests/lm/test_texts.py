@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
-from ttabench.core import bounds
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
@@ -24,7 +23,6 @@ from ttabench.lm.text.chat import has_template
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.mac.t5 import T5Text
 from ttabench.readers.base import blanks_in_front
 
 TEMPLATE = (
@@ -93,15 +91,6 @@ def test_prompt_and_option_are_the_tokens_of_both_together(nano: LM, prompt: lis
     (((ids, (found,)),),) = choice_ids(nano, [ask], follows=False)
     assert ids + found == nano.encode(question + end)
     assert ids == nano.encode(question.rstrip())
-
-
-def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
-    method = InContext(nano, InContextSettings())
-    pieces = [Observe(text="Ada Voss lives in Port Ansel."), Observe(text="Bo Lind lives in Hull.")]
-    once = method.adapt(method.begin(1), [[piece] for piece in pieces])
-    twice = method.adapt(method.adapt(method.begin(1), [pieces[:1]]), [pieces[1:]])
-    assert once.meta == twice.meta
-    assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-4)
 
 
 def _sentencepiece(merges: Sequence[tuple[str, str]] = (("\u2581", "a"), ("\u2581", "b"))) -> PreTrainedTokenizerFast:
@@ -200,22 +189,6 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: py
     assert [each.ended for each in found] == [True, True, False]
 
 
-def test_hub_ids_of_known_models_tell_as_their_names_do() -> None:
-    assert has_template("HuggingFaceTB/SmolLM2-135M-Instruct")
-    assert not has_template("openai-community/gpt2")
-    assert not has_template("nobody/nothing")
-
-
-def test_a_hub_id_in_the_hubs_cache_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
-    there = {"me/mine": str(tmp_path / "tokenizer_config.json")}
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, _: there.get(repo))
-    assert has_template("me/mine")
-    assert not has_template("me/other")
-
-
 def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -> None:
     assert has_template("smollm2-135m")
     assert not has_template("gpt2")
@@ -230,20 +203,3 @@ def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF" + b"tokenizer.chat_template")
     assert has_template(str(file))
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_one_text_has_a_longest_length(monkeypatch: pytest.MonkeyPatch, follows: bool) -> None:
-    lm = tiny_llama()
-    t5 = T5Text(lm.tokenizer, lm.eos_id, lm.pad_id)
-    ways: list[Callable[[str], object]] = [
-        lambda text: lm.encode(text, follows=follows),
-        lambda text: lm.encode_many(["short", text], follows=follows),
-        lm.encode_with_starts,
-        lambda text: t5.encode([text], 8, "start"),
-    ]
-    monkeypatch.setattr(bounds, "LONGEST_TEXT", 50)
-    for way in ways:
-        assert way("x" * 50)
-        with pytest.raises(UserError, match=r"51 characters is longer than the 50 .* --pieces paragraphs"):
-            way("x" * 51)

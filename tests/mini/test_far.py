@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from itertools import islice, pairwise
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from results.nano_recipe import corpus, far, lessons
 from results.nano_recipe.teaching import losses_of
 from ttabench.lm.model import LM, load
-from ttabench.mini.world import entities, rng
+from ttabench.mini.world import rng
 
 
 @pytest.fixture(scope="module")
@@ -36,51 +34,6 @@ def test_every_answer_stands_in_the_document_it_names(seed: int) -> None:
         assert answer.text in segments[source].text
         assert " ".join(answer_name := segments[place - 1].keys) in segments[source].text
         assert answer_name == segments[source].keys
-
-
-def test_names_are_of_the_training_split_and_alike_ones_share_words() -> None:
-    known = set(entities("person", "train"))
-    alike = far.cast(rng("a"), "person", 60, alike=True)
-    free = far.cast(rng("b"), "person", 60, alike=False)
-    for names in (alike, free):
-        assert len(set(names)) == 60
-        assert set(names) <= known
-    firsts = [len(Counter(name.split()[0] for name in names)) for names in (alike, free)]
-    assert firsts[0] < 20 < firsts[1]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_positions_jump_in_front_of_documents_and_questions_only(seed: int, lm: LM) -> None:
-    made = lessons.encoded(lm.tokenizer.backend_tokenizer, questions(seed, 512))
-    positions = far.jumped(made, 8192, rng("jump", seed))
-    assert len(positions) == len(made.ids)
-    assert max(positions) < 8192
-    steps = [after - before for before, after in pairwise(positions)]
-    assert min(steps) == 1
-    assert any(step > 1 for step in steps)
-    for at, step in enumerate(steps, 1):
-        assert step == 1 or made.groups[at] != made.groups[at - 1]
-
-
-def test_a_stage_asks_rehearses_and_grows_longer(lm: LM) -> None:
-    stage = replace(far.FAR, steps=60, batch=2048)
-    made = list(far.batches(lm.tokenizer.backend_tokenizer, stage, seed=0))
-    asked = [batch for batch, teaching in made if teaching.layers == stage.layers]
-    assert 0.15 < 1 - len(asked) / len(made) < 0.5
-    jumping = [bool((batch.positions_BT.diff() > 1).any()) for batch in asked]
-    assert 0.3 < sum(jumping) / len(jumping) < 0.7
-    widths = [batch.ids_BT.shape[1] for batch in asked]
-    assert sum(widths[-10:]) > sum(widths[:10])
-    (again, _), (third, _) = next(far.batches(lm.tokenizer.backend_tokenizer, stage, 0, first=2)), made[2]
-    assert torch.equal(again.ids_BT, third.ids_BT)
-    assert torch.equal(again.positions_BT, third.positions_BT)
-
-
-def test_its_rate_warms_up_and_falls_to_a_twentieth() -> None:
-    stage = replace(far.FAR, steps=1000)
-    assert stage.rate(0, 1.0) == pytest.approx(1 / 30)
-    assert stage.rate(100, 1.0) == 1.0
-    assert stage.rate(1000, 1.0) == pytest.approx(0.05)
 
 
 def tiny() -> LlamaForCausalLM:
@@ -127,19 +80,6 @@ def test_pointing_is_the_attention_paid_to_the_answer(lm: LM) -> None:
         ])  # fmt: skip
         wanted = wanted - (shares + 1e-9).log().mean()
     torch.testing.assert_close(taught, wanted)
-
-
-def test_padding_goes_on_counting() -> None:
-    made = [lessons.Sequence([0, 5, 6], [0.0, 1.0, 1.0], groups=[0, 0, 0], keys=[0, 0, 0]),
-            lessons.Sequence([0], [0.0], groups=[0], keys=[0])]  # fmt: skip
-    batch = lessons.batch_of(made, [[0, 7, 8], [3]])
-    assert batch.positions_BT.tolist() == [[0, 7, 8], [3, 4, 5]]
-    assert lessons.batch_of(made).positions_BT.tolist() == [[0, 1, 2]] * 2
-
-
-def test_first_batches_of_the_earlier_stages_stay(lm: LM) -> None:
-    batch = next(islice(lessons.batches(lm.tokenizer.backend_tokenizer, lessons.STAGES[0], 0), 1, None))
-    assert (batch.positions_BT == torch.arange(batch.ids_BT.shape[1])).all()
 
 
 def test_a_jump_without_a_mask_is_seen(lm: LM) -> None:

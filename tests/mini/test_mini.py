@@ -11,7 +11,7 @@ import pytest
 from results.nano_recipe import corpus
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, categories_in, entities, name_pieces, rng
+from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, entities, name_pieces, rng
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
 
@@ -87,11 +87,6 @@ def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_
         assert names_in(text) == {asked}
 
 
-def test_a_stream_of_the_paper_s_length_has_distinct_documents() -> None:
-    rows = qa.streamingqa("test", 0, 1665)
-    assert len({row["text"] for row in rows}) == 1665
-
-
 def test_demonstrations_leave_every_label_equally_likely() -> None:
     for task in demonstrations.LABELS:
         labels = [row["label"] for row in demonstrations.superglue(task, "test", 1, 32, 60)["validation"]]
@@ -121,44 +116,6 @@ def test_a_rule_shares_its_categories_out_among_the_labels(task: str, categories
     assert _groups(made["validation"]) == rule
     fixed = demonstrations.superglue(task, "validation", 1, 200, 200, "fixed", categories)["train"]
     assert _groups(fixed) == _groups(demonstrations.superglue(task, "test", 2, 200, 200, "fixed", categories)["train"])
-
-
-def test_rules_of_all_categories_stand_in_one_split_only() -> None:
-    rules = {
-        split: {
-            frozenset(
-                map(
-                    frozenset,
-                    _groups(demonstrations.superglue("sst2", split, seed, 120, 1, categories=12)["train"]).values(),
-                )
-            )
-            for seed in range(60)
-        }
-        for split in SPLITS
-    }
-    assert all(len(found) > 1 for found in rules.values())
-    assert not rules["train"] & rules["test"]
-    assert not rules["validation"] & (rules["train"] | rules["test"])
-
-
-@pytest.mark.parametrize("task", demonstrations.UNSEEN)
-def test_twins_of_unseen_tasks_take_more_categories_than_options(task: str) -> None:
-    few, more = (demonstrations.unseen(task, "train", 0, 96, 64, categories=n) for n in (0, 12))
-    told = [categories_in([json.dumps(made["validation"])]) for made in (few, more)]
-    assert [len(found) for found in told] == [demonstrations.UNSEEN[task], 12]
-    assert [len(made["train"]) for made in (few, more)] == [96, 96]
-
-
-def test_tasks_of_metaicl_take_more_categories_than_options() -> None:
-    files = demonstrations.metaicl("test", 0, 4, 60, 4, categories=8)
-    for name in (name for name in files if name.endswith("train")):
-        assert len(set().union(*_groups(files[name]).values())) == 8
-
-
-@pytest.mark.parametrize("categories", [1, 2, 13])
-def test_rules_of_fewer_categories_than_labels_or_of_more_than_there_are_are_refused(categories: int) -> None:
-    with pytest.raises(ValueError, match="3 labels take 3 to 12 categories"):
-        demonstrations.superglue("cb", "test", 0, categories=categories)
 
 
 def _asked(row: dict[str, object]) -> tuple[str, str, int]:
@@ -191,18 +148,6 @@ def test_demonstrations_tell_the_label_word_of_every_category(task: str) -> None
     assert {_asked(row)[0] for row in made["train"]}.isdisjoint(_asked(row)[0] for row in made["validation"])
 
 
-def test_published_schemas() -> None:
-    assert set(qa.squad_seq("test", 0, 1)[0]) == {"id", "title", "context", "question", "answers"}
-    assert {"text", "question", "answers", "qa_id"} <= set(qa.streamingqa("test", 0, 1)[0])
-    assert {"para_id", "ans_paragraph", "org_answer", "para_num", "year"} <= set(qa.archivalqa("test", 0, 1)[0])
-    assert set(dialogue.dailydialog("test", 0, 1)[0]) == {"dialog", "act", "emotion"}
-    assert {"previous_dialogs", "self_instruct", "personas"} <= set(dialogue.msc("test", 0, 1)[0])
-    assert set(books.pg19("test", 0, 1, 100)[0]) == {"short_book_title", "publication_date", "url", "text"}
-    questions, outputs = profiles.lamp("test", 0, 2)
-    assert set(questions[0]) == {"id", "input", "profile", "options"}
-    assert [gold["id"] for gold in outputs["golds"]] == [question["id"] for question in questions]
-
-
 def test_books_have_the_length_asked_for_and_facts_that_return_late() -> None:
     text = str(books.pg19("test", 0, 1, 8000)[0]["text"])
     sentences = text.replace("\n", " ").split(". ")
@@ -231,18 +176,6 @@ def test_new_people_keep_appearing_in_a_book() -> None:
     assert whole == set(entities("person", "validation")), "until the split has no more"
 
 
-def test_the_stories_that_nano_is_trained_on_have_a_cast_that_is_complete() -> None:
-    for cast in (8, 16, 32):
-        assert len(names_in(books.book(rng("cast"), "train", 30_000, cast))) == cast
-
-
-def test_unknown_twins_and_impossible_numbers_of_facts_are_refused() -> None:
-    with pytest.raises(ValueError, match="no miniature twin of 'wsc'"):
-        demonstrations.superglue("wsc", "test", 0)
-    with pytest.raises(ValueError, match="in split 'dev'"):
-        entities("person", "dev")
-
-
 def _rule_of(rows: list[dict[str, object]]) -> dict[object, str]:
     """Category by label of rows of `sst2`."""
     of_word = {word: name for name, words in CATEGORIES.items() for word in words}
@@ -262,11 +195,3 @@ def test_a_fixed_rule_is_the_same_for_every_seed_and_split_and_mixed_ones_are_so
     assert len({tuple(each.values()) for each in mixed}) > 20
     fresh = demonstrations.superglue("sst2", "train", 3, 8, 8)
     assert fresh == demonstrations.superglue("sst2", "train", 3, 8, 8, "fresh")
-
-
-@pytest.mark.parametrize(("split", "told"), [("train", {1, 2, 3, 4}), ("validation", {4}), ("test", {4})])
-def test_only_documents_for_training_tell_fewer_facts(split: str, told: set[int]) -> None:
-    answers: dict[object, set[object]] = {}
-    for row in qa.streamingqa(split, seed=0, documents=60, questions=4):
-        answers.setdefault(row["text"], set()).add(row["question"])
-    assert {len(asked) for asked in answers.values()} == told

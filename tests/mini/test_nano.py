@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from results.nano_recipe import far, figures, lessons, nano
-from results.nano_recipe.tokens import train_tokenizer
 from results.nano_recipe.trainer import Trainer
 from tests.places import ROOT
 from ttabench.lm.model import LM, load
@@ -125,17 +124,3 @@ def test_a_training_that_is_stopped_in_the_last_stage_ends_with_the_same_weights
     assert (again["tokens"], again["steps"]) == (whole["tokens"], whole["steps"])
     ours, theirs = (load(str(tmp_path / name), device="cpu").model.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
-
-
-def test_names_and_answers_are_where_the_teaching_losses_say() -> None:
-    tokenizer = train_tokenizer(samples=10)
-    stage = lessons.Stage("test", 0, (128,), {"streamingqa": 1.0}, one_relation=1.0)
-    batch = next(lessons.batches(tokenizer, stage, seed=0))
-    for n in range(len(batch.row_N)):
-        ids, at = batch.ids_BT[batch.row_N[n]], int(batch.query_N[n])
-        assert tokenizer.id_to_token(int(ids[at])) == "?"
-        assert {int(token) for token in ids[batch.held_NT[n]]} == {int(ids[at + 1])}
-        mine = batch.groups_BT[batch.row_N[n]] == batch.groups_BT[batch.row_N[n], at]
-        source = batch.groups_BT[batch.row_N[n]] == batch.groups_BT[batch.row_N[n], int(batch.held_NT[n].nonzero()[0])]
-        keys = batch.keys_BT[batch.row_N[n]] > 0
-        assert set(ids[mine & keys].tolist()) == set(ids[source & keys].tolist())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import archives
 from tests.archives import BUILD
-from tests.qa_files import refusal, shared, write_csv, write_jsonl
-from ttabench.core.types import Choose, wanted
+from tests.qa_files import refusal, shared
 from ttabench.readers import Task, load
-from ttabench.readers.cards import load_card
 
 SHOTS = {"shots": 2}
 BOOKS = {"tokens": "40", "window": 20, "stride": 8}
@@ -70,25 +66,6 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     assert task.source == f"folder:{tmp_path / level}"
 
 
-def test_archives_unpacked_into_folders_named_after_what_they_hold(tmp_path: Path) -> None:
-    archives.superglue(tmp_path, "superglue")
-    archives.sst2(tmp_path, "sst2")
-    task = load("superglue", source=str(tmp_path), options=SHOTS)
-    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
-
-
-def test_a_relative_folder_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
-    assert [episode.asks()[0].subtask for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]
-
-
-def test_the_folder_of_another_sub_task_is_refused(tmp_path: Path) -> None:
-    source = str(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
-    assert "holds no data of cb" in refusal("superglue", source=source, options={"task": "cb"})
-    source = str(unpacked(tmp_path, "arc") / "ARC-V1-Feb2018-2" / "ARC-Easy")
-    assert "No file of split 'train' of arc_challenge" in refusal("arc_challenge", source=source)
-
-
 @pytest.mark.parametrize("level", ["", "SQuAD"])
 def test_squad(tmp_path: Path, level: str) -> None:
     source = str(unpacked(tmp_path, "squad") / level)
@@ -138,62 +115,6 @@ def test_sizes_of_winogrande(tmp_path: Path) -> None:
     assert sized.describe()["protocol"]["size"] == "m"
 
 
-def test_a_size_that_is_not_there_is_replaced_with_a_note_or_refused(tmp_path: Path) -> None:
-    archives.winogrande(tmp_path, ("xs", "m"))
-    source = str(tmp_path / "winogrande_1.1")
-    task = load("winogrande", source=source, options=SHOTS)
-    assert task.notes == ("winogrande: training rows of size m (train_m), for train_xl is not there",)
-    assert "looked for train_l;" in refusal("winogrande", source=source, options={"size": "l"})
-    assert "Unknown size of winogrande 'xxl'. Did you mean 'xl'?" in refusal(
-        "winogrande", source=source, options={"size": "xxl"}
-    )
-    assert "the training rows of piqa have one size" in refusal("piqa", source=source, options={"size": "l"})
-    assert "the miniature world has one size" in refusal("winogrande", options={"size": "l"})
-    file = f"{source}/dev.jsonl"
-    assert "chooses among the files of a folder" in refusal("winogrande", source=file, options={"size": "m"})
-
-
-def test_labels_of_winogrande_may_stand_beside_the_rows(tmp_path: Path) -> None:
-    base = unpacked(tmp_path, "winogrande") / "winogrande_1.1"
-    rows = [json.loads(line) for line in (base / "dev.jsonl").read_text().splitlines()]
-    write_jsonl(base / "dev.jsonl", [{key: row[key] for key in row if key != "answer"} for row in rows])
-    (episode,) = load("winogrande", source=str(base), options=SHOTS).episodes()
-    assert [want.gold for want in wanted(episode.asks(), Choose)] == [1] * 4
-    (base / "dev-labels.lst").write_text("0\n" * 4)
-    assert "dev-labels.lst line 1: label '0' is neither 1 nor 2" in refusal("winogrande", source=str(base))
-
-
-def test_the_hub_has_a_configuration_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    asked = []
-
-    def hub(path: str, config: str, *, split: str, revision: str | None) -> Any:
-        asked.append((path, config, split, revision))
-        row = {"sentence": f"{split} _ left.", "option1": "A", "option2": "B", "answer": "1"}
-        return datasets.Dataset.from_list([{**row, "sentence": f"{split} {i} _ left."} for i in range(3)])
-
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    for size in ("", "s"):
-        load("winogrande", source="hub", options={**SHOTS, "size": size})
-    assert {config for _, config, _, _ in asked} == {"winogrande_xl", "winogrande_s"}
-
-
-def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) -> None:
-    row = {"text": "t", "question": "q", "answers": "word"}
-    for suffix in (".csv", ".json", ".jsonl.gz", ".jsonl"):  # every further one is preferred
-        path = tmp_path / f"test{suffix}"
-        rows = [{**row, "text": suffix}]
-        if suffix == ".csv":
-            write_csv(path, rows)
-        elif suffix == ".json":
-            path.write_text(json.dumps(rows))
-        else:
-            write_jsonl(path, rows)
-        task = load("streamingqa", source=str(tmp_path))
-        assert next(task.episodes()).observes()[0].text == suffix
-
-
 # --- which split is asked ------------------------------------------------------------------------------------------
 
 
@@ -201,16 +122,9 @@ def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) ->
     ("name", "archive", "file", "split"),
     [
         ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/train.jsonl", "test"),
-        ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl", "train"),
-        ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl", "validation"),
         ("arc_easy", "arc", "ARC-V1-Feb2018-2/ARC-Easy/ARC-Easy-Train.jsonl", "test"),
-        ("winogrande", "winogrande", "winogrande_1.1/train_s.jsonl", "test"),
-        ("hellaswag", "hellaswag", "hellaswag/data/hellaswag_train.jsonl", "test"),
-        ("piqa", "piqa", "piqa/data/train.jsonl", "test"),
         ("squad_seq", "squad", "SQuAD/train-v1.1.json", "test"),
-        ("squad_seq", "squad", "SQuAD/dev-v1.1.json", "train"),
         ("pg19", "pg19", "pg19/train", "test"),
-        ("pg19", "pg19", "pg19/test", "validation"),
         ("pg19", "pg19", "pg19/train/1.txt", "test"),
     ],
 )
@@ -220,19 +134,6 @@ def test_what_is_known_to_be_another_split_serves_with_a_note(
     options = BOOKS if name == "pg19" else SHOTS if name != "squad_seq" else {}
     task = load(name, source=str(unpacked(tmp_path, archive) / file), split=split, options=options)
     assert any(f"as split {split!r}" in note for note in task.notes)
-
-
-def test_a_file_of_unknown_split_serves_with_a_note(tmp_path: Path) -> None:
-    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
-    served, shared_out = load("openbookqa", source=str(main / "dev.jsonl"), options=SHOTS).notes
-    assert "dev.jsonl serves as split 'test' of openbookqa: by its name it could be any" in served
-    assert "are rows of one file" in shared_out
-    path = write_csv(tmp_path / "mine.csv", [{"text": "t", "question": "q", "answers": "a"}])
-    assert "mine.csv serves as split 'test'" in load("streamingqa", source=str(path)).notes[0]
-    book = tmp_path / "books" / "mine.txt"
-    archives.put(book, "words " * 30)
-    for source in (book, book.parent):
-        assert f"{source} serves as split 'test' of pg19" in load("pg19", source=str(source), options=BOOKS).notes[0]
 
 
 def test_a_split_of_training_rows_says_so(tmp_path: Path) -> None:
@@ -257,33 +158,6 @@ def test_a_missing_split_is_not_replaced_by_another(tmp_path: Path) -> None:
     assert "--source FILE" not in message, "a task of two splits needs a folder"
 
 
-@pytest.mark.parametrize(("saved", "expected"), [("test", ""), ("train", "could be any"), (None, "could be any")])
-def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, expected: str) -> None:
-    import datasets
-
-    rows = [{"text": "t", "question": "q", "answers": "a"}]
-    held = datasets.Dataset.from_list(rows, split=datasets.NamedSplit(saved) if saved else None)
-    held.save_to_disk(tmp_path / "held")
-    source = str(tmp_path / "held")
-    assert expected in load("streamingqa", source=source).notes[0]
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [("folders", ["../secret"]), ("folders", ["/etc"]), ("files", ["../../x"]), ("files", [""]), ("config", "../x")],
-)
-def test_a_card_reads_nothing_outside_its_source(tmp_path: Path, place: str, value: Any) -> None:
-    import yaml
-
-    card = load_card("openbookqa").model_dump(mode="json")
-    part = card["parts"]["openbookqa"]
-    holder = {"folders": part, "files": part["train"], "config": part["hub"]}[place]
-    holder[place] = value
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**card, "name": "mine"}), encoding="utf-8")
-    assert "is no path below the folder that is given" in refusal(str(path))
-
-
 # --- the real files ------------------------------------------------------------------------------------------------
 
 
@@ -303,9 +177,3 @@ def test_real_rows(name: str, levels: list[str], asks: int | None) -> None:
     assert asks in (None, tasks[0].n_asks)
     assert name == "metaicl" or not tasks[0].dropped
     assert not [note for note in tasks[0].notes if "split" in note]
-
-
-def test_real_books() -> None:
-    options = {"tokens": "16k", "books": 1}
-    top, folder = (load("pg19", source=shared(level), options=options) for level in ("pg19", "pg19/test"))
-    assert top.describe()["digest"] == folder.describe()["digest"]

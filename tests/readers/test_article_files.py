@@ -6,12 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.qa_files import refusal, shared, steps, write_csv
-from ttabench.core.errors import UserError
 from ttabench.readers import load
-from ttabench.readers.article_files import Paragraph, paragraphs, split_key
+from ttabench.readers.article_files import Paragraph, paragraphs
 
 NITF = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE nitf SYSTEM "http://www.nitf.org/IPTC/NITF/3.3/specification/dtd/nitf-3-3.dtd">
@@ -88,54 +85,6 @@ def test_articles_as_text(tmp_path: Path) -> None:
     assert sorted(steps(task)[0]) == ["It reopened on Monday.", "On Monday."]
     shutil.move(place / "12.txt", tmp_path / "articles" / "12.txt")
     assert load("archivalqa", source=str(tmp_path)).dropped == {"its article says no date": 1}
-
-
-@pytest.mark.parametrize(
-    ("key", "place"),
-    [("1839755_20", ("1839755", 20)), ("a_b_3", ("a_b", 3)), ("12", None), ("_3", None), ("1_x", None), ("1_²", None)],
-)
-def test_keys_name_an_article_and_a_paragraph(key: str, place: tuple[str, int] | None) -> None:
-    assert split_key(key) == place
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("1.xml", b"<nitf>", "1.xml cannot be read: no element found"),
-        ("1.txt", b"\xff\xfe", "1.txt cannot be read: it is not UTF-8"),
-        ("01.txt", b"a", "stands twice"),
-        ("1.html", b"a", "holds no article"),
-    ],
-)
-def test_folders_that_cannot_be_read_are_one_line(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    if expected == "stands twice":
-        (tmp_path / "1.txt").write_bytes(b"a")
-    with pytest.raises(UserError) as caught:
-        paragraphs(tmp_path, ["1_0"])
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_only_articles_that_are_asked_for_are_opened(tmp_path: Path) -> None:
-    (tmp_path / "1.xml").write_text("broken", encoding="utf-8")
-    (tmp_path / "2.txt").write_text("Whole.", encoding="utf-8")
-    assert paragraphs(tmp_path, ["2_0"]) == {"2_0": Paragraph("Whole.", "", "2", 0)}
-
-
-def test_without_articles_the_line_says_where_they_are_from(tmp_path: Path) -> None:
-    write_csv(tmp_path / "ArchivalQA_val.csv", [pair(0, "1_0")])
-    message = refusal("archivalqa", source=str(tmp_path))
-    assert "LDC2008T19" in message
-    assert "a folder articles of one file each" in message
-
-
-def test_paragraphs_in_a_table_have_titles_and_places_by_their_keys(tmp_path: Path) -> None:
-    write_csv(tmp_path / "test.csv", [pair(0, "7_1"), pair(1, "7_0"), pair(2, "8_0")])
-    texts = [{"para_id": key, "ans_paragraph": f"On Monday {key}."} for key in ("7_0", "7_1", "8_0")]
-    write_csv(tmp_path / "articles.csv", texts)
-    read, _ = steps(load("archivalqa", source=str(tmp_path), options={"order": "titles"}))
-    assert [text for text in read if "7_" in text] == ["On Monday 7_0.", "On Monday 7_1."]
 
 
 def test_published_layouts(tmp_path: Path) -> None:

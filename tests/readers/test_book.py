@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.places import ROOT
-from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
+from tests.qa_files import refusal, shared, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
-from ttabench.readers.book import Settings
-from ttabench.readers.book_pieces import CutText, spans, steps, up_to
+from ttabench.readers.book import CutText, spans, steps, up_to
 
 LM = tiny_llama()
 SMALL = {"tokens": "100", "window": 20, "stride": 8}
@@ -74,11 +72,6 @@ def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride
     assert_pieces_are_the_text(LM, text, first, stride)
 
 
-@pytest.mark.parametrize("text", ["Ada Voss  lives\n\nin Port Ansel, 1903.\n", " \n", "naïve, 日本語 and 🎈🎈 of Ada"])
-def test_pieces_of_merged_tokens_joined_are_the_text(text: str) -> None:
-    assert_pieces_are_the_text(load_lm("nano"), text, 3, 2)
-
-
 def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> None:
     cut = CutText.of(text, lm)
     assert list(cut.ids) == lm.encode(text)
@@ -95,17 +88,6 @@ def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> N
         else:
             assert read + score(step).prompt_ids == cut.ids[: score(step).position], "all that stands before it, once"
             assert text.startswith(seen + step.prompt + step.answers[0])
-
-
-@settings(deadline=None)
-@given(texts, st.integers(0, 80), st.integers(0, 80))
-def test_a_part_of_a_text_is_cut_like_the_text(text: str, start: int, size: int) -> None:
-    cut = CutText.of(text, LM)
-    part = cut.range(start, start + size)
-    assert part.ids == cut.ids[start : start + size]
-    assert len(part) == len(part.ids)
-    assert cut.range(0, start).text + part.text + cut.range(start + size, len(cut) + 1).text == text
-    assert part.range(1, 3).ids == cut.ids[start : start + size][1:3]
 
 
 def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
@@ -127,20 +109,6 @@ def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [2, 19, 20])
 def test_a_book_no_longer_than_a_window_is_scored_whole(length: int, tmp_path: Path) -> None:
     assert pieces(only(source=put(tmp_path, "a.txt", "x" * length))) == [("ask", 0, length)]
-
-
-def test_a_query_carries_the_smallest_length_that_holds_it(tmp_path: Path) -> None:
-    found = only(source=put(tmp_path, "a.txt", "x" * 70), tokens="28,36,60")
-    assert [(score(ask).position, ask.at.count) for ask in found.asks()] == [
-        (20, 28), (28, 36), (36, 60), (44, 60), (52, 60)
-    ]  # fmt: skip
-
-
-def test_lengths_are_written_with_k_and_m() -> None:
-    assert Settings(tokens="2k, 16K,1m").tokens == (2048, 16384, 2**20)  # type: ignore[arg-type]
-    assert Settings(tokens=4096, window="2k").lengths == [4096]  # type: ignore[arg-type]
-    other = load("metaicl", options={"max_tokens": "4k", "max_example_tokens": "0"}).describe()["protocol"]
-    assert (other["max_tokens"], other["max_example_tokens"]) == (4096, 0)
 
 
 def test_the_official_folder(tmp_path: Path) -> None:
@@ -175,24 +143,6 @@ def test_rows_of_tables(tmp_path: Path) -> None:
     assert task.dropped == {"no text": 1}
     lines = write_jsonl(tmp_path / "mine.jsonl", [{"text": "x" * 30}, {"text": "y" * 30}])
     assert [e.key for e in load("pg19", source=str(lines), options=SMALL).episodes()] == ["pg19/test/0", "pg19/test/1"]
-
-
-def test_the_hub_is_read_a_book_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    made = datasets.Dataset.from_list([{"short_book_title": "T", "url": "u/1", "text": "x" * 40}] * 3)
-    asked: list[Any] = []
-
-    def hub(path: str, config: str | None, *, split: str, revision: str) -> Any:
-        asked.append((path, config, split, revision))
-        return made
-
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    task = load("pg19", source="hub", options={**SMALL, "books": 2})
-    assert [len(episode.asks()) for episode in task.episodes(LM)] == [3, 3]
-    assert asked == [("emozilla/pg19", None, "test", task.card.source.hub.revision)]  # type: ignore[union-attr]
-    assert task.source == "hub:emozilla/pg19@c021754c"
-    assert not task.notes, "the seed draws the books"
 
 
 def test_a_limit_is_shared_out_and_ends_books_early(tmp_path: Path) -> None:
@@ -256,41 +206,10 @@ def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
             "tokens: '16q' is no number of tokens such as 512 or 16k, received '8k,16q'. "
             "Give another with --task-set tokens=VALUE.",
         ),
-        ({"tokens": "many"}, "tokens: 'many' is no number of tokens such as 512 or 16k. Give another"),
-        ({"tokens": "0,8k"}, "tokens.0: Input should be greater than 0, received 0. Give another"),
-        ({"tokens": ()}, "tokens: no length is given, received ()"),
-        ({"window": "1kb"}, "window: '1kb' is no number of tokens such as 512 or 16k. Give"),
-        ({"tokens": ""}, "'' is no number of tokens"),
-        ({"stride": 0}, "greater than 0"),
-        ({"stripe": 8}, "Did you mean 'stride'?"),
-        ({"protocol": "unit"}, "'strides' or 'units'"),
     ],
 )
 def test_bad_protocols(options: dict[str, Any], expected: str) -> None:
     assert expected in refusal("pg19", options={**SMALL, **options})
-
-
-def test_bad_books(tmp_path: Path) -> None:
-    undecodable = put(tmp_path, "bad/test/1.txt", b"good text \xe9 and more")
-    assert f"{undecodable} cannot be read: it is not UTF-8 text (byte 10)" in refusal(
-        "pg19", source=str(tmp_path / "bad")
-    )
-    empty = put(tmp_path, "empty/1.txt", "")
-    for source in (empty, empty.parent):
-        assert f"{source} holds no text for pg19" in refusal("pg19", source=str(source))
-    put(tmp_path, "meta/1.txt", "text")
-    put(tmp_path, "meta/metadata.csv", "1,Title,1900,u\n2\n")
-    assert "metadata.csv cannot be read: not enough values" in refusal("pg19", source=str(tmp_path / "meta"))
-    (tmp_path / "nothing").mkdir()
-    assert "No file of split 'test' of pg19" in refusal("pg19", source=str(tmp_path / "nothing"))
-    table = write_csv(tmp_path / "t.csv", [{"id": "1", "body": "words"}])
-    assert "line 2: the column 'text' is None, no text" in refusal("pg19", source=str(table))
-
-
-def test_a_card_of_other_metrics_is_refused(tmp_path: Path) -> None:
-    card = (ROOT / "tasks" / "pg19.yaml").read_text()
-    path = put(tmp_path, "mine.yaml", card.replace("name: pg19", "name: mine").replace("ppl_word]", "f1]"))
-    assert "scores given texts, which f1 does not judge" in refusal(str(path))
 
 
 def test_a_real_book() -> None:

@@ -162,8 +162,3 @@ def test_a_field_at_its_default_is_as_if_it_were_not_there(monkeypatch: pytest.M
     assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "pauses": 0}))) == before
     assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "pauses": 1}))) != before
     assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "more": {"answers": "joined"}}))) != before
-
-
-def test_the_shipped_cards_are_all_different() -> None:
-    digests = [content_digest(cards.load_card(name)) for name in cards.names()]
-    assert len(set(digests)) == len(digests)

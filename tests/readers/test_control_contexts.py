@@ -11,10 +11,9 @@ from tests.qa_files import write_csv, write_jsonl
 from tests.readers.test_metaicl import official
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode
 from ttabench.mini.world import categories_in, names_in
 from ttabench.readers import Task, load
-from ttabench.readers.base import with_pieces
 from ttabench.readers.demonstrations import OTHER_ROWS
 
 LM = tiny_llama()
@@ -85,16 +84,6 @@ def test_where_a_twin_has_one_rule_the_record_says_so() -> None:
     assert not texts(pair[0]) & texts(pair[1])
     (note,) = task.describe_others()["notes"]
     assert "may follow the same rule (sst2)" in note
-
-
-def test_pieces_take_the_place_of_pieces() -> None:
-    one, two, three = (Observe(text=text) for text in ("one ", "two", "three"))
-    ask = Ask(prompt="?", key="q")
-    own = Episode(key="e", steps=(one, ask, two, ask))
-    found = with_pieces(own, [three, one, two])
-    assert [getattr(step, "text", "?") for step in found.steps] == ["three", "?", "one", "?"]
-    assert with_pieces(own, [three]).steps == (three, ask, ask)
-    assert with_pieces(own, [one, two]).observes()[1].joiner == " " + two.joiner, "blanks go to the front of the next"
 
 
 def qa_file(folder: Path, count: int) -> str:
@@ -192,5 +181,5 @@ def test_books_stand_in_for_each_other_and_the_shorter_one_ends(tmp_path: Path) 
     assert len(long_.observes()) == len(short.observes())
     assert long_.asks() == short.asks()
     (tmp_path / "1.txt").write_text("a" * 200)
-    with pytest.raises(UserError, match="the only one"):
+    with pytest.raises(UserError, match="no other book"):
         load("pg19", source=str(tmp_path), options=options).describe_others()

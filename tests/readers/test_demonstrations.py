@@ -3,21 +3,92 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import Command
 from tests.qa_files import refusal, write_jsonl, write_parquet
+from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import At, Choose, wanted
+from ttabench.core.types import Answer, Ask, At, Choose, wanted
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.answering import answer
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.icl.method import InContext
 from ttabench.readers import choices, load
 from ttabench.readers.cards import load_card
-from ttabench.readers.formats import RawRow, rows
+from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import Table
+from ttabench.records.store import RunFolder
+from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import METRICS
+
+ROWS = {"demonstrations": 6, "queries": 4, "shots": 3}
+
+
+def test_under_full_context_every_ratio_gives_the_same_numbers(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    found = []
+    for ratio in (1.0, 0.6, 0.0):
+        task = load("superglue", options={**ROWS, "task": "sst2", "shots": 2, "ratio": ratio, "queries": 3})
+        sink = RunFolder(tmp_path, f"ratio{ratio}")
+        context = RunContext(
+            lm=lm,
+            method=InContext(lm, InContextSettings()),
+            metrics=tuple(METRICS[name] for name in ("acc", "acc_norm", "acc_mean")),
+        )
+        run_episodes(context, task, sink, lambda *_: None)
+        found.append({sample.key: sample.answer.logprobs for sample in sink.samples})
+        assert all(sample.ask.subtask == "sst2" and min(sample.answer.tokens) > 0 for sample in sink.samples)
+    for other in found[1:]:
+        for key, values in found[0].items():
+            assert values == pytest.approx(other[key], abs=1e-3)
+
+
+def choosing(prompt: str, *options: str, gold: int = 0, **more: Any) -> Ask:
+    return Ask(prompt=prompt, key=f"{prompt}{gold}", want=Choose(options=options, gold=gold, **more))
+
+
+def test_option_prefixes_are_read_and_not_scored() -> None:
+    lm = tiny_llama()
+    context = encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode("Once. ")])))
+    ask = choosing("The ", " ran.", " ran.", option_prefixes=("cat", "dog"))
+    plain = [choosing(f"The {name}", " ran.") for name in ("cat", "dog")]
+    other = choosing("It", " is", " was", " has", unconditional_prompt="So:")
+    (both, third), apart = answer(lm, context, [ask, other]), answer(lm, context, plain)
+    assert both.logprobs == pytest.approx([each.logprobs[0] for each in apart], abs=1e-4)
+    assert len(third.logprobs) == len(third.unconditional_logprobs) == 3
+    (alone,) = answer(lm, Patch(), [choosing("So:", " is", " was", " has")])
+    assert third.unconditional_logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def test_metrics_of_choices() -> None:
+    scored = Answer(
+        prediction="", logprobs=(-4.0, -5.0, -9.0), tokens=(1, 2, 9), unconditional_logprobs=(-1.0, -4.5, -3.0)
+    )
+    options = (" a", " bb", " " + "c" * 20)
+    ask = choosing("?", *options, gold=1)
+    values = {name: METRICS[name]("", ask, scored) for name in ("acc", "acc_norm", "acc_mean", "acc_pmi")}
+    assert values == {"acc": 0.0, "acc_norm": 0.0, "acc_mean": 0.0, "acc_pmi": 1.0}
+    last = choosing("?", *options, gold=2)
+    assert (METRICS["acc_norm"]("", last, scored), METRICS["acc_mean"]("", last, scored)) == (1.0, 1.0)
+
+
+def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    ran = ttabench("eval", "--method", "none", "--task", "superglue", "--source", "mini", "--model", tiny_base,
+                   "--limit", 6, "--task-set", "shots=1", "--task-set", "task=rte,cb",
+                   "--out", tmp_path, "--json")  # fmt: skip
+    found = {row["subtask"]: (row["value"], row["n"]) for row in ran.json()["runs"][0]["rows"]}
+    assert set(found) == {None, "rte", "cb", "mean"}
+    assert found["mean"] == (pytest.approx((found["rte"][0] + found["cb"][0]) / 2), 6)
+    assert RunFolder(tmp_path, ran.json()["runs"][0]["id"]).stored() is not None
+
 
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
@@ -67,24 +138,6 @@ def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_pat
     assert shown(0, 0) == []
 
 
-def test_sub_tasks_are_chosen_by_a_comma_list_and_share_the_limit() -> None:
-    task = load("superglue", limit=7, options={**SMALL, "queries": 64, "task": "rte, cb"})
-    counts = {episode.asks()[0].subtask: len(episode.asks()) for episode in task.episodes()}
-    assert counts == {"rte": 3, "cb": 4}
-    assert task.n_asks == 7
-    assert task.describe()["parts"] == {"rte": 3, "cb": 4}
-
-
-def test_other_words_are_for_queries_only() -> None:
-    task = load("superglue", options={**SMALL, "template": "other"})
-    assert task.notes == ("template other has no words for cb, copa, so left out",)
-    for episode in task.episodes():
-        assert all("\nQuestion:" in piece.text for piece in episode.observes())
-        assert not any("\nQuestion:" in ask.prompt for ask in episode.asks())
-    ask = next(load("piqa", options={**SMALL, "template": "other"}).episodes()).asks()[0]
-    assert ask.prompt.startswith("Answer the question: With ")
-
-
 def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
     two, one = (
         next(load("superglue", options={**SMALL, "task": "copa", "copa_single_blank": flag}).episodes())
@@ -106,24 +159,6 @@ def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
     assert {ask.at for ask in split.asks()} == {At(5)}
 
 
-def test_training_episodes_show_other_rows_than_they_ask() -> None:
-    task = load("superglue", split="train", options=SMALL)
-    episodes = list(islice(task.training(0, 5, 2), 6))
-    assert episodes == list(islice(task.training(0, 5, 2), 6))
-    assert len({episode.observes()[0].text for episode in episodes}) == 6
-    for episode in episodes:
-        assert (len(episode.observes()), len(episode.asks())) == (5, 2)
-        assert all(want.gold is not None for want in wanted(episode.asks(), Choose))
-
-
-def test_training_from_files_uses_training_rows_only(tmp_path: Path) -> None:
-    task = load("superglue", source=str(folder(tmp_path, rte(9), rte(9, "v"))), options={"task": "rte", "shots": 2})
-    for episode in islice(task.training(0, 4), 20):
-        texts = [piece.text for piece in episode.observes()] + [ask.prompt for ask in episode.asks()]
-        assert len(set(texts)) == 5
-        assert not any(text.startswith("Pv") for text in texts)
-
-
 # --- sources -------------------------------------------------------------------------------------------------------
 
 
@@ -138,25 +173,6 @@ def test_raw_and_hub_layouts_give_the_same_rows(tmp_path: Path) -> None:
     one, other = (load("superglue", source=str(path), options=options) for path in (raw, tmp_path / "hub"))
     assert list(one.episodes()) == list(other.episodes())
     assert one.describe()["digest"] == other.describe()["digest"]
-
-
-def test_hub_data_go_through_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def local(path: str, config: str, *, split: str, revision: str | None) -> Any:
-        assert (path, config, revision) == ("aps/super_glue", "rte", None)
-        made = rte(6) if split == "train" else rte(2, "v")
-        feature = datasets.ClassLabel(names=["entailment", "not_entailment"])
-        held = datasets.Dataset.from_list(made).cast_column("label", feature)
-        held.to_parquet(tmp_path / f"{split}.parquet")
-        return datasets.Dataset.from_parquet(str(tmp_path / f"{split}.parquet"), cache_dir=str(tmp_path / "cache"))
-
-    monkeypatch.setattr(datasets, "load_dataset", local)
-    task = load("superglue", source="hub", options={"task": "rte", "shots": 2})
-    (episode,) = task.episodes()
-    assert [want.gold for want in wanted(episode.asks(), Choose)] == [0, 1]
-    assert task.source == "hub:aps/super_glue@unpinned"
-    assert "not pinned" in task.notes[0]
 
 
 def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:
@@ -199,75 +215,13 @@ def test_piqa_labels_stand_beside_the_rows(tmp_path: Path) -> None:
     ("options", "expected"),
     [
         ({"task": "boolqq"}, "Unknown sub-task of superglue 'boolqq'. Did you mean 'boolq'?"),
-        ({"task": ","}, "Unknown sub-task"),
         ({"shots": "97"}, "shots=97 demonstrations of boolq are more than the 96 rows"),
-        ({"shots": "-1"}, "shots: Input should be greater than or equal to 0"),
-        ({"ratio": "1.5"}, "ratio: Input should be less than or equal to 1"),
         ({"template": "othr"}, "Unknown template of task superglue 'othr'. Did you mean 'other'?"),
         ({"template": "other", "task": "cb"}, "has no words for cb. It has for boolq, rte, sst2"),
-        ({"shot": "3"}, "Did you mean 'shots'?"),
-        ({"queries": "0"}, "gives no rows"),
     ],
 )
 def test_bad_options(options: dict[str, str], expected: str) -> None:
     assert expected in refusal("superglue", options=options)
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        (
-            {"premise": "p", "hypothesis": "h"},
-            "val.jsonl line 1 lacks the column 'label'; it has 'premise, hypothesis'",
-        ),
-        ({"premise": 3, "hypothesis": "h", "label": 0}, "val.jsonl line 1: premise is 3, no text"),
-        ({"premise": "p", "hypothesis": "h", "label": "entails"}, "label 'entails' is none; known: entailment"),
-        ({"premise": "p", "hypothesis": "h", "label": 2}, "label 2 is none of its 2 options"),
-        ({"premise": "p", "hypothesis": "h", "label": -1}, "is usable (label hidden: 1)"),
-        ({"premise": "p", "hypothesis": "\ud800", "label": 1}, "half of a surrogate pair"),
-    ],
-)
-def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
-    source = str(folder(tmp_path, rte(3), [row]))
-    assert expected in refusal("superglue", source=source, options={"task": "rte", "shots": 1})
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "expected"),
-    [
-        ("arc_easy", {"question": {"stem": "s"}, "answerKey": "A"}, "options are missing"),
-        (
-            "arc_easy",
-            {"question": "q", "choices": {"text": ["a"], "label": []}, "answerKey": "A"},
-            "options are missing",
-        ),
-        (
-            "arc_easy",
-            {"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"},
-            "answer 'B' is not",
-        ),
-        (
-            "hellaswag",
-            {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": "d", "label": 0},
-            "no list of end",
-        ),
-        ("winogrande", {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"}, "the sentence has no blank"),
-        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "answer 3 is neither 1 nor 2"),
-    ],
-)
-def test_bad_rows_of_other_shapes(name: str, row: dict[str, Any], expected: str) -> None:
-    part = load_card(name).parts[name]
-    with pytest.raises(UserError, match="here: ") as caught:
-        choices.parse(part, Table(rows=[RawRow("here", row)], label="", where="file"))
-    assert expected in str(caught.value)
-
-
-def test_missing_data_is_one_line(tmp_path: Path) -> None:
-    assert "holds no data of boolq" in refusal("superglue", source=str(tmp_path))
-    (tmp_path / "RTE").mkdir()
-    assert "No file of split 'train'" in refusal("superglue", source=str(tmp_path), options={"task": "rte"})
-    source = str(tmp_path / "nowhere")
-    assert "is no folder of" in refusal("superglue", source=source)
 
 
 cells = st.one_of(
@@ -290,20 +244,3 @@ def test_any_row_is_an_item_or_one_clear_line(data: st.DataObject, name: str) ->
     else:
         assert item.options[item.gold] in item.shown
         assert json.dumps(item.shown)
-
-
-def test_glue_tables_keep_quotes_and_trailing_blanks(tmp_path: Path) -> None:
-    path = tmp_path / "dev.tsv"
-    path.write_text('sentence\tlabel\nan "odd one \t1\n\nfine \t0\n', encoding="utf-8")
-    assert [row.values for row in rows(path)] == [
-        {"sentence": 'an "odd one ', "label": "1"},
-        {"sentence": "fine ", "label": "0"},
-    ]
-    path.write_text("sentence\tlabel\nno tab\n", encoding="utf-8")
-    with pytest.raises(UserError, match="line 2 cannot be read: 1 cells where the header has 2"):
-        list(rows(path))
-
-
-def test_rules_of_the_twin_are_one_of_three() -> None:
-    with pytest.raises(UserError, match="takes 'fresh' or 'fixed' or 'mixed', got 'foo'"):
-        load("superglue", options={"rules": "foo"})

@@ -11,9 +11,8 @@ import pytest
 from sklearn.metrics import f1_score
 
 from tests.conftest import Command
-from tests.qa_files import refusal, shared
+from tests.qa_files import refusal
 from tests.readers.test_metaicl import LETTERS
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.mini.profiles import NEWS
 from ttabench.mini.world import categories_in
@@ -132,15 +131,6 @@ def test_entries_and_users_that_are_too_long_are_counted(tmp_path: Path) -> None
     assert [piece.key for piece in last.observes()] == ["m0", "m0#2", "m0#3", "m0#4"], "drawn again"
 
 
-def test_a_query_is_asked_after_as_many_entries_as_fit(tmp_path: Path) -> None:
-    source = published(tmp_path, [question(0)])
-    task = load("lamp", source=source, options={**MOVIES, "max_tokens": 250})
-    (episode,) = task.episodes(LETTERS)
-    kinds = [step.at.count if isinstance(step, Ask) else 0 for step in episode.steps]
-    assert kinds == [0, 1, 0, 4]
-    assert task.dropped == {"query asked after fewer entries": 1}
-
-
 TEXTS: dict[str, tuple[str, str, dict[str, str], str, str]] = {
     "citations": (
         "LaMP_1", 'For an author of "T", which reference is related? without explanation. [1]: "A" [2]: "B"',
@@ -185,29 +175,13 @@ def test_sub_tasks_have_their_own_words_and_metrics(tmp_path: Path, name: str) -
     assert task.card.main_metric == {"citations": "acc_mean", "ratings": "mae"}.get(name, "rouge1")
 
 
-@pytest.mark.parametrize("name", ["citations", "movies"])
-def test_the_schema_that_is_published(name: str) -> None:
-    source = shared("lamp/made_up_schema")
-    for split in ("train", "test"):
-        (episode,) = load("lamp", source=source, split=split, options={"task": name}).episodes()
-        assert [ask.at.count for ask in episode.asks()] == [1, 2, 4, 8, 16]
-    hidden = f"{source}/LaMP_{1 + (name == 'movies')}/test_questions.json"
-    assert "has no right answers beside it (test_outputs.json)" in refusal(
-        "lamp", source=hidden, options={"task": name}
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({"id": 4, "profile": "none"}, "profile is 'none', no list"),
         ({"input": "Which tag?"}, "does not hold 'description:'"),
-        ({"input": None}, "input is None, no text"),
         ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks the column 'description'"),
-        ({"profile": ["x"]}, "profile[0]: an entry was expected"),
         ({"id": "u1"}, "the id 'u1' stands twice"),
-        ({"id": ""}, "its id is empty"),
-        ({"options": []}, "options are [], no list of options"),
         ({"options": ["comedy", 4]}, "an option is 4, no text"),
         ({"options": ["action", "drama"]}, "output 'comedy' is none of the options 'action, drama'"),
     ],
@@ -217,44 +191,6 @@ def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None
     message = refusal("lamp", source=published(tmp_path, rows), options=MOVIES)
     assert "dev_" in message
     assert expected in message
-
-
-def test_bad_requests(tmp_path: Path) -> None:
-    assert "Did you mean 'movies'" in refusal("lamp", options={"task": "movie"})
-    assert "The miniature world has no movies" in refusal("lamp", options={"task": "movies"})
-    assert "less than one user at each of 5 steps" in refusal("lamp", limit=4)
-    assert "on no hub" in refusal("lamp", source="hub")
-    nothing = refusal("lamp", options={**SMALL, "max_entry_tokens": 1})
-    assert "nothing to ask of lamp (entry too long: 12, user with too many long entries: 3)" in nothing
-    assert "gives no rows" in refusal("lamp", options={"users": 0})
-    source = published(tmp_path, [question(0)], ["drama"])
-    assert "output 'drama' is none of the options 'sci-fi" in refusal("lamp", source=source, options=MOVIES)
-    assert "No file of split 'train'" in refusal("lamp", source=source, split="train", options=MOVIES)
-    assert "does not hold 'article:'. It may be of another sub-task" in refusal("lamp", source=source)
-    published(tmp_path, [question(0)])
-    assert "has no other user" in refusal_of_others(source)
-    outputs = tmp_path / "LaMP_2" / "dev_outputs.json"
-    outputs.write_text(json.dumps({"task": "LaMP_2", "golds": [{"id": "x", "output": "comedy"}]}))
-    assert "row 0: the id 'u0' has no right answer" in refusal("lamp", source=source, options=MOVIES)
-    outputs.write_text('{"task": "LaMP_2", "golds": [{"id"')
-    assert "dev_outputs.json cannot be read: not valid JSON" in refusal("lamp", source=source, options=MOVIES)
-    outputs.unlink()
-    assert "has no right answers beside it (dev_outputs.json)" in refusal("lamp", source=source, options=MOVIES)
-
-
-def test_who_is_left_under_the_tokens_of_a_base_model(tmp_path: Path) -> None:
-    task = load(
-        "lamp", source=published(tmp_path, [question(0), question(1)]), options={**MOVIES, "max_entry_tokens": 20}
-    )
-    assert task.n_asks == 4, "four characters a token"
-    with pytest.raises(UserError, match="leave nothing to ask of lamp"):
-        next(task.episodes(LETTERS))
-
-
-def refusal_of_others(source: str) -> str:
-    with pytest.raises(UserError) as caught:
-        load("lamp", source=source, options=MOVIES).describe_others()
-    return str(caught.value)
 
 
 def test_users_of_a_file_stand_in_several_draws(ttabench: Command, tmp_path: Path) -> None:

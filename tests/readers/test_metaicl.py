@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.qa_files import refusal, shared, write_jsonl
+from tests.qa_files import shared, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
-from ttabench.readers.metaicl_files import DRAWS, parse
-from ttabench.stats.metrics import METRICS
+from ttabench.readers.metaicl import DRAWS, parse
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 
@@ -114,55 +113,6 @@ def test_the_official_folder(tmp_path: Path) -> None:
     assert next(load("metaicl", source=str(base), seed=0).episodes()).asks()[1].prompt == "Input: in 1300 Output:"
 
 
-def test_training_from_the_official_folder_uses_its_training_tasks(tmp_path: Path) -> None:
-    task = load("metaicl", source=str(official(tmp_path / "MetaICL")), split="train")
-    for episode in islice(task.training(0, 8, 2), 5):
-        assert {ask.subtask for ask in episode.asks()} == {"piqa"}
-        assert len({piece.text for piece in episode.observes()}) == 8
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"options": "yes"}, "options are 'yes', no list"),
-        ({"options": ["no", "maybe"]}, "output 'yes' is not among the options 'no, maybe'"),
-        ({"input": 4}, "input is 4, no text"),
-        ({"output": None}, "output is None, no text"),
-    ],
-)
-def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    base = official(tmp_path / "MetaICL", **change)
-    message = refusal("metaicl", source=str(base))
-    assert "quarel_16_100_test.jsonl line 1" in message
-    assert expected in message
-
-
-def test_bad_requests(tmp_path: Path) -> None:
-    base = official(tmp_path / "MetaICL")
-    source = str(base)
-    assert "Did you mean 'quarel'" in refusal("metaicl", source=source, options={"task": "quarl"})
-    assert "codah_16_100_train.jsonl of codah" in refusal("metaicl", source=source, options={"task": "codah"})
-    assert "none of the 5 published draws" in refusal("metaicl", source=source, seed=5)
-    assert "step 32 needs more than the 16" in refusal("metaicl", source=source, options={"steps": "1,32"})
-    assert "steps" in refusal("metaicl", options={"steps": "1,x"})
-    assert "on no hub" in refusal("metaicl", source="hub")
-    assert "has no folder 'data'" in refusal("metaicl", source=str(base / "config"))
-    assert "less than one row at each of 5 steps" in refusal("metaicl", limit=4)
-    (base / "data" / "quarel" / "quarel_16_100_test.jsonl").write_text('{"task": "quarel"}\n')
-    assert "line 1 lacks the column 'input'" in refusal("metaicl", source=source)
-    (base / "config" / "hr_to_lr.json").write_text("[]")
-    assert "it holds a list, not an object" in refusal("metaicl", source=source)
-
-
-def test_free_answers_are_generated_not_chosen(tmp_path: Path) -> None:
-    base = official(tmp_path / "MetaICL")
-    write_jsonl(base / "data" / "quarel" / "quarel_16_100_test.jsonl", [row(1, options=[]), row(2)])
-    assert load("metaicl", source=str(base)).dropped == {"quarel: no options": 1}
-    assert load("metaicl", source=str(base), options={"answer": "generate"}).n_asks == 10
-    write_jsonl(base / "data" / "quarel" / "quarel_16_100_test.jsonl", [row(1, options=[])])
-    assert "answer=generate" in refusal("metaicl", source=str(base), options={"task": "quarel"})
-
-
 def test_published_files() -> None:
     task = load("metaicl", source=shared("metaicl"), seed=2, options={"steps": "1,16"})
     names = {episode.asks()[0].subtask for episode in task.episodes()}
@@ -250,14 +200,6 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     }  # fmt: skip
 
 
-def test_limits_that_leave_nothing_are_refused(tmp_path: Path) -> None:
-    source = str(official(tmp_path / "MetaICL"))
-    assert "leave nothing to ask" in refusal("metaicl", source=source, options={"max_example_tokens": 2})
-    assert "leaves no task" in refusal("metaicl", source=source, options={"omit": "quarel"})
-    assert "max_tokens" in refusal("metaicl", source=source, options={"max_tokens": -1})
-    assert "protocol" in refusal("metaicl", source=source, options={"protocol": "mine"})
-
-
 def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     source = str(official(tmp_path / "MetaICL"))
     task = load("metaicl", source=source, options={"protocol": "genadapter"})
@@ -289,23 +231,6 @@ def test_quirks_of_the_released_code(tmp_path: Path) -> None:
     asked = [ask for episode in quirky.episodes() for ask in episode.asks()]
     bare = {ask.subtask: want.unconditional_prompt for ask, want in zip(asked, wanted(asked, Choose), strict=True)}
     assert bare == {"quarel": "", "poem_sentiment": "Output:"}
-
-
-def test_the_choice_of_the_released_code() -> None:
-    class Scored:
-        logprobs = (-4.0, -5.0)
-        tokens = (1, 2)
-        unconditional_logprobs: tuple[float, ...] = ()
-
-    ask = Ask(prompt="?", key="q", want=Choose(options=(" a", " b c"), gold=1))
-    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
-    Scored.unconditional_logprobs = (-4.0, -1.0)
-    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
-
-
-def test_blanks_around_a_row_and_repeated_options_are_taken_away() -> None:
-    (found,), _ = parse([RawRow("r", row(0, input=" in ", output="yes ", options=[" no", "yes ", "yes"]))])
-    assert (found.input, found.output, found.options) == ("in", "yes", ("no", "yes"))
 
 
 @pytest.mark.parametrize("source", ["mini", "metaicl"])

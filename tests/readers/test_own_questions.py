@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.qa_files import refusal, steps, write_csv, write_jsonl
-from ttabench.core.errors import UserError
+from tests.qa_files import steps, write_csv, write_jsonl
 from ttabench.readers import load
 from ttabench.readers.own_questions import own_questions
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import shipped_checkpoint
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."
@@ -54,15 +51,6 @@ def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[
     assert task.card.unit == "document"
 
 
-def test_a_column_that_is_not_there_is_told_with_the_names_it_may_have(tmp_path: Path) -> None:
-    path = written(tmp_path / "mine.csv", [{"question": OPENS, "answers": "nine"}])
-    message = refusal("qa", source=str(path))
-    assert "lacks the column 'text' or 'context' or 'document'" in message
-    assert "it has 'question, answers'" in message
-    assert "ttabench ask --questions FILE" in message
-    assert "--source FILE" in refusal("qa", source=str(tmp_path))
-
-
 def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
     path = written(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
     words = ("--model", tiny_base, "--method", "none", "--out", tmp_path / "runs", "--task-set", "max_new_tokens=2")
@@ -77,12 +65,6 @@ def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path,
     assert "to read qa from" in one_line(ttabench("eval", "--task", "nope.jsonl", *words))
 
 
-def test_own_questions_take_the_checkpoints_of_question_streams() -> None:
-    request = RunRequest(method="mac", task="mine.csv.gz")
-    assert (request.task, request.source) == ("qa", "mine.csv.gz")
-    assert shipped_checkpoint("mac", "qa", "nano") == shipped_checkpoint("mac", "streamingqa", "nano")
-
-
 def test_questions_of_a_file(tmp_path: Path) -> None:
     table = [{"question": f" {OPENS} ", "answers": ["at nine", "nine"]}, {"question": CLOSES, "answers": None}]
     first, second = own_questions(written(tmp_path / "q.jsonl", table))
@@ -91,33 +73,3 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     assert first.key != second.key
     (tmp_path / "q.txt").write_text(f"{OPENS}\n\n  {CLOSES}\n")
     assert [each.question for each in own_questions(tmp_path / "q.txt")] == [OPENS, CLOSES]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("q.jsonl", '{"q": "Who?"}\n', "line 1 lacks the column 'question' or 'query'; it has 'q'"),
-        ("q.jsonl", '{"question": " "}\n', "line 1: the question is empty or no text"),
-        ("q.jsonl", '{"question": 3}\n', "line 1: the question is empty or no text"),
-        ("q.txt", "\n \n", "holds no question"),
-        ("q.docx", "Who?", "Its name must end in .txt, .jsonl"),
-    ],
-)
-def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content: str, told: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UserError) as caught:
-        own_questions(tmp_path / name)
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="There is no file"):
-        own_questions(tmp_path / "gone.txt")
-
-
-def test_a_text_is_no_task(ttabench: Command, tmp_path: Path) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text(LIBRARY, encoding="utf-8")
-    said = one_line(ttabench("eval", "--method", "icl", "--task", notes))
-    assert "notes.txt holds a text; a task is a card (.yaml) or a table of questions" in said
-    assert "`ttabench adapt --context FILE`" in said
-    (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
-    assert "holds a text" not in one_line(ttabench("eval", "--method", "icl", "--task", tmp_path / "list.yaml"))

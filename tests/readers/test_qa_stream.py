@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
+from tests.qa_files import shared, steps, write_csv
 from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
@@ -46,11 +46,6 @@ def test_orders(stream: Callable[..., Task]) -> None:
         list(stream(order="titles").episodes())
 
 
-def test_chronological_needs_dates(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "test.csv", CAMELS)
-    assert "needs dates" in refusal("streamingqa", source=str(path), options={"order": "chronological"})
-
-
 def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
     assert [len(part) for part in steps(stream(documents=3))] == [3, 6]
     texts, asks = steps(stream(documents=3, downsample="rows"))
@@ -60,13 +55,6 @@ def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
     quirky = stream(paper_quirks="true", documents=4)
     assert [len(part) for part in steps(quirky)] == [4, 4]
     assert any("paper_quirks" in note for note in quirky.notes)
-
-
-def test_undeduped_documents_have_their_own_keys(stream: Callable[..., Task]) -> None:
-    (episode,) = stream(dedupe=False).episodes()
-    keys = [o.key for o in episode.observes()]
-    assert len(set(keys)) == 10
-    assert sorted(a.source_key for a in episode.asks()) == sorted(keys)
 
 
 def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
@@ -123,21 +111,6 @@ def test_retention_protocol(stream: Callable[..., Task]) -> None:
     assert (task.n_observes, task.n_asks) == (5, 6)
 
 
-def test_repeated_ids_become_unique(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "x.jsonl", [{**row, "qa_id": 7} for row in CAMELS])
-    (episode,) = load("streamingqa", source=str(path), options={"order": "file"}).episodes()
-    assert sorted(a.key for a in episode.asks()) == ["7", "7#2", "7#3"]
-
-
-def test_too_few_documents_and_empty_golds_are_noted(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [*CAMELS, {"text": "t", "question": "q", "answers": "The"}])
-    task = load("streamingqa", source=str(path))
-    assert "all documents of the source are read: 3" in task.notes
-    typed = load("streamingqa", source=str(path), options={"documents": "8"})
-    assert "8 documents were asked for, the source has 3" in typed.notes
-    assert any("1 target answers are empty" in note for note in task.notes)
-
-
 # --- the slices of published files ---------------------------------------------------------------------------------
 
 
@@ -165,8 +138,3 @@ def test_published_slices(name: str, source: str, split: str, documents: int | N
 def test_squad_csv_and_json_are_the_same_stream() -> None:
     routes = [load("squad_seq", source=shared(f"squad/{name}")) for name in ("mac_layout", "dev-v1.1.json")]
     assert routes[0].describe()["digest"] == routes[1].describe()["digest"]
-
-
-def test_published_questions_without_texts() -> None:
-    assert "LDC2008T19" in refusal("archivalqa", source=shared("archivalqa/readme_rows.csv"))
-    assert "extraction.py" in refusal("streamingqa", source=shared("streamingqa/made_up_schema"))

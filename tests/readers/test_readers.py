@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
-from ttabench.core.types import At, Generate, wanted
 from ttabench.readers import load
 from ttabench.readers.cards import cards_folder, load_card, names
 
@@ -58,43 +57,16 @@ def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
     ("changes", "expected"),
     [
         ({"name": "streamingqa", "chance": 0.5}, "belongs to a shipped task"),
-        ({"name": "My Task"}, "name: String should match pattern"),
         ({"titel": "x"}, "Unknown field 'titel'. Did you mean 'title'?"),
-        ({"splits": {"test": {"file": ["x"]}}}, "splits.test: Unknown field 'file'. Did you mean 'files'?"),
         ({"arxiv": 2205.11388}, "arxiv: Input should be a valid string, received 2205.11388"),
         ({"metrics": ["f1", "bleurt"]}, "Unknown metric 'bleurt'"),
-        ({"columns": {}}, "columns or parts must say what the rows hold"),
-        ({"main_metric": "em_strict"}, "is not among metrics"),
         ({"reader": "qa_steam"}, "Unknown reader 'qa_steam'. Did you mean 'qa_stream'?"),
         ({"prompt": {"templates": {"bare": "no question"}}}, "must hold {question} once"),
         ({"protocol": {"kind": "stream", "colour": "red"}}, "protocol of the task card mine: Unknown field 'colour'"),
-        ({"twin": {"generator": "os:system"}}, "twin.generator: String should match pattern"),
-        ({"twin": None}, "has no miniature twin"),
-        ({"splits": {"test": {"rows": [5, 5], "of": 9}}}, "rows [5, 5] is no range within `of` = 9 rows"),
     ],
 )
 def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     assert expected in refusal(own_card(tmp_path, **changes))
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"name: [a\nb: }", "line 2 cannot be read: not valid YAML"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"- 1\n- 2", "top level"),
-        (b"!!python/object/apply:os.system ['true']", "cannot be read"),
-        (b"name: x", "Field required"),
-    ],
-)
-def test_unreadable_cards_are_refused_in_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
-    path = tmp_path / "card.yaml"
-    path.write_bytes(content)
-    assert expected in refusal(str(path))
-
-
-def test_missing_card_file(tmp_path: Path) -> None:
-    assert "No such file" in refusal(str(tmp_path / "none.yaml"))
 
 
 # --- the miniature world -------------------------------------------------------------------------------------------
@@ -112,50 +84,6 @@ def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
     texts = {o.text for task in (one, train) for e in task.episodes() for o in e.observes()}
     assert len(texts) == 12
     json.dumps(one.describe())
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_asks_name_the_document_that_holds_the_answer(name: str) -> None:
-    (episode,) = load(name, options={"documents": 5, "questions": 3}).episodes()
-    texts = {o.key: o.text for o in episode.observes()}
-    assert len({a.key for a in episode.asks()}) == 15
-    for ask in episode.asks():
-        assert ask.answers[0] in texts[ask.source_key]
-        assert ask.at == At(5)
-        assert wanted([ask], Generate)[0].max_new_tokens == 16
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"documents": "many"}, "documents: Input should be a valid integer"),
-        ({"order": "newest"}, "order: Input should be 'random'"),
-        ({"questions": "two"}, "questions of streamingqa takes int, got 'two'"),
-        ({"questions": 0}, "no rows"),
-    ],
-)
-def test_bad_options_name_key_and_value(options: dict[str, object], expected: str) -> None:
-    assert expected in refusal("streamingqa", options=options)
-
-
-def test_generator_arguments_are_for_mini_only(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "test.csv", CAMELS)
-    assert "Unknown setting of task streamingqa 'questions'" in refusal(
-        "streamingqa", source=str(path), options={"questions": 2}
-    )
-
-
-@pytest.mark.parametrize("questions", [1, 3])
-def test_training_on_mini_draws_new_documents(questions: int) -> None:
-    task = load("streamingqa", split="train")
-    episodes = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
-    again = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
-    assert episodes == again
-    assert len({e.key for e in episodes}) == 5
-    assert len({o.text for e in episodes for o in e.observes()}) == 20
-    for episode in episodes:
-        assert len(episode.observes()) == 4
-        assert [a.source_key for a in episode.asks()] == [o.key for o in episode.observes() for _ in range(questions)]
 
 
 def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:
@@ -310,21 +238,3 @@ def test_hub_rows_come_with_pinned_revision(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(steps(task)[1]) == 6
     assert calls == [("rajpurkar/squad", "plain_text", "validation", "7b6d24c440a36b6815f21b70d25016731768db1f")]
     assert "has 6 rows" in refusal("squad_seq", source="hub", split="train")
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route\nto host"), ValueError("BuilderConfig"), OSError()])
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    import datasets
-
-    def fake(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", fake)
-    message = refusal("squad_seq", source="hub")
-    assert "Cannot load rajpurkar/squad from the hub" in message
-    assert "--source DIR" in message
-
-
-def test_tasks_or_splits_on_no_hub() -> None:
-    assert "is on no hub" in refusal("archivalqa", source="hub")
-    assert "Split 'train' of streamingqa is on no hub" in refusal("streamingqa", source="hub", split="train")

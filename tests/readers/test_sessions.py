@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import RawRow
-from ttabench.readers.session_rows import conversations
+from ttabench.readers.sessions import conversations
 from ttabench.readers.sources import Table
 
 SMALL = {"conversations": 3}
@@ -116,12 +115,6 @@ def test_turns_of_the_last_session_are_scored_and_then_read(tmp_path: Path) -> N
     assert set(turns(load("msc", source=source, options={"ask": "turns", "steps": "1,3"}))) == {1, 3}
 
 
-def test_a_session_of_any_length_costs_no_more_a_turn(tmp_path: Path) -> None:
-    source = str(write_jsonl(tmp_path / "test.jsonl", [row("a", [["Hi."]], ["word " * 9] * 400)]))
-    found = turns(load("msc", source=source, options={"ask": "last", "steps": "1"}))
-    assert max(len(prompt) for prompt, _ in found[1]) < 17 * 60
-
-
 @pytest.mark.parametrize("ask", ["questions", "next", "last", "turns"])
 def test_queries_stay_and_sessions_are_of_another_conversation(ask: str) -> None:
     task = load("msc", options={**SMALL, "ask": ask}, seed=1)
@@ -154,16 +147,6 @@ def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> No
     assert load("msc", source=str(source)).describe_others()["notes"] == [
         "1 conversations have fewer sessions of others than of their own"
     ]
-
-
-def test_answers_stand_in_the_sessions_of_the_twin() -> None:
-    task = load("msc", options={"sessions": 2})
-    for episode in task.episodes():
-        said = " ".join(piece.text for piece in episode.observes())
-        assert len(episode.asks()) == 4
-        assert all(ask.answers[0] in said for ask in episode.asks())
-        assert all(names_in(ask.question) <= names_in(said) for ask in episode.asks())
-    assert task.describe()["dropped"] == {}
 
 
 def test_training_reads_as_many_sessions_as_it_is_asked_for(tmp_path: Path) -> None:
@@ -218,15 +201,6 @@ def test_sessions_of_one_line_each_are_joined_by_their_id(tmp_path: Path) -> Non
     assert "no initial_data_id" in refusal("msc", source=str(tmp_path), options={"ask": "next"})
 
 
-def test_saved_and_hub_rows_have_the_same_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = datasets.Dataset.from_list(ROWS)
-    wanted_texts = load("msc", source=str(write_jsonl(tmp_path / "test.jsonl", ROWS))).describe()["digest"]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: data)
-    assert load("msc", source="hub").describe()["digest"] == wanted_texts
-    data.save_to_disk(str(tmp_path / "saved"))
-    assert load("msc", source=str(tmp_path / "saved")).describe()["digest"] == wanted_texts
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -248,43 +222,6 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, change: 
     if change:
         write_jsonl(path, [bad])
         assert f"None of the 1 rows of {path} is usable ({reason}: 1)" in refusal("msc", source=str(path))
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"previous_dialogs": "none"}, "line 1: previous_dialogs is 'none', no list"),
-        ({"previous_dialogs": [{"dialog": 3}]}, "line 1 previous_dialogs[0]: dialog is 3, no list"),
-        ({"dialog": [{"text": 3}]}, "line 1 turn 0: text is 3, no text"),
-        ({"dialog": [{"text": "Hi.", "id": 2}]}, "line 1 turn 0: id is 2, no text"),
-        ({"self_instruct": "Q?"}, "line 1: self_instruct is 'Q?', no object"),
-        ({"metadata": {"initial_data_id": ["a"]}}, "initial_data_id is ['a'], no text"),
-    ],
-)
-def test_rows_of_another_shape_are_refused_in_one_line(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    path = write_jsonl(tmp_path / "test.jsonl", [{**ROWS[0], **change}])
-    assert expected in refusal("msc", source=str(path))
-
-
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "test.jsonl", ROWS)
-    source = str(path)
-    assert "include_current is about questions" in refusal("msc", options={"ask": "next", "include_current": True})
-    assert "prompt of task msc" in refusal("msc", options={"prompt": "chatty"})
-    assert "nothing to ask after steps=7" in refusal("msc", source=source, options={"steps": 7})
-    assert "no folder of session=2" in refusal("msc", source=source, options={"session": 2})
-    assert "tell nothing" in refusal("msc", options={"facts": 0})
-    assert "No file or folder" in refusal("msc", source=str(tmp_path / "none"))
-    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[1]).partition("llo")[0], encoding="utf-8")
-    assert "line 2 cannot be read: not valid JSON (Unterminated string starting at column 99)" in refusal(
-        "msc", source=source
-    )
-    (tmp_path / "test.txt").write_text("Hello.\n", encoding="utf-8")
-    assert "line 1 cannot be read: not valid JSON" in refusal(
-        "msc", source=str(tmp_path / "test.txt"), options={"ask": "next"}
-    )
-    (tmp_path / "test.txt").write_text("", encoding="utf-8")
-    assert "holds no rows" in refusal("msc", source=str(tmp_path / "test.txt"), options={"ask": "next"})
 
 
 cells = st.one_of(st.none(), st.integers(), st.text(max_size=5))

@@ -19,7 +19,7 @@ from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.forward.tokens import gold_ids, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import rolling, token_logprobs
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
@@ -76,7 +76,9 @@ def end(sample: Sample) -> int:
 def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
     text = TEXT[:84]  # whole strides: at the end a rolling score fills its window with more context
     path = put(tmp_path, "a.txt", text)
-    expected = rolling(lm, Patch(), lm.encode(text), window=WINDOW, stride=STRIDE)[-(len(text) - WINDOW) :]
+    ids, starts = lm.encode(text), range(WINDOW, len(text), STRIDE)
+    pairs = [(ids[start + STRIDE - WINDOW : start], ids[start : start + STRIDE]) for start in starts]
+    expected = torch.cat(token_logprobs(lm, Patch(), pairs))
     torch.testing.assert_close(logprobs(sliding(lm), book(lm, path)), expected, **NOISE)
     samples = run(lm, sliding(lm), path, tmp_path)
     sums = [float(part.sum()) for part in expected.split(STRIDE)]

@@ -22,7 +22,7 @@ from tests.conftest import Command, one_line
 from tests.places import ROOT
 from tests.sweep.conftest import records
 from ttabench.cli import sweep_runs
-from ttabench.core.locks import locked
+from ttabench.core.files import locked
 from ttabench.core.plugins import Offer
 from ttabench.sweep import driver, engines
 from ttabench.sweep.engines import Job, Report, Resources

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,14 +18,12 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.ccm import CCM
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
-from ttabench.methods.registry import find, methods
-from ttabench.methods.settings import settings_of, typed_settings
+from ttabench.methods.registry import find
 from ttabench.run.base_model import merge_checkpoint
 from ttabench.training import training_state
 
@@ -107,51 +103,6 @@ def test_another_first_stage_is_refused(
     assert "was trained otherwise (settings): rank 2, not 3" in one_line(ttabench("train", *given))
 
 
-def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = Recipe(first=Stage(recipe=TUNED, settings=("rankk=3",)))
-    monkeypatch.setitem(SPEC.recipes, "nano", wrong)  # type: ignore[call-overload]
-    assert "rank" in one_line(ttabench("train", *words(common, tmp_path / "out")))
-    assert not list(tmp_path.rglob("adapter.json"))
-
-
-def test_first_stages_that_ship_are_settings_of_their_method() -> None:
-    recipes = [(spec.name, recipe) for spec in methods().values() for recipe in spec.recipes.values()]
-    staged = [(name, recipe.first) for name, recipe in recipes if recipe.first]
-    assert {stage.method for name, stage in staged if stage.method != name} == {"lora"}
-    for name, stage in staged:
-        given = settings_of(find(stage.method), typed_settings(find(stage.method), stage.settings), "")
-        if stage.method == name:
-            assert given.objective != "answer", "texts before answers"
-            continue
-        assert (given.full_context, given.targets) == (True, ("q_proj", "k_proj", "v_proj", "o_proj"))
-
-
-def test_compression_on_top_of_full_context_and_full_context_alone(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The preset of CCM's two stages, a few steps of each: three readers that are evaluated side by side."""
-    recipe, out = CCM.recipes["nano-two-stage"], tmp_path / "two"
-    assert recipe.first is not None
-    few = {"steps": 2, "documents": (2,), "batch_documents": 4, "warmup": 0, "lr": 1e-2}
-    short = replace(recipe, **few, first=replace(recipe.first, recipe=replace(recipe.first.recipe, **few)))
-    monkeypatch.setitem(CCM.recipes, "nano-two-stage", short)  # type: ignore[call-overload]
-    base = ["--model", tiny_base, "--task", "dailydialog", "--source", "mini"]
-    ran = ttabench("train", "--method", "ccm", "--preset", "nano-two-stage", *base, "--out", out, "--json")
-    assert ran.code == 0, ran.err
-    first = header(out / "first")
-    assert (first.method, first.settings["full_context"], first.settings["rank"]) == ("lora", True, 32)
-    assert header(out).stands_on["digest"] == digest(out / "first")
-    assert "can be asked with the tokenizer of" in one_line(ttabench("eval", "--method", "icl", *base))
-    asked = [*base, "--task-set", "steps=2", *SHORT, "--limit", 2, "--out", tmp_path / "runs", "--json"]
-    on = ["--base-checkpoint", out / "first"]
-    ways = [["ccm", "--checkpoint", out, *on], ["icl", *on], ["icl"]]
-    runs = [ttabench("eval", "--method", *way, *asked).json()["runs"][0] for way in ways]
-    scored = [row["value"] for run in runs for row in run["rows"] if row["metric"] == "ppl" and row["step"] == 2]
-    assert len(set(scored)) == len(scored), "each reads otherwise"
-
-
 def tuned(lm: LM, folder: Path, seed: int) -> Lora:
     """A LoRA that changes every linear map, trained on what the base stands on."""
     method = Lora(lm, LoraSettings(rank=2, alpha=4.0))
@@ -187,18 +138,6 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], L
     bottom.rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="which is not there"):
         merge_checkpoint(make(), top, str(top))
-
-
-def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    """Trained on top of each other, and evaluated on both by the name of the upper one."""
-    lower, upper = tmp_path / "lower", tmp_path / "upper"
-    tuning = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]
-    assert ttabench(*tuning, "--out", lower).code == 0
-    assert ttabench(*tuning, "--out", upper, "--base-checkpoint", lower).code == 0
-    ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", upper, "--limit", 1, "--json")
-    (run,) = ran.json()["runs"]
-    assert run["model"]["stands_on"]["stands_on"]["name"] == str(lower)
-    assert json.loads((upper / "adapter.json").read_text())["stands_on"]["digest"] == digest(lower)
 
 
 # --- a method that goes on from itself --------------------------------------------------------------------------------
@@ -244,33 +183,6 @@ def test_a_method_goes_on_from_its_own_first_stage(ttabench: Command, tiny_base:
     assert ttabench(*generative(tiny_base, alone, "--preset", "nano", *learned)).code == 0
     assert same(alone, first), "the first stage is all that was asked for"
     assert not (alone / "first").exists()
-
-
-@pytest.mark.usefixtures("_texts_first")
-def test_a_stage_of_the_method_itself_is_resumed_and_never_mixed_up(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    given = generative(tiny_base, out, "--preset", "nano", "--save-every", 1)
-    assert ttabench(*given).code == 0
-    before, stamp = weights(out), digest(out / "first")
-    training_state.discard(out)  # as after a kill between the stages
-    assert ttabench(*given).code == 0
-    assert digest(out / "first") == stamp
-    assert all(torch.equal(before[name], each) for name, each in weights(out).items())
-    with (out / "first" / "adapter.json").open("a") as file:
-        file.write("\n")
-    assert "was trained otherwise (data): begins" in one_line(ttabench(*given))
-
-
-@pytest.mark.usefixtures("_texts_first")
-def test_texts_come_first_on_a_base_that_stands_on_a_checkpoint(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    under, out = tmp_path / "under", tmp_path / "out"
-    tuned(tiny_llama(), under, 3)
-    assert ttabench(*generative(tiny_base, out, "--preset", "nano", "--base-checkpoint", under)).code == 0
-    assert header(out).stands_on["digest"] == header(out / "first").stands_on["digest"] == digest(under)
 
 
 def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
 from ttabench.core import files
-from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.owned import LIST_FILE, owned
+from ttabench.core.files import LIST_FILE
 from ttabench.core.types import Episode
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
@@ -172,23 +168,6 @@ def test_an_interrupted_validation_is_made_up_for(
     assert headers[0]["validation"] == headers[1]["validation"] == whole.validation
 
 
-def test_an_update_cut_in_two_is_not_saved(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(CONFIG, steps=3, out=tmp_path)
-    step = torch.optim.AdamW.step
-    calls: list[int] = []
-
-    def cut(self: torch.optim.AdamW, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", cut)
-    with pytest.raises(KeyboardInterrupt):
-        train(method(lm), episodes(), config)
-    assert [path.name for path in training_state.saved(tmp_path)] == ["step-00000002"]
-
-
 def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     first = train(method(lm), episodes(), config)
@@ -205,9 +184,6 @@ def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"lr": 1e-3}, r"otherwise \(recipe\): lr 0\.01, not 0\.001"),
-        ({"seed": 5}, r"otherwise \(recipe\): seed 0, not 5"),
-        ({"accumulate": 2}, r"otherwise \(recipe\): accumulate 1, not 2"),
-        ({"schedule": "cosine"}, r"otherwise \(recipe\): schedule constant, not cosine"),
         ({"data": {"digest": "b"}}, r"otherwise \(data\): digest a, not b"),
         ({"stands_on": {"name": "qa"}}, r"otherwise \(base\): stands_on {}, not {'name': 'qa'}"),
     ],
@@ -218,26 +194,6 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     with pytest.raises(UserError, match=message) as refused:
         train(method(lm), episodes(), replace(config, steps=4, **changes))
     assert "\n" not in str(refused.value)
-
-
-def test_another_base_is_refused(lm: LM, tmp_path: Path) -> None:
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-    with pytest.raises(UserError, match=r"otherwise \(base"):
-        train(method(tiny_llama(seed=1)), episodes(), replace(CONFIG, out=tmp_path))
-
-
-def test_a_cosine_is_not_stretched(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path, schedule="cosine")
-    train(method(lm), episodes(), config)
-    with pytest.raises(UserError, match=r"otherwise \(recipe\): steps 4, not 8"):
-        train(method(lm), episodes(), replace(config, steps=8))
-
-
-def test_a_checkpoint_alone_is_not_gone_on_with(lm: LM, tmp_path: Path) -> None:
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, save_every=0))
-    assert not (tmp_path / "training").exists()
-    with pytest.raises(UserError, match="without a save to go on from"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -266,60 +222,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     assert not list(tmp_path.rglob("*.part"))
     again = method(lm)
     assert train(again, episodes(), config).losses == whole[1]
-
-
-def test_too_little_room_is_said_before_the_first_step(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    told: list[int] = []
-    with pytest.raises(UserError, match="has room for 0 MiB"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path), lambda step, _: told.append(step))
-    assert not told
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(lm: LM, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    told: list[int] = []
-    with pytest.raises(UserError, match="cannot be written"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "taken"), lambda step, _: told.append(step))
-    assert not told
-
-
-def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
-    with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
-        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-
-
-def test_saves_that_do_not_agree_are_refused(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path)
-    train(method(lm), episodes(), config)
-    (folder,) = training_state.saved(tmp_path)
-    state = json.loads((folder / "training.json").read_text())
-    (folder / "training.json").write_text(json.dumps({**state, "step": 3}))
-    with pytest.raises(UserError, match="of different steps"):
-        train(method(lm), episodes(), config)
-    (folder / "training.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
-        train(method(lm), episodes(), config)
-
-
-def test_a_checkpoint_of_two_steps_is_refused(lm: LM, tmp_path: Path) -> None:
-    checkpoints.save(method(lm), tmp_path, step=1)
-    other = tmp_path / "other"
-    checkpoints.save(method(lm), other, step=2)
-    shutil.copy(other / "adapter.safetensors", tmp_path / "adapter.safetensors")
-    with pytest.raises(UserError, match=r"of step 2, adapter\.json of step 1: a save was cut off"):
-        checkpoints.load(type(method(lm)), lm, tmp_path)
-    plain = {name: each.contiguous() for name, each in weights(method(lm)).items()}
-    save_file(plain, tmp_path / "adapter.safetensors")
-    with pytest.raises(UserError, match="of step None"):
-        checkpoints.load(type(method(lm)), lm, tmp_path)
-
-
-def test_a_checkpoint_names_what_it_stands_on(lm: LM, tmp_path: Path) -> None:
-    under = {"name": "smollm2-135m-qa", "digest": "0123"}
-    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, stands_on=under))
-    assert checkpoints.header(tmp_path).stands_on == under
 
 
 @pytest.mark.parametrize("name", ["lora", "streamadapter"])
@@ -393,11 +295,9 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
 def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     train(method(lm), episodes(), replace(config, steps=2))
-    with_list = digest(tmp_path)
     (tmp_path / LIST_FILE).unlink()
-    assert digest(tmp_path) == with_list, "a list is no part of what a checkpoint is"
     assert train(method(lm), episodes(), config).steps == 4
-    assert owned(tmp_path) == set(training_state.NAMES)
+    assert training_state.owned(tmp_path) == set(training_state.NAMES)
     assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
 
 

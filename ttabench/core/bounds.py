@@ -21,12 +21,7 @@ TOKENISING = 256
 
 
 def refuse_long(texts: Sequence[str]) -> None:
-    """See that texts can be tokenised: a tokenizer that runs out of memory ends the whole process.
-
-    Raises:
-        UserError: one is too long.
-        MemoryError: all together are, for a memory limit.
-    """
+    """See that texts can be tokenised: a tokenizer that runs out of memory ends the whole process."""
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TEXT:
         fault = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
@@ -35,11 +30,7 @@ def refuse_long(texts: Sequence[str]) -> None:
 
 
 def at_least(least: float, **values: float | None) -> None:
-    """Whether all of these are no smaller; None is no value.
-
-    Raises:
-        ValueError: the first one that is smaller; states name and value.
-    """
+    """Whether all of these are no smaller; None is no value."""
     for name, value in values.items():
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")

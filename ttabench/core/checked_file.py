@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +21,8 @@ from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
+TIMES = 100
+"""How many times its own size a long Parquet file may unpack to."""
 LONGEST = 256 * 2**20
 """Bytes; no record or header of this package comes near."""
 DEEPEST = 100
@@ -53,13 +55,8 @@ def reading(path: Path | str, hint: str = MEND, *, most: int | None = ANY) -> It
     """Read a file: whatever is raised within becomes an `Unreadable` of one line, but for a `UserError`, which stays.
 
     Args:
-        path: of the file.
         hint: how to mend it.
         most: bytes that it may have; None of what is no plain file, a folder say.
-
-    Raises:
-        Missing: there is no such file.
-        Unreadable: it is no plain file, too long, or damaged; says where, and why.
     """
     at = At()
     try:
@@ -121,49 +118,28 @@ def _refuse(path: Path, most: int) -> None:
 
 
 def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
-    """The text of a file in UTF-8.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The text of a file in UTF-8."""
     with reading(path, hint, most=most):
         return path.read_text(encoding="utf-8")
 
 
 def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
-    """The value in a JSON file.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The value in a JSON file."""
     with reading(path, hint, most=most):
         return json_in(path.read_text(encoding="utf-8"))
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        Unreadable: see `reading`; it holds another value.
-    """
+    """The object in a JSON file."""
     value = json_of(path, hint=hint)
     if not isinstance(value, dict):
         raise Unreadable(f"{path} cannot be read: it holds a {type(value).__name__}, not an object.", hint)
     return value
 
 
-def json_in(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Json:
-    """The value of a text in JSON.
-
-    Args:
-        text: the text.
-        pairs: makes an object of its keys and values; None makes a dictionary.
-
-    Raises:
-        ValueError: it is no JSON, or nested too deep.
-        RecursionError: it is nested deeper still.
-    """
-    value = json.loads(text, object_pairs_hook=pairs)
+def json_in(text: str) -> Json:
+    """The value of a text in JSON."""
+    value = json.loads(text)
     if _is_deeper(value, DEEPEST):
         raise ValueError("it is nested too deep")
     return value
@@ -178,3 +154,22 @@ def _is_deeper(value: Json, most: int) -> bool:
         )
         level = list(chain.from_iterable(inside))
     return any(isinstance(inner, dict | list) for inner in level)
+
+
+@contextmanager
+def parquet_file(path: Path, hint: str = MEND, *, most: int = ANY) -> Iterator[tuple[Any, At]]:
+    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read."""
+    import pyarrow.parquet as pq
+
+    with reading(path, hint, most=most) as at, pq.ParquetFile(path) as file:
+        refuse_doubles(file.schema_arrow.names)
+        unpacked = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+        if unpacked > LONGEST and unpacked > TIMES * path.stat().st_size:
+            raise ValueError(f"it says that it unpacks to more than {TIMES} times its size")
+        yield file, at
+
+
+def refuse_doubles(names: Sequence[str]) -> None:
+    """See that every column has a name of its own."""
+    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise ValueError(f"two columns are called {double!r:.60}")

@@ -41,13 +41,7 @@ class _Done:
 
 
 class Child:
-    """A process, which ends with this one at the latest.
-
-    Args:
-        answer: called with each request, and with what tells something of it; a function of a module.
-        imports: modules to import once for all children.
-        environment: variables beside those here.
-    """
+    """A process, which ends with this one at the latest."""
 
     def __init__(
         self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None

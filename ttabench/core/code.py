@@ -26,12 +26,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
-    """16 hexadecimal digits that change with a file of Python and with every local module it imports.
-
-    Args:
-        path: the file.
-        also: names of modules that were imported while it was executed; those of its folder count.
-    """
+    """16 hexadecimal digits that change with a file of Python and with every local module it imports."""
     files = {"": path}
     loaded = {name: file for name in also if (file := _file_of(getattr(sys.modules.get(name), "__spec__", None)))}
     left = [("", path), *((name, file) for name, file in loaded.items() if file.is_relative_to(path.resolve().parent))]

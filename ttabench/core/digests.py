@@ -17,9 +17,7 @@ from pathlib import Path
 from ttabench.core.checked_file import ANY, object_of, reading
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
-from ttabench.core.locks import LOCK_FILE
-from ttabench.core.owned import LIST_FILE
+from ttabench.core.files import LIST_FILE, LOCK_FILE, write_atomically
 
 LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
 """Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
@@ -30,11 +28,7 @@ SETTLED = 2.0
 
 
 def digest(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes.
-
-    Raises:
-        UserError: the path does not exist or cannot be read.
-    """
+    """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes."""
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
     inside = (file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK_FILE, LIST_FILE))

@@ -24,10 +24,7 @@ HUB_SECONDS = 3.0
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal).
-
-    Where a kernel has no deterministic form, torch warns rather than fails.
-    """
+    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal)."""
     import random
 
     import numpy as np
@@ -52,11 +49,7 @@ def cache_folder() -> Path:
 
 
 def use_threads(count: int | None) -> None:
-    """Let torch, and tokenizers, work with so many threads of the processor from here on; None leaves their own choice.
-
-    Raises:
-        UserError: less than 1 or more than `MOST_THREADS`.
-    """
+    """Let torch, and tokenizers, work with so many threads of the processor from here on; None changes nothing."""
     if count is None:
         return
     if not 1 <= count <= MOST_THREADS:

@@ -19,11 +19,9 @@ MOST_NAMED = 40
 
 
 class UserError(Exception):
-    """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
+    """Bad input: what is wrong, with the value and where it came from, and how to mend it, ideally by a command.
 
-    Args:
-        what: what is wrong, with the value received and the place it came from.
-        hint: how to mend it, ideally a command or a list of valid values.
+    The command line prints it as one line and leaves with exit code 2, without a traceback.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -33,32 +31,20 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that is in no registry; names the closest one that is, or all where none is close.
-
-    Args:
-        kind: what was looked for: "method", "task", "model", "setting" ...
-        name: the name received.
-        known: the names that exist.
-        fault: the sentence that says what is wrong, in place of "Unknown KIND 'NAME'."
-        hint: how to mend it where no name is close, in place of the list of those that exist.
-    """
+    """A name that is in no registry; names the closest one that is, or all, or a hint, where none is close."""
 
     def __init__(self, kind: str, name: str, known: list[str], *, fault: str = "", hint: str = "") -> None:
         close = closest(name, known)
         if close:
             hint = f"Did you mean {close!r}?"
-        super().__init__(fault or f"Unknown {kind} {name!r}.", hint or f"Known: {_listed(sorted(known))}.")
+        more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+        super().__init__(
+            fault or f"Unknown {kind} {name!r}.", hint or f"Known: {', '.join(sorted(known)[:MOST_NAMED])}{more}."
+        )
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
-
-    Case and the difference of `-` and `_` do not count.
-
-    Args:
-        name: what was typed.
-        known: the names that exist.
-    """
+    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does."""
     names = {_plain(other.removesuffix(FAMILY)): other for other in known}
     typed = _plain(name)
     families = [plain for plain, other in names.items() if other.endswith(FAMILY)]
@@ -71,8 +57,3 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return name[:LONGEST_NAME].lower().replace("-", "_")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -8,20 +8,22 @@ with replacing_folder(Path("step-00000500")) as scratch:
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 
 What is being written has a name that ends in `.ttabench.part`; what a killed process left of it is removed by `sweep`,
-which whoever holds the lock of a folder calls (`locks`). `tests/core/test_writing.py` sees that no other module writes.
+which whoever holds the lock of a folder calls. `tests/core/test_writing.py` sees that no other module writes.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp, mkstemp
 
 from ttabench.core.errors import UserError
 
+LOCK_FILE, LIST_FILE = ".lock", ".ttabench.json"
+"""What stands beside our files: a lock that every writer of results takes, and their list in a folder of the user's."""
 PART = ".ttabench.part"
 """How the names of files and folders end that are still being written: nobody else's do."""
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -30,11 +32,7 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new, empty file beside `path`, which takes its place when the block ends, readable by all; else it is removed.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full.
-    """
+    """A new, empty file beside `path`, which takes its place when the block ends; else it is removed."""
     number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
     os.close(number)
     with _taking(Path(name), path) as scratch:
@@ -43,11 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed.
-
-    Raises:
-        OSError: the folder above cannot be written, the disk is full, or a folder of that name holds something.
-    """
+    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed."""
     with _taking(Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)), path) as scratch:
         yield scratch
 
@@ -69,11 +63,7 @@ def _taking(scratch: Path, path: Path) -> Iterator[Path]:
 
 
 def moved(path: Path, target: Path) -> None:
-    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can.
-
-    Raises:
-        OSError: the folder cannot be written, or a folder that is not empty has that name.
-    """
+    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can."""
     path.replace(target)
     with suppress(OSError):
         number = os.open(target.parent, os.O_RDONLY)
@@ -106,22 +96,17 @@ def join(parts: Sequence[Path], path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """As `add`, with a UserError in place of its OSError."""
+    """Add whole lines to a file; they are on the disk afterwards, and what was in it stays as it was if they fail."""
     try:
-        add(path, text)
+        _append(path, _bytes(text))
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
 
-def add(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards.
-
-    Raises:
-        OSError: the folder cannot be written, or a link or a pipe has that name; what was in the file stays as it was.
-    """
+def _append(path: Path, left: bytes) -> None:
     number = os.open(path, _APPENDING, 0o644)
     try:
-        before, left = os.fstat(number).st_size, _bytes(text)
+        before = os.fstat(number).st_size
         try:
             while left:
                 left = left[os.write(number, left) :]
@@ -159,25 +144,54 @@ def sweep(folder: Path) -> None:
 
 
 def made(folder: Path, out: Path) -> None:
-    """As `probe`, with a UserError that names `out` in place of its OSError."""
+    """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
-        probe(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
+        os.close(number)
+        Path(name).unlink()
     except OSError as error:
         raise unwritable(out, error) from None
-
-
-def probe(folder: Path) -> None:
-    """Make a folder, with all above it, and see that it can be written.
-
-    Raises:
-        OSError: it cannot be made or written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
-    os.close(number)
-    Path(name).unlink()
 
 
 def unwritable(folder: Path, error: OSError) -> UserError:
     """The user error for a folder in which nothing can be written."""
     return UserError(f"Cannot write in {folder}: {error.strerror or error}.", "Give another folder with --out.")
+
+
+@contextmanager
+def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
+    """Hold the lock of a folder; if another process does, `busy` is called, and unless that raises we wait."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    lock = FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            busy()
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
+        fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        raise UserError(f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def held(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder now; nothing is made where there is none."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    if not path.is_file():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False

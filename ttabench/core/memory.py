@@ -47,12 +47,7 @@ def wanted(error: BaseException) -> int | None:
 
 
 def told(error: BaseException, hint: str) -> UserError:
-    """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported.
-
-    Args:
-        error: see `out_of_memory`.
-        hint: what would fit.
-    """
+    """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
     most = released()
     within = f" within --memory-limit {shown(most)}" if most else ""
     return UserError(f"Out of memory{within}{lacking(error)}.", hint)
@@ -76,11 +71,7 @@ NOTICED = 16 * 2**20
 
 
 def limit(most: int) -> None:
-    """From here on, what this process takes beyond so many bytes fails; libraries that are mapped do not count.
-
-    Raises:
-        UserError: the system knows no such limit.
-    """
+    """From here on, what this process takes beyond so many bytes fails; libraries that are mapped do not count."""
     global _limit
     try:
         import resource
@@ -97,11 +88,7 @@ def limited() -> bool:
 
 
 def check(most: int) -> None:
-    """Whether a limit leaves anything to what is not done yet.
-
-    Raises:
-        UserError: more is taken already.
-    """
+    """Whether a limit leaves anything to what is not done yet."""
     if (taken := in_use()) is not None and taken >= most:
         raise UserError(f"--memory-limit {shown(most)} is less than the {shown(taken)} libraries take.", "Allow more.")
 

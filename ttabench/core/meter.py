@@ -36,11 +36,7 @@ def largest(peaks: Iterable[int | None]) -> int | None:
 
 
 class Meter:
-    """Seconds (summed) and peak bytes (largest) by phase.
-
-    Args:
-        device: the model runs on.
-    """
+    """Seconds (summed) and peak bytes (largest) by phase."""
 
     def __init__(self, device: torch.device | str) -> None:
         self._device = str(device)

@@ -49,11 +49,7 @@ class Offer:
         return f"{self.package} (code {code_of_package(self.entry.module.partition('.')[0])})"
 
     def load(self) -> Any:
-        """The object, imported now.
-
-        Raises:
-            UserError: importing it fails; says what and of which package.
-        """
+        """The object, imported now."""
         try:
             with redirect_stdout(sys.stderr):  # standard output is for results
                 return self.entry.load()
@@ -74,11 +70,7 @@ def offered(group: str) -> Mapping[str, Offer]:
 
 
 def module_at(path: Path) -> ModuleType:
-    """A file of Python executed as a module, once a process.
-
-    Raises:
-        UserError: there is no such file, or executing it fails; says where.
-    """
+    """A file of Python executed as a module, once a process."""
     name = f"{OTHER}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -100,28 +92,12 @@ def module_at(path: Path) -> ModuleType:
 
 
 def code_at(path: Path) -> str:
-    """16 hexadecimal digits that change with a file of Python and the local modules it imports, as they were executed.
-
-    Raises:
-        UserError: see `module_at`.
-    """
+    """16 hexadecimal digits that change with a file of Python and the local modules it imports, as it was executed."""
     return _codes[module_at(path).__name__]
 
 
 def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
-    """The object of a file that is wanted, the only one where none is named.
-
-    Args:
-        kind: what they are: "method".
-        path: of the file.
-        wanted: its name, or "".
-        objects: all of the file, by name.
-        hint: how to put one there.
-
-    Raises:
-        UserError: there is none, or none of several is named.
-        UnknownName: there is none of that name.
-    """
+    """The object of a file that is wanted, the only one where none is named."""
     if not objects:
         raise UserError(f"{path} holds no {kind}.", hint)
     if wanted and wanted not in objects:

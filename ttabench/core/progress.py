@@ -37,11 +37,7 @@ def no_word(line: str) -> None:
 
 
 class Pace:
-    """How fast something that is counted goes on, and how long it still takes.
-
-    Args:
-        clock: in seconds.
-    """
+    """How fast something that is counted goes on, and how long it still takes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -22,11 +22,7 @@ def tokens_in(text: str) -> int | None:
 
 
 def tokens(text: str) -> int:
-    """As `tokens_in`, of the option `--prefill`.
-
-    Raises:
-        UserError: no such number, or one below 1.
-    """
+    """As `tokens_in`, of the option `--prefill`."""
     count = tokens_in(text) or 0
     if count < 1:
         raise UserError(f"--prefill {text.strip()!r} is no length.", "Write tokens from 1 up, like 512, 16k or 1m.")
@@ -34,20 +30,12 @@ def tokens(text: str) -> int:
 
 
 def lengths(text: str) -> tuple[int, ...]:
-    """`"1k,4k"` as numbers of tokens, ascending, each once.
-
-    Raises:
-        UserError: a part that is no length, or nothing at all.
-    """
+    """`"1k,4k"` as numbers of tokens, ascending, each once."""
     return tuple(sorted({tokens(part) for part in text.split(",")}))
 
 
 def memory(text: str) -> int:
-    """`"4GiB"`, `"4g"` or `"4GB"` as bytes, in powers of 1,024.
-
-    Raises:
-        UserError: no such amount, or nothing of it.
-    """
+    """`"4GiB"`, `"4g"` or `"4GB"` as bytes, in powers of 1,024."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     count = int(float(match[1]) * BYTES[match[2]]) if match else 0
     if count < 1:

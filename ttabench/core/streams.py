@@ -9,10 +9,7 @@ from contextlib import suppress
 
 
 def ready() -> None:
-    """Open those that are closed, on nothing, and let none end a command for a character that it lacks.
-
-    A closed one would be given to the next file that is opened, and whatever a library prints would stand in it.
-    """
+    """Open those that are closed, on nothing, and let none end a command for a character that it lacks."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

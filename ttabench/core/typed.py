@@ -18,11 +18,7 @@ DIGITS = 18
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
-    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins.
-
-    Raises:
-        UserError: a text without `=`.
-    """
+    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -33,11 +29,7 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
 
 
 def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers.
-
-    Raises:
-        UserError: something that is no number from 0 up.
-    """
+    """`"0,1,2"` as numbers."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
         raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
@@ -55,27 +47,21 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
 
     Whole numbers may be written as sizes: `16k` is 16,384.
-
-    Raises:
-        UserError: the text is no such value; names the place, the type and the text.
     """
     from pydantic import TypeAdapter, ValidationError
 
-    raw: Json = None if text.lower() in ("none", "null") and _takes_none(hint) else text
+    arguments = getattr(hint, "__args__", ())
+    raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
         raw = [part for part in raw.split(",") if part]
-    if isinstance(raw, str) and int in (hint, *getattr(hint, "__args__", ())) and (size := tokens_in(text)) is not None:
+    if isinstance(raw, str) and int in (hint, *arguments) and (size := tokens_in(text)) is not None:
         raw = size
-    if {int, float} <= set(getattr(hint, "__args__", ())) and "." in text:
+    if {int, float} <= set(arguments) and "." in text:
         hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
     try:
         return TypeAdapter(hint).validate_python(raw)
     except ValidationError:
         raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", "Give a value of that type.") from None
-
-
-def _takes_none(hint: Any) -> bool:
-    return type(None) in getattr(hint, "__args__", ())
 
 
 def type_name(hint: Any) -> str:

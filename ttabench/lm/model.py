@@ -66,9 +66,6 @@ class LM(Texts):
         stands_on: the checkpoint whose deltas were added to the weights, see `run.base_model`; empty where none was.
         ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
-
-    Raises:
-        UserError: the tokenizer has more tokens than the model, none that ends a text, or no BOS where one is wanted.
     """
 
     def __init__(
@@ -301,10 +298,6 @@ def load(
         seed: of the random weights.
         bos: what begins a text, see `LM`.
         attention: see `LM`.
-
-    Raises:
-        UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
-            `model_reader.read`), device or dtype not there.
     """
     where = find_device(device)
     kind = find_dtype(dtype, where)

@@ -13,8 +13,7 @@ from typing import Any
 from ttabench.core.checked_file import object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, moved, remove, sweep, unwritable, write_atomically
-from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.files import LOCK_FILE, PART, locked, moved, remove, sweep, unwritable, write_atomically
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__

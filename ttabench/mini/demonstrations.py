@@ -62,9 +62,6 @@ def _shared_out(source: random.Random, split: str, size: int, categories: int, *
 
     Args:
         ordered: one category a label in alphabetical order, for labels that are words drawn at random.
-
-    Raises:
-        ValueError: fewer categories than labels, or more than there are.
     """
     if not categories:
         return [(category,) for category in _rule(source, split, size, ordered=ordered)]
@@ -108,18 +105,9 @@ def superglue(
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.
 
-    Args:
-        task: one of `LABELS`.
-        split: its people, and the groups of categories that fresh rules are made of, are its own.
-        seed: of all rows, and of a fresh rule.
-        demonstrations: rows to show.
-        queries: rows to ask.
-        rules: "fresh" draws a rule from the seed. "fixed" has one rule a task, the same for every seed and split, as a
-            real task has: training can learn it by heart. "mixed" is either, half of the seeds each.
-        categories: of words, that a rule shares out among its labels; 0 for one a label.
-
-    Raises:
-        ValueError: for a task without a twin, or a number of categories that there is no rule of.
+    `rules`: "fresh" draws a rule from the seed, "fixed" has one rule a task, the same for every seed and split, which
+    training can learn by heart; "mixed" is either, half of the seeds each. A rule shares `categories` of words out
+    among its labels; 0 is one a label.
     """
     if task not in LABELS:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(LABELS)}")
@@ -173,9 +161,6 @@ def unseen(
     drawn anew: the right option is the label word of the category that the question (WinoGrande: the blank) holds.
     `superglue` pairs categories with answer words that are always the same, or says which of two endings is right, and
     has the other arguments, too.
-
-    Raises:
-        ValueError: for a task without a twin, or a number of categories that there is no rule of.
     """
     if task not in UNSEEN:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(UNSEEN)}")
@@ -240,9 +225,6 @@ def metaicl(
 
     A task is a rule of 2 to 4 categories, or of so many, with 2 to 4 label words of its own; tasks of different splits
     have different rules.
-
-    Raises:
-        ValueError: for a number of categories that there is no rule of.
     """
     files: dict[str, list[Row]] = {}
     for number in range(tasks):

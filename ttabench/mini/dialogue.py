@@ -53,29 +53,25 @@ def session(source: random.Random, facts: list[Fact], known: list[Fact]) -> list
     return turns
 
 
-def conversation(source: random.Random, split: str, turns: int, friends: int = 3) -> list[str]:
+def conversation(source: random.Random, split: str, turns: int) -> list[str]:
     """A dialogue of at least `turns` turns that keeps coming back to what was told."""
-    pending, known, spoken = tell(source, split, friends, 3), list[Fact](), list[str]()
+    pending, known, spoken = tell(source, split, 3, 3), list[Fact](), list[str]()
     source.shuffle(pending)
     while len(spoken) < turns:
         if not pending:
-            pending = tell(source, split, friends, 3)
+            pending = tell(source, split, 3, 3)
         fact = pending.pop()
         spoken += _exchange(source, fact, known)
         known.append(fact)
     return spoken[:turns]
 
 
-def returning(source: random.Random, split: str, turns: int, friends: int = 3) -> list[str]:
-    """A dialogue of so many turns that comes back to what was told after every fact, after the first one twice.
-
-    What is said after 1, 2, 4, 8 and 12 turns and a prompt, turns 2, 3, 5, 9 and 13 from 0 on, is a question about
-    somebody named before, or an answer told before.
-    """
+def returning(source: random.Random, split: str, turns: int) -> list[str]:
+    """A dialogue of so many turns that comes back to what was told after every fact, after the first one twice."""
     pending, known, spoken = list[Fact](), list[Fact](), list[str]()
     while len(spoken) < turns:
         if not pending:
-            pending = tell(source, split, friends, 3)
+            pending = tell(source, split, 3, 3)
             source.shuffle(pending)
         known.append(pending.pop())
         spoken += _telling(source, known[-1]) + _asking(source, source.choice(known))
@@ -87,19 +83,7 @@ def returning(source: random.Random, split: str, turns: int, friends: int = 3) -
 def msc(
     split: str, seed: int, conversations: int = 32, sessions: int = 4, facts: int = 4, questions: int = 1
 ) -> list[Row]:
-    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct).
-
-    Args:
-        split: of the miniature world.
-        seed: of the draw.
-        conversations: how many.
-        sessions: before the one that goes on.
-        facts: told in each of them.
-        questions: about each conversation, a row each.
-
-    Raises:
-        ValueError: a conversation of no session or without facts.
-    """
+    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct)."""
     if min(sessions, facts) < 1:
         raise ValueError(f"{sessions} sessions of {facts} facts tell nothing")
     total = sessions * facts

@@ -33,11 +33,7 @@ INSTRUCTION = "Which category does this article relate to? Just answer with the 
 
 
 def lamp(split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2) -> tuple[list[Row], Row]:
-    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}.
-
-    Args:
-        topics: of a user; each stands in at least one entry.
-    """
+    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
     questions: list[Row] = []
     golds: list[Row] = []
     for number in range(users):

@@ -41,10 +41,10 @@ class Document:
         return drawn + source.choices(self.facts, k=max(0, count - len(self.facts)))
 
 
-def document(source: random.Random, entity: str, facts: list[Fact], distractors: float = 0.5) -> Document:
+def document(source: random.Random, entity: str, facts: list[Fact]) -> Document:
     """One document that states every fact of `facts` once, in one of several phrasings."""
     sentences = [fact.statement(source.randrange(3)) for fact in facts]
-    if source.random() < distractors:
+    if source.random() < 0.5:
         sentences.insert(source.randint(1, len(sentences)), source.choice(_DISTRACTORS))
     lead = source.choice(_LEADS).format(d=source.choice(_DAYS))
     return Document(entity, " ".join([lead, *sentences]), tuple(facts))
@@ -53,13 +53,7 @@ def document(source: random.Random, entity: str, facts: list[Fact], distractors:
 def documents(
     source: random.Random, kind: str, split: str, count: int, facts_told: int | range, relation: str | None = None
 ) -> list[Document]:
-    """`count` documents about different entities of one kind.
-
-    Args:
-        facts_told: facts a document tells, or from which their number is drawn; more than the kind has relations means
-            all.
-        relation: name of the one relation all documents tell (a curriculum: only the entity tells them apart).
-    """
+    """`count` documents about different entities of one kind, each telling so many facts; or one of one relation."""
     kinds = RELATIONS[kind]
     made = []
     for entity in draw_entities(source, kind, split, count):
@@ -75,10 +69,7 @@ def documents(
 def _questions(
     family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, Document, Fact, str]]:
-    """(document number, document, fact, question); shape: (documents, questions a document, facts a document).
-
-    Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
-    """
+    """(document number, document, fact, question); shape: (documents, questions a document, facts a document)."""
     count, questions, facts_told = shape
     source = rng(family, split, seed)
     counts = range(1, facts_told + 1) if split == "train" else facts_told

@@ -104,11 +104,7 @@ class Fact:
 
 
 def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fact]:
-    """`count` facts of different relations about one entity, in random order.
-
-    Raises:
-        ValueError: if the kind has fewer relations than `count`.
-    """
+    """`count` facts of different relations about one entity, in random order."""
     if count > len(RELATIONS[kind]):
         raise ValueError(f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for")
     return [

@@ -4,9 +4,8 @@
     for episode in task.episodes():
         ...
 
-`READERS` maps the name a card gives to "module:function"; the function takes a `Card` and a `Request`. Other packages
-offer readers through the entry-point group `ttabench.readers`. Whatever in these modules reads data, cards or options
-raises a `UserError` of one line where they are wrong: what, where, and how to mend it.
+Other packages offer readers through the entry-point group `ttabench.readers`. Whatever in these modules reads data,
+cards or options raises a `UserError` of one line where they are wrong: what, where, and how to mend it.
 """
 
 from __future__ import annotations
@@ -26,16 +25,8 @@ if TYPE_CHECKING:
 
 GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
-READERS = {
-    "qa_stream": "ttabench.readers.qa_stream:read",
-    "demonstrations": "ttabench.readers.demonstrations:read",
-    "metaicl": "ttabench.readers.metaicl:read",
-    "book": "ttabench.readers.book:read",
-    "dialogue": "ttabench.readers.dialogue:read",
-    "sessions": "ttabench.readers.sessions:read",
-    "lamp": "ttabench.readers.lamp:read",
-    "recall": "ttabench.readers.recall:read",
-}
+READERS = ("qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall")
+"""Modules here, each with a function `read`."""
 
 
 class Task(Protocol):
@@ -74,16 +65,10 @@ class Task(Protocol):
         """Queries over all episodes; likewise."""
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """The episodes, the same ones at every call.
-
-        `tokens` is the base model, for protocols that cut by tokens; without it 4 characters count as a token.
-        """
+        """The episodes, the same at every call; without a base model 4 characters count as a token."""
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """The episodes, each with the observations of another context, which shares nothing with its own.
-
-        Keys and queries, and where they stand, are those of `episodes`; what stands in the window of a query stays.
-        """
+        """The episodes with keys, queries and windows of their own and the observations of another context."""
 
     def describe_others(self) -> dict[str, Json]:
         """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
@@ -91,16 +76,10 @@ class Task(Protocol):
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:
-        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
-
-        Texts that are cut by tokens have as many of both as their protocol says.
-        """
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement."""
 
     def describe(self) -> dict[str, Json]:
-        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
-
-        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
-        """
+        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record."""
 
 
 def load(
@@ -122,9 +101,6 @@ def load(
         limit: at most that many questions, evenly spaced over the stream, shared out evenly over sub-tasks; all
             documents are still read.
         options: protocol settings, and arguments of the mini generator; texts ("16", "true") or typed values.
-
-    Raises:
-        UserError: a name, path, option or row is wrong; one line that says where.
     """
     from ttabench.readers.cards import load_card
     from ttabench.readers.sources import Request
@@ -143,11 +119,11 @@ def origin(reader: str) -> str:
 
 
 def _reader(name: str) -> Callable[[Card, Request], Task]:
-    if name not in READERS and name not in offered(GROUP):
+    read: Callable[[Card, Request], Task]
+    if name in READERS:
+        read = import_module(f"ttabench.readers.{name}").read
+    elif name in offered(GROUP):
+        read = offered(GROUP)[name].load()
+    else:
         raise UnknownName("reader", name, sorted([*READERS, *offered(GROUP)]))
-    if name not in READERS:
-        other: Callable[[Card, Request], Task] = offered(GROUP)[name].load()
-        return other
-    module, _, function = READERS[name].partition(":")
-    read: Callable[[Card, Request], Task] = getattr(import_module(module), function)
     return read

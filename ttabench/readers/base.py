@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.protocol_options import ProtocolSettings
@@ -159,6 +159,14 @@ class Bound(Generic[SettingsT]):
         texts = [piece.text for episode in self.others() for piece in episode.observes()]
         return {"notes": self.remarks_on_others(), "digest": fingerprint(*texts)}
 
+    def another(self, place: int, every: Sequence[RowT], kind: str, told: Callable[[RowT], str]) -> RowT:
+        """The next text behind a place, from the last on to the first, that does not tell the same as the one there."""
+        other = next((one for one in behind(every, place) if told(one) != told(every[place])), None)
+        if other is None:
+            fault = f"{self.source} has no other {kind} here: there is no other context."
+            raise UserError(fault, f"Give --task-set books=2 or more, or a source with several {kind}s.")
+        return other
+
     @cached_property
     def n_observes(self) -> int:
         """Observations over all episodes."""
@@ -242,12 +250,22 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     return tuple(rows[number * len(rows) // share] for number in range(share))
 
 
-def check_limit(limit: int | None, steps: int, what: str) -> None:
-    """Whether a limit leaves one of each step.
+def names_in_list(text: str) -> list[str]:
+    """The names in a comma list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
-    Raises:
-        UserError: it does not.
-    """
+
+def named(kind: str, known: Iterable[str], wanted: str) -> list[str]:
+    """The names in a comma list, each once; "all" for all that are known."""
+    known = list(known)
+    names = known if wanted == "all" else names_in_list(wanted)
+    if unknown := next((name for name in names or [wanted] if name not in known), None):
+        raise UnknownName(kind, unknown, known)
+    return list(dict.fromkeys(names))
+
+
+def check_limit(limit: int | None, steps: int, what: str) -> None:
+    """Whether a limit leaves one of each step."""
     if limit is not None and limit < steps:
         fault = f"A limit of {limit} questions is less than one {what} at each of {steps} steps."
         raise UserError(fault, f"Give --limit {steps} or more.")

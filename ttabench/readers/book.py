@@ -1,4 +1,4 @@
-"""Books that do not fit into a window: every stride is scored, then read (book_pieces.py). Only strides are scored.
+"""Books that do not fit into a window: every stride is scored, then read.
 
 Protocols (`protocol`):
     strides    Read the first `window` tokens unscored, then score and read `stride` tokens at a time (the sliding
@@ -10,29 +10,277 @@ Protocols (`protocol`):
 
 One pass over the longest of the `tokens` gives the figures of all these lengths: a query counts at every length that
 holds it, and a book that ends before counts at its own length. A book no longer than a window is scored whole.
+
+A stride is predicted from the token before it, which therefore is the prompt of its query and is read after it: what
+a method keeps need not be able to predict anything by itself. The text is tokenised once; pieces carry its ids.
+
+    pg19/metadata.csv            718,Tono Bungay,1909,http://www.gutenberg.org/ebooks/718     (no header)
+    pg19/test/718.txt            the text, UTF-8, read when it is needed: the training split is 11 GB
 """
 
 from __future__ import annotations
 
+import csv
 import random
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Literal
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Episode, Json, Step
-from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, with_pieces
-from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
-from ttabench.readers.book_pieces import CutText, Span, spans, steps, up_to
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
+from ttabench.readers.base import Bound, Training, fingerprint, shares, told_apart, with_pieces
 from ttabench.readers.cards import Card
+from ttabench.readers.formats import RawRow, text_of
+from ttabench.readers.layouts import serving, tops
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.sources import Request, hub_rows, table, twin_table
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.metrics import check_judges, metric
+
+METADATA = "metadata.csv"
+Candidate = tuple[str, str, Callable[[], str]]
+"""(id, title, text) of a book not yet looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """A text that is not in memory."""
+
+    id: str
+    title: str
+    characters: int
+    digest: str
+    read: Callable[[], str]
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return f"{self.id} {self.title}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """The books of a split."""
+
+    books: tuple[Book, ...]
+    label: str
+    """Stands in records and tables as the source."""
+    dropped: Mapping[str, int]
+    whole: bool
+    """Every book of the source is here."""
+    notes: tuple[str, ...] = ()
+    """Notes on the split for a record."""
+
+
+def shelf(card: Card, request: Request, count: int | None) -> Shelf:
+    """The books of `request.split` from the hub, a file or a folder; with `count` so many, drawn by the seed."""
+    candidates, label, notes = _candidates(card, request)
+    chosen: Sequence[int] = range(len(candidates))
+    if count is not None and count < len(candidates):
+        chosen = sorted(random.Random(f"books {request.seed}").sample(chosen, count))
+    books, dropped = _looked_at([candidates[number] for number in chosen])
+    if not books:
+        raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
+    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(candidates), notes=notes)
+
+
+def books_of_rows(card: Card, rows: Sequence[RawRow]) -> tuple[Book, ...]:
+    """The books of rows in memory."""
+    return _looked_at([_of_row(card, row, number) for number, row in enumerate(rows)])[0]
+
+
+def _looked_at(candidates: Sequence[Candidate]) -> tuple[tuple[Book, ...], dict[str, int]]:
+    """Every text read once: empty ones are counted, not kept; equal ids are told apart."""
+    books: list[Book] = []
+    seen: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    for name, title, read in candidates:
+        text = read()
+        if text.strip():
+            unique = told_apart(name, seen)
+            books.append(Book(id=unique, title=title, characters=len(text), digest=fingerprint(text), read=read))
+        else:
+            dropped["no text"] += 1
+    return tuple(books), dict(dropped)
+
+
+def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str, tuple[str, ...]]:
+    """(books, label of the source, notes about their split)."""
+    if request.source == "hub":
+        rows, label = hub_rows(card, request.split)
+        short = [name for name in rows.column_names if name not in card.columns["text"]]
+        named = rows.select_columns(short) if short else [{}] * len(rows)
+        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label, ()
+    path = Path(request.source)
+    if path.is_file() and path.suffix == ".txt":
+        notes = serving(card, request.split, path.absolute().parent.name, path)
+        return _of_files([path]), f"file:{path}", notes
+    for folder in _folders(card, request.split, path):
+        files = sorted(folder.glob("*.txt"))
+        if files:
+            notes = serving(card, request.split, folder.absolute().name, folder)
+            return _of_files(files), f"folder:{path}", notes
+    raw_rows = table(card, request)
+    return [_of_row(card, row, number) for number, row in enumerate(raw_rows.rows)], raw_rows.label, raw_rows.notes
+
+
+def _folders(card: Card, split: str, base: Path) -> list[Path]:
+    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
+    above = tops(base, card.source.folders)
+    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
+    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
+    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
+
+
+def _of_files(files: Sequence[Path]) -> list[Candidate]:
+    folder = files[0].parent
+    titles: dict[str, str] = {}
+    for place in (folder.parent / METADATA, folder / METADATA):
+        titles |= _titles(place) if place.is_file() else {}
+    return [(file.stem, titles.get(file.stem, ""), partial(_text_of, file)) for file in files]
+
+
+def _text_of(file: Path) -> str:
+    with reading(file, most=4 * LONGEST_TEXT):
+        return file.read_bytes().decode("utf-8-sig")
+
+
+def _titles(file: Path) -> dict[str, str]:
+    """Title by book id."""
+    with reading(file, most=4 * LONGEST_TEXT):
+        cells = [row for row in csv.reader(_text_of(file).splitlines()) if row]
+        return {name.strip(): title.strip() for name, title, *_ in cells}
+
+
+def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
+    text = text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+    return *_named(card, row, number), lambda: text
+
+
+def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], values: Mapping[str, object], number: int) -> Candidate:
+    def read() -> str:
+        return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)[2]()
+
+    return *_named(card, RawRow("", dict(values)), number), read
+
+
+def _named(card: Card, row: RawRow, number: int) -> tuple[str, str]:
+    """Id (of a URL its last part, which is Gutenberg's number) and title."""
+    name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
+    return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or "")
+
+
+_WORD = re.compile(r"\S+")
+
+
+class Span(NamedTuple):
+    """Tokens `start` to `end` (not included) of a text."""
+
+    start: int
+    end: int
+    asked: bool
+    """Whether they are scored before they are read."""
+
+
+def spans(total: int, first: int, stride: int, *, score_first: bool) -> list[Span]:
+    """The pieces of a text of `total` tokens: the first one, then strides, the last as long as the text lasts."""
+    assert min(total, first, stride) > 0, f"no text, window or stride in {total}, {first}, {stride}"
+    if total <= first:
+        return [Span(0, total, True)]
+    bounds = [0, *range(first, total, stride), total]
+    return [Span(start, end, start > 0 or score_first) for start, end in pairwise(bounds)]
+
+
+def up_to(pieces: Sequence[Span], asked: int | None) -> list[Span]:
+    """The pieces up to the one that is asked as number `asked`, counted from 1; all of them for None."""
+    counts = accumulate(span.asked for span in pieces)
+    return [span for span, count in zip(pieces, counts, strict=True) if asked is None or count <= asked]
+
+
+@dataclass(frozen=True)
+class CutText:
+    """A text with its tokens."""
+
+    text: str
+    ids: tuple[int, ...]
+    """Empty where no base model is known."""
+    starts: tuple[int, ...]
+    """Character at which each token begins, never falling."""
+    words: tuple[int, ...]
+    """Character at which each word begins."""
+
+    @classmethod
+    def of(cls, text: str, tokens: Tokens | None) -> CutText:
+        """Tokenise a text, as a whole. Without a base model every 4 characters count as one token without an id."""
+        ids, starts = list[int](), list(range(0, len(text), CHARACTERS_A_TOKEN))
+        if tokens is not None:
+            ids, starts = tokens.encode_with_starts(text)
+        return cls(text, tuple(ids), tuple(accumulate(starts, max)), tuple(m.start() for m in _WORD.finditer(text)))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def range(self, start: int, end: int) -> CutText:
+        """Only these tokens."""
+        first, last = self._place(start), self._place(end)
+        words = self.words[bisect_left(self.words, first) : bisect_left(self.words, last)]
+        return CutText(
+            self.text[first:last],
+            self.ids[start:end],
+            tuple(place - first for place in self.starts[start:end]),
+            tuple(place - first for place in words),
+        )
+
+    def _place(self, token: int) -> int:
+        """The character at which the part of this token begins; characters before the first token are its own."""
+        if token <= 0:
+            return 0
+        return self.starts[token] if token < len(self.starts) else len(self.text)
+
+
+def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
+    """The query about every piece that is asked, and what is read before it. A key is that of the text and the first
+    token of the piece; each query carries the smallest of the ascending lengths that holds it as its place.
+    """
+    read = 0
+    for start, end, asked in pieces:
+        if not asked:
+            continue
+        before = max(0, start - 1)
+        if before > read:
+            piece = text.range(read, before)
+            yield Observe(text=piece.text, key=f"{key}@{read}", joiner="", ids=piece.ids)
+            read = before
+        prompt, target = text.range(before, start), text.range(start, end)
+        yield Ask(
+            prompt=prompt.text,
+            joiner="",
+            key=f"{key}@{start}",
+            want=Score(
+                continuation=target.text,
+                ids=target.ids,
+                prompt_ids=prompt.ids,
+                position=start,
+                words=len(target.words),
+            ),
+            at=At(lengths[bisect_left(lengths, end)], "tokens"),
+            subtask=book,
+        )
+
+
+# --- protocol --------------------------------------------------------------------------------------------------------
+
 
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
@@ -133,14 +381,10 @@ class Books(Bound[Settings]):
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
-        books, place = self.shelf.books, self.shelf.books.index(book)
+        books = self.shelf.books
         if self.mini and len(books) == 1:
             books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
-        other = next((one for one in behind(books, place) if one.digest != book.digest), None)
-        if other is None:
-            fault = f"The book {book.name} is the only one of {self.source} here: there is no other context."
-            raise UserError(fault, "Give --task-set books=2 or more, or a source with several books.")
-        return other
+        return self.another(self.shelf.books.index(book), books, "book", lambda one: one.digest)
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
@@ -154,11 +398,7 @@ class Books(Bound[Settings]):
         return cut
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """Sequences of `sequence_tokens` tokens, cut as the protocol says.
-
-        Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
-        book for every sequence.
-        """
+        """Sequences of `sequence_tokens` tokens, cut as the protocol says."""
         length = self.settings.sequence_tokens
         for number, book in enumerate(self._drawn(training.draws, length)):
             cut = self._cut(book, training.tokens)

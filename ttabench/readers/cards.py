@@ -205,11 +205,7 @@ class Prompt(_Part):
         return "".join(demonstrations) + worded(question)
 
     def check(self, task: str, template: str, examples: int) -> None:
-        """Whether questions can be asked so.
-
-        Raises:
-            UserError: there is no such template, or there are fewer worked examples.
-        """
+        """Whether questions can be asked so."""
         if template not in self.templates:
             raise UnknownName(f"prompt of task {task}", template, list(self.templates))
         if examples > len(self.examples):
@@ -323,12 +319,7 @@ def names() -> list[str]:
 
 
 def load_card(name: str) -> Card:
-    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml).
-
-    Raises:
-        UnknownName: no shipped task has that name, or the card names a metric that does not exist.
-        UserError: the file is missing, is no YAML, does not fit `Card`, or takes the name of a shipped task.
-    """
+    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml)."""
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in names():
             raise UnknownName("task", name, names())
@@ -377,11 +368,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml, many times
 
 
 def checked(path: Path, kind: str) -> str:
-    """The text of a file in YAML, a "task card" say. A few aliases stand for more values than a memory holds.
-
-    Raises:
-        UserError: it cannot be read, is no YAML, is too long or nested too deep, or holds an alias.
-    """
+    """The text of a file in YAML, a "task card" say. A few aliases stand for more values than a memory holds."""
     text, depth = read_text(path, MOST_BYTES), 0
     with reading(path):
         for token in yaml.scan(text, Loader=LOADER):

@@ -10,18 +10,25 @@ for all queries. Under full context (`icl`) every ratio gives the same text and 
 
 Texts and tokens are lm-evaluation-harness's, and so is every score: breaks and blanks between demonstrations go to the
 front of the next (see `stream`).
+
+A folder holds one folder a sub-task, named as published. Where the asked rows come from the file demonstrations are
+drawn from (any split but `test` of real data, or a single file), a row is either shown or asked; otherwise rows of the
+pool that are equal to an asked row are left out.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
 from ttabench.mini.world import categories_in
@@ -30,17 +37,156 @@ from ttabench.readers.base import (
     Training,
     blanks_in_front,
     first_apart,
+    named,
     other_seeds,
     shares,
     spread,
     with_pieces,
-)  # fmt: skip
-from ttabench.readers.cards import Card
-from ttabench.readers.choices import Item
+)
+from ttabench.readers.cards import Card, Scalar, SubTask
+from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
+from ttabench.readers.formats import RawRow, malformed, stem
+from ttabench.readers.layouts import folder_of, narrow, sized
 from ttabench.readers.protocol_options import ProtocolSettings, resolve
-from ttabench.readers.sources import Request
-from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
+from ttabench.readers.sources import Request, Table, generated, table, twin_rows
 from ttabench.readers.tokens import Tokens
+
+POOL, ASKED = "train", "validation"
+"""Names of the two lists of rows that a generator of the miniature world makes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One sub-task, its rows in file order."""
+
+    name: str
+    pool: Sequence[Item]
+    """Rows that demonstrations are drawn from."""
+    asked: Sequence[Item]
+    same: bool
+    """Both are the same rows: what is shown must not be asked."""
+    label: str
+    """The source, for records."""
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    """Notes on the rows for a record."""
+
+    def draw(self, count: int, seed: int) -> tuple[Sequence[Item], Sequence[Item]]:
+        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
+        enough = len(self.pool) - self.same
+        if count > enough:
+            raise UserError(
+                f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from.",
+                f"Give --task-set shots={enough} or fewer, or a source with more rows.",
+            )
+        demonstrations = self._order(seed)[:count]
+        names = {item.id for item in demonstrations} if self.same else set()
+        return demonstrations, [item for item in self.asked if item.id not in names]
+
+    def _order(self, seed: int) -> list[Item]:
+        return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
+
+    def others(self, count: int, seed: int, asked: Sequence[Item]) -> list[Item]:
+        """At most `count` demonstrations behind those of `draw`, none of them like one of these or a row asked."""
+        order = self._order(seed)
+        taken = {item.told for item in (*order[:count], *asked)}
+        return [item for item in order[count:] if item.told not in taken][:count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """How rows are put in words, see `choices.parse`."""
+
+    delimiter: str
+    single_blank: bool
+
+
+def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
+    """A sub-task of the miniature world that stands for a split."""
+    made = generated(card, dict, task=name, split=card.splits[split].twin, seed=seed, **arguments)
+    pool, asked = (twin_rows(card, made[part], arguments) for part in (POOL, ASKED))
+    return _part(card.parts[name], name, pool, asked, words)
+
+
+def parts(
+    card: Card, request: Request, names: Sequence[str], words: Words, *, explicit: bool, size: str
+) -> tuple[list[Part], list[str]]:
+    """(sub-tasks from the hub, a folder or a file, notes for the record). `explicit`: every name was asked for, so a
+    missing one is an error; else what the folder lacks is left out. `size`: see `layouts.sized`.
+    """
+    base = Path(request.source)
+    if request.source == "hub" or not base.is_dir():
+        if request.source != "hub" and len(names) > 1:
+            hint = "Give the folder that holds one folder a sub-task, or choose one with --task-set task=NAME."
+            raise UserError(f"{request.source!r} is no folder of {', '.join(names)}.", hint)
+        sources = dict.fromkeys(names, request.source)
+    else:
+        alone = len(card.parts) == 1 or len(names) == 1
+        folders = {name: folder_of(card, name, base, alone=alone) for name in names}
+        sources = {name: str(folder) for name, folder in folders.items() if folder is not None}
+    missing = [name for name in names if name not in sources]
+    if missing and (explicit or not sources):
+        looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
+        hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
+        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
+    held = [_real(card, replace(request, source=source), name, size, words) for name, source in sources.items()]
+    notes = [card.splits[request.split].note] if card.splits[request.split].note else []
+    notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
+    return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.notes)]))
+
+
+def _real(card: Card, request: Request, name: str, size: str, words: Words) -> Part:
+    """A sub-task from its own folder, from a file, or from the hub."""
+    part, notes = sized(card, name, request.source, size)
+    narrowed = narrow(card, part, request.split)
+    one_file = request.source != "hub" and Path(request.source).is_file()
+    same = request.split != "test" or one_file
+    pool = None if same else _with_labels(part, table(narrowed, replace(request, split=POOL)))
+    asked = _with_labels(part, table(narrowed, request))
+    notes += (*(pool.notes if pool else ()), *asked.notes)
+    if one_file:
+        notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
+    return replace(_part(part, name, pool, asked, words), notes=notes)
+
+
+def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
+    """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
+    items, dropped = parse(part, asked, words.delimiter, words.single_blank)
+    if pool is None:
+        return Part(name=name, pool=items, asked=items, same=True, label=asked.label, dropped=dropped)
+    held, unshown = parse(part, pool, words.delimiter, words.single_blank)
+    taken = {item.told for item in items}
+    kept = [item for item in held if item.told not in taken]
+    if len(kept) < len(held):
+        dropped["demonstration equal to a query"] = len(held) - len(kept)
+    dropped |= {f"demonstration with an {reason}": count for reason, count in unshown.items() if reason != HIDDEN_LABEL}
+    return Part(name=name, pool=kept, asked=items, same=False, label=asked.label, dropped=dropped)
+
+
+_BESIDE = {"pair": ("label", ("0", "1", "-1")), "blank": ("answer", ("1", "2"))}
+"""Shapes whose labels are published in a file of their own: column, labels."""
+
+
+def _with_labels(part: SubTask, data: Table) -> Table:
+    """PIQA's and WinoGrande's published layout: labels in a file of their own, one a line (valid-labels.lst)."""
+    file = Path(data.where)
+    beside = file.with_name(f"{stem(file)}-labels.lst")
+    column, known = _BESIDE.get(part.shape, ("", ()))
+    if not column or column in data.rows[0].values or not beside.is_file():
+        return data
+    labels = read_text(beside).split()
+    if len(labels) != len(data.rows):
+        fault = f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}."
+        raise UserError(fault, "Get both anew.")
+    for number, label in enumerate(labels, start=1):
+        if label not in known:
+            raise malformed(f"{beside} line {number}", f"label {label[:20]!r} is neither {known[0]} nor {known[1]}")
+    rows = [RawRow(raw.place, {**raw.values, column: int(x)}) for raw, x in zip(data.rows, labels, strict=True)]
+    return replace(data, rows=rows)
+
+
+# --- protocol --------------------------------------------------------------------------------------------------------
+
 
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
@@ -155,11 +301,7 @@ class Demonstrations(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
-
-        A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
-        are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
-        """
+        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool."""
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])
             demonstrations, asked = self._drawn_rows(part, training)
@@ -249,7 +391,7 @@ def read(card: Card, request: Request) -> Demonstrations:
 
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
     """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
-    names = chosen(card, settings.task)
+    names = named(f"sub-task of {card.name}", card.parts, settings.task)
     known = {template for part in card.parts.values() for template in part.templates}
     if settings.template not in known:
         raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))

@@ -5,10 +5,18 @@
 One episode a dialogue and one pass: every t for which it has turns is asked on the way, so that different t have
 different dialogues (`same_dialogues=true`: the same). CCM's protocol (arXiv 2312.03414): perplexity of the words of the
 scored turn, without its speaker and without an end; its released code puts "A:" in front of every turn.
+
+Files are DailyDialog's own, a dialogue a line, or tables with the list of turns in a cell. Published turns have a blank
+in front of every mark, and apostrophes by themselves; CCM's released code undoes both, parts the points of "..." and of
+"3.5", and takes the blanks on both sides of every quote.
+
+    detokenised("Let ’ s see , it costs 15 yuan .")      "Let's see, it costs 15 yuan."
+    detokenised("Well ... I ' d go .", "released")       "Well. . . I'd go."
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,15 +40,121 @@ from ttabench.readers.base import (
     shares,
     spread,
     with_pieces,
-)  # fmt: skip
-from ttabench.readers.cards import Card
-from ttabench.readers.dialogue_files import Dialogue, Wording, dialogues, twin_dialogues
+)
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import RawRow, malformed, opened
+from ttabench.readers.layouts import places, serving
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
-Speakers: TypeAlias = Literal["same", "alternate"]
+Wording: TypeAlias = Literal["plain", "released"]
+"""Which blanks of the published turns are taken away."""
+LEAST = 3
+"""Turns: one that is read, one that is answered, and the answer."""
+END_OF_TURN = "__eou__"
+_PLAIN = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
+_RELEASED = str.maketrans("’。", "'.")
+_RELEASED_MARK = re.compile(r" (?=[,.?!;'])")
+_MARK = re.compile(r" (?=[,.?!;:])")
+_APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialogue:
+    """A dialogue."""
+
+    id: str
+    turns: tuple[str, ...]
+    """In plain words, without who speaks."""
+
+    @property
+    def text(self) -> str:
+        """All turns; two dialogues of one text are the same."""
+        return "\n".join(self.turns)
+
+
+def dialogues(card: Card, request: Request, wording: Wording = "plain") -> tuple[list[Dialogue], Counter[str], Table]:
+    """(usable dialogues of `request.split`, the others by reason, the table of all)."""
+    source = Path(request.source)
+    text = None if request.source == "hub" else _text_file(card, source, request.split)
+    if text is None:
+        return _usable(card, table(card, request), wording)
+    notes = serving(card, request.split, text.name.removesuffix(".gz").removesuffix(".txt"), text)
+    label = f"{'file' if text == source else 'folder'}:{source}"
+    return _usable(card, Table(rows=list(_lines(text)), label=label, where=str(text), notes=notes), wording)
+
+
+def twin_dialogues(
+    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]
+) -> tuple[list[Dialogue], Counter[str], Table]:
+    """Those of the miniature world, which have no blanks of tokenising."""
+    return _usable(card, twin_table(card, split, seed, None, arguments), "plain")
+
+
+def _usable(card: Card, data: Table, wording: Wording) -> tuple[list[Dialogue], Counter[str], Table]:
+    seen, numbers = dict[str, str](), count()
+
+    def dialogue_of(row: RawRow) -> Dialogue | str:
+        name, number = row.cell(card.columns.get("id", ())), next(numbers)
+        dialogue = Dialogue(id=str(number if name is None else name), turns=_turns(card, row, wording))
+        if dialogue.id in seen:
+            raise malformed(row.place, f"the id {brief(dialogue.id)} is that of {seen[dialogue.id]}, too")
+        seen[dialogue.id] = row.place
+        if len(dialogue.turns) < LEAST:
+            return f"fewer than {LEAST} turns"
+        return dialogue if all(dialogue.turns) else "an empty turn"
+
+    return *usable(data, dialogue_of), data
+
+
+def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
+    cell = row.needed(card.columns["turns"], "Give the published files.")
+    if isinstance(cell, str) and END_OF_TURN in cell:
+        cell = turns_of(cell)
+    if not isinstance(cell, list | tuple) or not all(isinstance(turn, str) for turn in cell):
+        raise malformed(row.place, f"the column {card.columns['turns'][0]!r} holds {brief(cell)}, no list of turns")
+    return tuple(detokenised(turn, wording) for turn in cell)
+
+
+def _text_file(card: Card, source: Path, split: str) -> Path | None:
+    """The published file of a split: itself, in a folder, or in the split's folder of the archive."""
+    if source.is_file() or not source.is_dir():
+        return source if source.name.removesuffix(".gz").endswith(".txt") and source.exists() else None
+    names = [f"{name}.txt{packed}" for name in card.splits[split].files for packed in ("", ".gz")]
+    folders = [inner for folder in places(card, source) for inner in (folder, folder / split)]
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+
+
+def _lines(path: Path) -> Iterator[RawRow]:
+    """A row a line that is not blank."""
+    with opened(path) as (lines, at):
+        for line in filter(str.strip, lines):
+            if END_OF_TURN not in line:
+                raise malformed(f"{path} line {at.line}", f"no turn ends with {END_OF_TURN}")
+            yield RawRow(f"{path} line {at.line}", {"dialog": turns_of(line)})
+
+
+def turns_of(line: str) -> list[str]:
+    """The turns in a line of the published files, each of which ends with `END_OF_TURN`."""
+    *turns, rest = line.split(END_OF_TURN)
+    return [*turns, rest] if rest.strip() else turns
+
+
+def detokenised(turn: str, wording: Wording = "plain") -> str:
+    """A turn without the blanks that tokenising left, its quotes and stops in ASCII."""
+    if wording == "released":
+        text = _RELEASED_MARK.sub("", turn.translate(_RELEASED)).replace("' ", "'")
+        return ". ".join(part.strip() for part in text.split(".")).strip()
+    text = " ".join(turn.translate(_PLAIN).split())
+    return _APOSTROPHE.sub("'", _MARK.sub("", text))
+
+
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
 JOINED = "validation+test"
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
@@ -51,7 +165,7 @@ class Settings(ProtocolSettings):
 
     steps: StepCounts = (1, 2, 4, 8, 12)
     """Turns that are read in front of the one that is answered."""
-    speakers: Speakers = "same"
+    speakers: Literal["same", "alternate"] = "same"
     """`same` puts "A:" in front of every turn, as CCM's released code does; `alternate` "A:" and "B:" in turn."""
     wording: Wording = "plain"
     """Of the published turns: `plain` English, or as CCM's `released` code has it, which parts the points of "..."."""
@@ -135,8 +249,8 @@ class Talks(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a dialogue (see `readers.Task`)."""
-        for dialogue, places in self._asked(tokens):
-            yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, places)))
+        for dialogue, asked in self._asked(tokens):
+            yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, asked)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the turns of another dialogue (see `readers.Task`)."""
@@ -144,11 +258,7 @@ class Talks(Bound[Settings]):
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
     def _others(self, tokens: Tokens | None) -> list[tuple[Dialogue, int]]:
-        """For each dialogue that is asked about another, and how many turns are wanted of it.
-
-        The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
-        that names nobody of one's own.
-        """
+        """For each dialogue that is asked about another, and how many turns are wanted of it."""
         asked = [(dialogue, max(places.values())) for dialogue, places in self._asked(tokens)]
         if self.mini:
             return self._of_twins(asked)
@@ -166,7 +276,7 @@ class Talks(Bound[Settings]):
         return others
 
     def _of_twins(self, asked: Sequence[tuple[Dialogue, int]]) -> list[tuple[Dialogue, int]]:
-        draws = (twin_dialogues(self.card, self.split, seed, self.arguments).kept for seed in other_seeds(self.seed))
+        draws = (twin_dialogues(self.card, self.split, seed, self.arguments)[0] for seed in other_seeds(self.seed))
         pool: list[tuple[Dialogue, set[str]]] = []
         others = []
         for number, (own, wanted) in enumerate(asked):
@@ -218,10 +328,7 @@ class Talks(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for.
-
-        Files are read in epochs; a mini source has a new dialogue for every episode.
-        """
+        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for."""
         for dialogue in self._drawn(training):
             read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
             yield self.split, self._steps(dialogue, {place: place for place in range(1, read_ + 1)})
@@ -232,7 +339,7 @@ class Talks(Bound[Settings]):
         while True:
             if self.mini:
                 seed = training.draws.getrandbits(48)
-                yield from twin_dialogues(self.card, self.split, seed, {**self.arguments, **size}).kept
+                yield from twin_dialogues(self.card, self.split, seed, {**self.arguments, **size})[0]
             yield from training.draws.sample(kept, len(kept))
 
     def counts(self) -> dict[str, Json]:
@@ -266,22 +373,22 @@ def read(card: Card, request: Request) -> Talks:
     joined = settings.eval_split == JOINED and request.split == "test"
     names = JOINED.split("+") if joined else [request.split]
     if request.source == "mini":
-        twins = [twin_dialogues(card, name, request.seed, arguments) for name in names]
+        parts = [twin_dialogues(card, name, request.seed, arguments) for name in names]
     else:
         if joined and Path(request.source).is_file():
             fault = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
             raise UserError(fault, "Give the folder of all splits, or --task-set eval_split=test.")
-        twins = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
+        parts = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
     kept = [replace(dialogue, id=f"{name}/{dialogue.id}" if joined else dialogue.id)
-            for name, part in zip(names, twins, strict=True) for dialogue in part.kept]  # fmt: skip
+            for name, (read_, *_) in zip(names, parts, strict=True) for dialogue in read_]  # fmt: skip
     made = Talks(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=twins[-1].label,
-        data_notes=tuple(dict.fromkeys(note for part in twins for note in part.notes)),
-        unused=sum((Counter(part.dropped) for part in twins), Counter()),
+        source=parts[-1][2].label,
+        data_notes=tuple(dict.fromkeys(note for *_, data in parts for note in data.notes)),
+        unused=sum((dropped for _, dropped, _ in parts), Counter()),
         dialogues=tuple(kept),
         in_training=_in_training(card, request, kept, settings.wording),
     )
@@ -297,8 +404,8 @@ def _in_training(card: Card, request: Request, candidates: Sequence[Dialogue], w
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
     try:
-        training = dialogues(card, replace(request, split="train"), wording)
+        training, *_ = dialogues(card, replace(request, split="train"), wording)
     except UserError:
         return None
-    known = {dialogue.text for dialogue in training.kept}
+    known = {dialogue.text for dialogue in training}
     return sum(dialogue.text in known for dialogue in candidates)

@@ -15,15 +15,7 @@ UNKNOWN = "extra_forbidden"
 
 
 def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
-    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
-
-    It is the first, but a field that there is not goes before all others: it may be why another is missing.
-
-    Args:
-        error: the complaints.
-        where: what was read, for the message.
-        model: what it should have been.
-    """
+    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`."""
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
     if fault["type"] == UNKNOWN:

@@ -13,21 +13,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, json_in, reading
+from ttabench.core.checked_file import ANY, At, json_in, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UserError
-from ttabench.core.parquet import parquet_file, refuse_doubles
 from ttabench.readers.faults import brief
 
 MAX_CELL = LONGEST_TEXT
 """Characters in one csv cell; beyond it a quote was most likely left open."""
-LEAST, TIMES = 256 * 2**20, 100
-"""A packed file may unpack to so many bytes, or so many times its length."""
 
 
 class RawRow(NamedTuple):
@@ -41,11 +37,7 @@ class RawRow(NamedTuple):
         return next((self.values[name] for name in names if name in self.values), None)
 
     def needed(self, names: Iterable[str], hint: str = "Give rows in a published layout.") -> object:
-        """The same of a column that has to be there.
-
-        Raises:
-            UserError: it is not.
-        """
+        """The same of a column that has to be there."""
         if self.values.keys().isdisjoint(names):
             has = brief(", ".join(map(str, self.values)), 160)
             raise UserError(f"{self.place} lacks the column {' or '.join(map(repr, names))}; it has {has}.", hint)
@@ -57,12 +49,19 @@ def malformed(place: str, why: str) -> UserError:
     return UserError(f"{place}: {why}.", "Mend or remove that row.")
 
 
-def text_of(place: str, field: str, value: object) -> str:
-    """A cell that must be text.
+@contextmanager
+def parsing(place: str) -> Iterator[None]:
+    """Whatever a row leads to that has another shape than it should is the error of that row."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise malformed(place, reason(error)) from None
 
-    Raises:
-        UserError: it is not.
-    """
+
+def text_of(place: str, field: str, value: object) -> str:
+    """A cell that must be text."""
     if not isinstance(value, str):
         raise malformed(place, f"{field} is {brief(value)}, no text")
     return value
@@ -80,11 +79,7 @@ def readable(path: Path) -> bool:
 
 
 def rows(path: Path) -> Iterator[RawRow]:
-    """The rows of one file, in order.
-
-    Raises:
-        UserError: unreadable file, unknown suffix, bytes that are not UTF-8, a broken archive, or a malformed row.
-    """
+    """The rows of one file, in order."""
     name = path.name.removesuffix(".gz")
     for suffix, parse in READABLE.items():
         if name.endswith(suffix):
@@ -94,21 +89,14 @@ def rows(path: Path) -> Iterator[RawRow]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
-    """The lines of a file, unpacked where its name ends in .gz, and the place that is being read.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The lines of a file, unpacked where its name ends in .gz, and the place that is being read."""
     most = (memory_bytes() or ANY) // 2  # a line stands in memory as bytes and as text
     with reading(path, most=most) as at, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
-        yield _lines(raw, at, max(LEAST, TIMES * path.stat().st_size)), at
+        yield _lines(raw, at), at
 
 
-def _lines(raw: gzip.GzipFile | BufferedReader, at: At, most: int) -> Iterator[str]:
-    lines = iter(lambda: raw.readline(most + 1), b"")
-    for at.line, line in enumerate(lines, start=1):  # the place is read where an error is told
-        if (most := most - len(line)) < 0:
-            raise ValueError(f"it unpacks to more than {TIMES} times its length")
+def _lines(raw: Iterable[bytes], at: At) -> Iterator[str]:
+    for at.line, line in enumerate(raw, start=1):  # the place is read where an error is told
         yield line.decode("utf-8-sig" if at.line == 1 else "utf-8")
 
 

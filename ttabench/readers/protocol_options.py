@@ -70,12 +70,7 @@ S = TypeVar("S", bound=ProtocolSettings)
 
 
 def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, Scalar]]:
-    """(protocol settings, arguments of the mini generator).
-
-    Raises:
-        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader; the
-            limit leaves nothing to ask.
-    """
+    """(protocol settings, arguments of the mini generator)."""
     if request.limit is not None and request.limit < 1:
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = card.twin if request.source == "mini" else None
@@ -123,11 +118,7 @@ def _argument(where: str, value: object, hint: Any) -> Scalar:
 
 
 def defaults(card: Card, source: str) -> dict[str, Json]:
-    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values.
-
-    They are those of the reader, the model `Settings` of its module, and not those of the card: a card that is changed
-    asks for other settings. Options without a default, and all of a reader that has no such model, are left out.
-    """
+    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values."""
     settings = _settings_of(card.reader)
     if settings is None:
         return {}
@@ -150,7 +141,7 @@ def known_options(card: Card, source: str) -> list[str] | None:
 def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
     if reader in READERS:
-        name = READERS[reader].partition(":")[0]
+        name = f"ttabench.readers.{reader}"
     else:
         name = getattr(offered(GROUP)[reader].load(), "__module__", "") if reader in offered(GROUP) else ""
     settings = getattr(import_module(name) if name else None, "Settings", None)

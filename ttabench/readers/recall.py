@@ -28,8 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, behind, fingerprint, shares, spread, with_pieces
-from ttabench.readers.book_pieces import CutText
+from ttabench.readers.base import Bound, Training, fingerprint, shares, spread, with_pieces
+from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, malformed
@@ -187,12 +187,7 @@ class Recall(Bound[Settings]):
         others = list(self.stories)
         if self.mini and len(others) == 1:
             others = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
-        place = next(number for number, one in enumerate(others) if one.id == story.id)
-        other = next((one for one in behind(others, place) if one.text != story.text), None)
-        if other is None:
-            fault = f"The text {story.id} is the only one of {self.source} here: there is no other context."
-            raise UserError(fault, "Give --task-set books=2 or more, or a source with several texts.")
-        return other
+        return self.another(self.stories.index(story), others, "text", lambda one: one.text)
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""

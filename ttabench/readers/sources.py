@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -20,7 +21,7 @@ from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import READABLE, RawRow, rows
+from ttabench.readers.formats import READABLE, RawRow, parsing, rows
 from ttabench.readers.layouts import find, places, published_name, serving
 
 T = TypeVar("T")
@@ -57,12 +58,25 @@ class Table:
     """First and last year of the articles whose rows the wanted split is."""
 
 
-def table(card: Card, request: Request) -> Table:
-    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`).
+def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], Counter[str]]:
+    """(what rows hold, in file order, dropped rows by reason); of a row that cannot be used `row_of` gives that."""
+    held: list[T] = []
+    dropped: Counter[str] = Counter()
+    for raw in data.rows:
+        with parsing(raw.place):
+            row = row_of(raw)
+        if isinstance(row, str):
+            dropped[row] += 1
+        else:
+            held.append(row)
+    if not held:
+        counts = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({counts}).", "Give others.")
+    return held, dropped
 
-    Raises:
-        UserError: the source or the split is not there, holds no rows, or a row cannot be read.
-    """
+
+def table(card: Card, request: Request) -> Table:
+    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`)."""
     name, path = request.split, Path(request.source)
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
@@ -143,11 +157,7 @@ def _saved(card: Card, folder: Path, name: str) -> Table:
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
-    """The data set of a split on the hub, not in memory, and the label of the source.
-
-    Raises:
-        UserError: it is on no hub, or cannot be loaded.
-    """
+    """The data set of a split on the hub, not in memory, and the label of the source."""
     import datasets
 
     hub, split = card.source.hub, card.splits[name].hub
@@ -174,21 +184,13 @@ def _numbered(values: Iterator[dict[str, object]], where: str) -> Iterator[RawRo
 
 
 def twin_table(card: Card, split: str, seed: int, documents: int | None, arguments: Mapping[str, object]) -> Table:
-    """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that.
-
-    Raises:
-        UserError: the generator refuses its arguments, or they leave no rows.
-    """
+    """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that."""
     place = (card.splits[split].twin, seed, *(() if documents is None else (documents,)))
     return twin_rows(card, generated(card, list, *place, **arguments), arguments)
 
 
 def twin_rows(card: Card, made: Sequence[Mapping[str, object]], arguments: Mapping[str, object]) -> Table:
-    """Rows that a generator made, as a table.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Rows that a generator made, as a table."""
     if not made:
         raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
     held = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
@@ -196,11 +198,7 @@ def twin_rows(card: Card, made: Sequence[Mapping[str, object]], arguments: Mappi
 
 
 def generator_of(card: Card) -> Callable[..., Any]:
-    """The function that the card names as "ttabench.mini.module:function".
-
-    Raises:
-        UserError: there is no such function, or it makes no rows from a split and a seed.
-    """
+    """The function that the card names as "ttabench.mini.module:function"."""
     assert card.twin is not None, "mini was accepted for a card without a twin"
     module, _, function = card.twin.generator.partition(":")
     try:
@@ -222,17 +220,7 @@ def arguments_of(card: Card) -> dict[str, Any]:
 
 
 def generated(card: Card, kind: type[T], *place: object, **arguments: object) -> T:
-    """What the card's generator makes: `kind` is list (rows) or dict (rows by name).
-
-    Args:
-        card: names the generator.
-        kind: of what it makes.
-        place: split, seed and how many texts, for generators that begin so.
-        arguments: the others.
-
-    Raises:
-        UserError: it does not take these arguments, refuses their values, or makes something else.
-    """
+    """What the card's generator makes: `kind` is list (rows) or dict (rows by name)."""
     function = generator_of(card)
     try:
         bound = inspect.signature(function).bind(*place, **arguments)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from ttabench.core import files
 from ttabench.core.checked_file import Missing, reading
 from ttabench.core.errors import UserError
-from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.files import LOCK_FILE, locked
 from ttabench.core.types import Json
 
 LONGEST = 1 << 35

@@ -9,8 +9,7 @@ from typing import Any
 
 from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.files import remove, replacing, unwritable, write_atomically
-from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.files import LOCK_FILE, locked, remove, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, load_record

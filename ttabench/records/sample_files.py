@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import Missing, reading
+from ttabench.core.checked_file import Missing, parquet_file, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable
-from ttabench.core.parquet import parquet_file
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
 from ttabench.records.samples import COLUMNS

@@ -20,8 +20,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import parquet_file
 from ttabench.core.errors import UserError
-from ttabench.core.parquet import parquet_file
 
 RUNS_FILE = "runs.parquet"
 ALL_SAMPLES_FILE = "samples.parquet"

@@ -10,7 +10,7 @@ from pathlib import Path
 from ttabench.core import memory
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
-from ttabench.core.locks import held
+from ttabench.core.files import held
 from ttabench.core.progress import no_tick
 from ttabench.run.base_model import ModelCache
 from ttabench.run.evaluation import Watching, execute

@@ -33,27 +33,8 @@ def train(
 ) -> TrainRecord:
     """Train a method on a task as `ttabench train` does, all stages of its recipe; the same call resumes.
 
-    Args:
-        method: name of a trainable method.
-        task: what it is trained on.
-        out: folder of the checkpoint.
-        model: name, folder, GGUF file or hub id of the base model.
-        source: of the task's data; by default that of the model.
-        checkpoint: trained adapter to begin from: a folder, "shipped:NAME", or "none".
-        base_checkpoint: trained adapter that the base model stands on.
-        preset: named settings of the method, which bring its recipe.
-        settings: settings that differ from it.
-        task_options: options of the task that differ from its card.
-        device: auto, cpu, cuda, cuda:N, xpu or mps.
-        options: saves, validations and the like.
-        recipe: fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
-
-    Returns:
-        what happened: steps, seconds, losses, validations.
-
-    Raises:
-        UserError: an unknown name, a setting that does not fit, data or model that are not there, a folder in use, a
-            loss that is not finite; one line that says what to do.
+    Arguments are named as the command's options are. `settings` and `task_options` are those that differ from preset
+    and card, `recipe` fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
     """
     known = [field.name for field in fields(Recipe)]
     for name in recipe:

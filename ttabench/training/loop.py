@@ -45,19 +45,13 @@ def train(
     """Train a method in place and leave it ready for use.
 
     Args:
-        method: a trainable method.
         batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
-        config: how.
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes that are judged every `config.validate_every` steps.
-
-    Raises:
-        UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used,
-            is in use, or holds another training.
     """
-    if not isinstance(method, Trainable):
-        raise _untrainable(method.name)
+    refuse_untrainable(method.spec)
+    assert isinstance(method, Trainable)
     record = training_state.finished(method, config)
     if record is not None and not (validation and record.unvalidated(config)):
         return record
@@ -173,20 +167,13 @@ def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optim
 
 
 def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
-    parameters = list(method.modules().parameters())
-    if not parameters:
-        raise _untrainable(method.name)
-    return parameters
+    return list(method.modules().parameters())
 
 
 def refuse_untrainable(spec: MethodSpec) -> None:
     """Say so where a method is no `Trainable`, before a model is loaded or a folder made."""
     if not issubclass(spec.load(), Trainable):
-        raise _untrainable(spec.name)
-
-
-def _untrainable(name: str) -> UserError:
-    return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")
+        raise UserError(f"Method {spec.name} has no parameters to train.", "Choose a trainable method.")
 
 
 def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:

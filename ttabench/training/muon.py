@@ -32,7 +32,6 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         modules: whose parameters are trained, in the order of `parameters()`.
-        lr: learning rate of both.
         betas: Adam's decays.
         weight_decay: decoupled from the gradient, of both.
     """

@@ -92,12 +92,7 @@ class TrainPlan:
     """Told in one line what else is worth knowing."""
 
     def run(self, progress: Progress = lambda: nullcontext(no_tick)) -> TrainRecord:
-        """Train all stages whose checkpoints are not there yet; returns the record of the last.
-
-        Raises:
-            UserError: model or data are not to be had, the method has no parameters, the folder is in use or holds
-                another training, the loss is not finite.
-        """
+        """Train all stages whose checkpoints are not there yet; returns the record of the last."""
         before: Stage | None = None
         for number, stage in enumerate(self.earlier, 1):
             before = stage.behind(before)
@@ -173,18 +168,7 @@ def plan_training(
     out: Path,
     notify: Callable[[str], None] = no_word,
 ) -> TrainPlan:
-    """The stages of a training, checked: what is wrong with one is said before anything is trained.
-
-    Args:
-        request: method, task, base model, and the checkpoint to begin from.
-        changes: fields of the recipe that are said otherwise than the preset's recipe has them.
-        options: how the training works.
-        out: folder of the checkpoint.
-        notify: told in one line what else is worth knowing.
-
-    Raises:
-        UserError: an unknown name, a setting or an option that does not fit, data that are not there.
-    """
+    """The stages of a training, checked: what is wrong with one is said before anything is trained."""
     request, also = training_batches.mixed(request, options.also)
     options = replace(options, also=also)
     resolved = make_plan(request, options.seed).resolved
@@ -218,11 +202,7 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
 
 
 def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
-    """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a list as typed).
-
-    Raises:
-        UserError: a count below 1, an unknown schedule or optimiser.
-    """
+    """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a typed list)."""
     changed_fields = {key: value for key, value in changes.items() if value not in (None, "")}
     if isinstance(changed_fields.get("documents"), str):
         changed_fields["documents"] = whole_numbers("--documents", changed_fields["documents"])

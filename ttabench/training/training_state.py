@@ -5,9 +5,9 @@
     OUT/training/step-00000500/                what a training goes on from: parameters, optimiser, what is carried,
                                                record and configuration; every file says the step
 
-A save is written under another name and renamed when it is whole; older ones go afterwards. What `--checkpoint` reads
-is written after that, and again when the training goes on. A list says that these names are ours (`core/owned`): what
-else has one of them is never replaced, and what else lies in the folders stays.
+A save is renamed when it is whole; older ones go afterwards. What `--checkpoint` reads is written after that, and again
+when the training goes on. The list `.ttabench.json` says that these names are ours: what else has one of them is never
+replaced, and what else lies in the folders stays.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttabench.core import files, locks
+from ttabench.core import files
 from ttabench.core.checked_file import object_of, read_text, reading
 from ttabench.core.errors import UserError
-from ttabench.core.owned import LIST_FILE, claim, refuse_foreign
+from ttabench.core.files import LIST_FILE
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.loading.finite import first_not_finite
@@ -53,49 +53,53 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def check(out: Path, *, resume: bool) -> None:
-    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there.
-
-    Raises:
-        UserError: it cannot be written, unless `resume` and it may be finished; something that is not ours is in the
-            way; or `resume`, and it holds a checkpoint without a save to go on from.
-    """
+    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
     if (out / "state.json").exists():
         raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
-    refuse_foreign(out, NAMES, "train", _known(out))
+    _refuse_foreign(out)
     there = resume and (out / HEADER).exists()
     if there and not saved(out):
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
     try:
-        files.probe(out)
-    except OSError as error:
-        if not there:
-            fault = f"Checkpoint folder {out} cannot be written: {error.strerror or error}."
-            raise UserError(fault, "Choose another --out.") from None
-
-
-def _known(out: Path) -> tuple[str, ...]:
-    """Names that are ours where a version that kept no list has trained: its header says so."""
-    try:
-        header(out)
+        files.made(out, out)
     except UserError:
-        return ()
-    return () if os.path.lexists(out / LIST_FILE) else NAMES
+        if not there:  # else a training that is finished is returned all the same
+            raise
+
+
+def owned(out: Path) -> set[str]:
+    """The names in a folder that its list says are ours; all where a version that kept no list has trained."""
+    path = out / LIST_FILE
+    try:
+        if not os.path.lexists(path):
+            header(out)
+            return set(NAMES)
+        names = None if path.is_symlink() else object_of(path).get("files")
+    except UserError:
+        return set()
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def _refuse_foreign(out: Path) -> None:
+    """See that nothing that is not ours has a name that a training writes."""
+    ours = owned(out)
+    for name in (*NAMES, *(() if ours else (LIST_FILE,))):
+        if name not in ours and os.path.lexists(out / name):
+            fault = f"{out / name} was not written by `ttabench train` and is not replaced, even with --force."
+            raise UserError(fault, "Give another --out, or move it away.")
 
 
 @contextmanager
 def locked(out: Path, room: int) -> Iterator[None]:
-    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist.
-
-    Raises:
-        UserError: the folder cannot be written, has less than `room` bytes, or another process trains into it.
-    """
+    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
 
     def busy() -> None:
         raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.")
 
     check(out, resume=False)
-    with locks.locked(out, busy):
-        claim(out, NAMES, "train", _known(out))
+    with files.locked(out, busy):
+        if not (out / LIST_FILE).exists() or not set(NAMES) <= owned(out):
+            files.write_atomically(out / LIST_FILE, json.dumps({"files": sorted({*owned(out), *NAMES})}) + "\n")
         free = shutil.disk_usage(out).free
         if free < room:
             fault = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
@@ -106,11 +110,7 @@ def locked(out: Path, room: int) -> Iterator[None]:
 def keep(
     out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig
 ) -> None:
-    """Store what goes on from here, if that is wanted, then the checkpoint.
-
-    Raises:
-        UserError: the disk is full or cannot be written; the save before this one stays.
-    """
+    """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
         tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
@@ -144,11 +144,7 @@ def publish(out: Path, method: Trainable[Any], record: TrainRecord, config: Trai
 
 
 def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
-    """The record of this training where it is done, the method then as it ended; nothing is written.
-
-    Raises:
-        UserError: the folder holds another training, or a damaged one; its weights are stored in another number format.
-    """
+    """The record of this training where it is done, the method then as it ended; nothing is written."""
     out = config.out
     if out is None or not config.resume or not _published(out, config.steps):
         return None
@@ -173,11 +169,7 @@ def _published(out: Path, step: int) -> bool:
 def taken_up(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None = None
 ) -> TrainRecord | None:
-    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given.
-
-    Raises:
-        UserError: it is damaged, or of another training.
-    """
+    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given."""
     if not (folders := saved(out)):
         return None
     folder = folders[-1]
@@ -264,12 +256,7 @@ def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, An
 
 
 class Curve:
-    """`curve.jsonl`: what every step and every validation gave.
-
-    Args:
-        config: of the training; without `out` no curve is kept.
-        record: what happened so far; other lines are dropped, as is one that was cut off.
-    """
+    """`curve.jsonl`: what every step and every validation gave; lines of other steps than the record's are dropped."""
 
     def __init__(self, config: TrainConfig, record: TrainRecord) -> None:
         self.path = None if config.out is None else config.out / CURVE
@@ -288,8 +275,8 @@ class Curve:
         if self.path is None:
             return
         try:
-            files.add(self.path, json.dumps({"step": step, **line}) + "\n")
-        except OSError as error:
+            files.append(self.path, json.dumps({"step": step, **line}) + "\n")
+        except UserError as error:
             raise _unsaved(self.path.parent, step, error) from None
 
 

@@ -175,8 +175,9 @@ def _call(
     layer = module.layer_idx
     assert isinstance(layer, int), "attention modules of transformers know their layer"
     if extras.learned is not None:
-        _learn(extras.learned, layer, mask)
-        mask = None
+        assert layer not in extras.learned, f"layer {layer} attends twice"
+        function = causal_mask_function if mask is None else _functions[mask.shape[1] - 1]
+        extras.learned[layer], mask = None if function is causal_mask_function else function, None
     elif extras.masks is not None:
         assert mask is None, f"layer {layer} of {type(module).__name__} brings a mask of its own"
         mask = extras.masks[layer]
@@ -200,11 +201,7 @@ def own_forward(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores.
-
-    Raises:
-        UserError: a watcher would answer in its place, without terms that only the model knows.
-    """
+    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores."""
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask = _of_query_heads(_causal(query, key) if call.mask is None else call.mask, query)
@@ -231,12 +228,6 @@ def learning_masks() -> Iterator[dict[int, MaskFunction | None]]:
 
 
 _functions: list[MaskFunction] = []
-
-
-def _learn(learned: dict[int, MaskFunction | None], layer: int, mask: Tensor | None) -> None:
-    assert layer not in learned, f"layer {layer} attends twice"
-    function = causal_mask_function if mask is None else _functions[mask.shape[1] - 1]
-    learned[layer] = None if function is causal_mask_function else function
 
 
 def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:

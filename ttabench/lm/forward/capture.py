@@ -31,7 +31,6 @@ def observe_inputs(
     """Show what enters these places to `see` in all forwards of the block; undone when it ends, exceptions included.
 
     Args:
-        lm: the base model.
         see: told at every forward, in the order of the model; the entries of padded tokens mean nothing.
         rows: batch rows of the forwards.
         blocks: decoder layers by number; `lm.layers` for what leaves the last one.

@@ -30,7 +30,6 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
     """Run the block with the deltas in place.
 
     Args:
-        lm: the base model.
         deltas: by module name (`LowRank`) or parameter name (`Dense`).
         rows: batch rows of the forwards inside the block; a delta has as many rows or 1.
         marked_BT: bool [B or 1, T] where every forward in the block is of T tokens a row: the deltas, all of them
@@ -168,7 +167,6 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     """Run the block with these values in the place of parameters: plain tensors, which gradients reach.
 
     Args:
-        lm: the base model.
         values: by parameter name; they are brought to the model's number format. A parameter that stands in two places
             (embedding and head) is given once.
 

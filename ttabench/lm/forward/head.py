@@ -48,11 +48,7 @@ def second_order() -> Iterator[None]:
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable.
-
-    Raises:
-        NotFinite: one is not, where no gradient is wanted: training looks at its loss.
-    """
+    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
     if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not _wanted.get():
         head = lm.model.get_output_embeddings() if lm.linear_head else None
         known = _FrozenHead if isinstance(head, nn.Linear) else _AnyHead

@@ -56,7 +56,6 @@ def forward(
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
     Args:
-        lm: the base model.
         patch: of 1 or B rows; tokens in it are read first (use `encoded` once where it serves several forwards).
         ids_BT: text, BOS included where the text has one.
         mask_BT: false where padded, on either side; None when nothing is.
@@ -65,9 +64,6 @@ def forward(
 
     Returns:
         logits [B, T or last, V], and the window, which the next call may continue.
-
-    Raises:
-        UserError: the window is longer than the model's positions.
     """
     rows, device = ids_BT.shape[0], lm.device
     patch = encoded(lm, patch)
@@ -83,16 +79,13 @@ def forward(
 
 
 def hidden_states(
-    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None, *, past: Window | None = None
+    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None
 ) -> tuple[Tensor, Window]:
     """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
 
     Returns:
         last hidden states [B, T, C], of which `lm.logits` makes logits; and the window, which goes on behind the
         furthest position and sees all real slots.
-
-    Raises:
-        UserError: a position is none of the model's.
     """
     rows, device = ids_BT.shape[0], lm.device
     patch = encoded(lm, patch)
@@ -101,9 +94,9 @@ def hidden_states(
     if layout.positions_BT is not None:
         last = layout.positions_BT.to(device)
         check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
-    elif past is None:
+    else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-    window = Window(lm, patch.prefix, rows) if past is None else past
+    window = Window(lm, patch.prefix, rows)
     with deltas_applied(lm, patch.deltas, rows, layout.marked_BT):
         return window.feed_laid(ids_BT.to(device), layout, mask_BT), window
 
@@ -112,7 +105,6 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
     """Read text on top of a patch (no head, no logits).
 
     Args:
-        lm: the base model.
         patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
         ids_BT: text without BOS; it is put in front unless the prefix holds one.
         mask_BT: false where padded; None when nothing is.
@@ -121,9 +113,6 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
     Returns:
         The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
         prefix's eviction throws away goes when something is asked.
-
-    Raises:
-        UserError: the window is longer than the model's positions.
     """
     patch = encoded(lm, patch)
     rows, device = max(patch_rows(patch), ids_BT.shape[0]), lm.device
@@ -174,11 +163,7 @@ READ_LESS = "Read less (--task-set documents=N; --set truncate=left, max_tokens=
 
 
 def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hint: str = READ_LESS) -> None:
-    """Whether so many more tokens of each row fit the model's positions; `hint` says what to do where they do not.
-
-    Raises:
-        UserError: naming the lengths and the limit.
-    """
+    """Whether so many more tokens of each row fit the model's positions; `hint` says what to do where they do not."""
     more_B = torch.as_tensor(counts)
     held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(more_B.device)
     worst = int((held_B + more_B).max())
@@ -189,18 +174,14 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hi
 
 def patch_rows(patch: Patch) -> int:
     """Rows of a patch: those of its largest part (each other part has as many, or 1)."""
-    sizes = {1, *(tensor.shape[0] for tensor in _row_tensors(patch))}
-    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
-    return max(sizes)
-
-
-def _row_tensors(patch: Patch) -> list[Tensor]:
     tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
-    return tensors
+    sizes = {1, *map(len, tensors)}
+    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
+    return max(sizes)
 
 
 def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:

@@ -49,11 +49,7 @@ TURNS = ("turns", "query_turns")
 
 
 def tried(lm: LM) -> Ways:
-    """How this model is run.
-
-    Raises:
-        UserError: it cannot read a text at all.
-    """
+    """How this model is run."""
     began = time.monotonic()
     with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
         if (known := _remembered(lm)) is not None:
@@ -211,11 +207,7 @@ def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Wa
 
 
 def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
-    """The way with what it can do.
-
-    Raises:
-        AssertionError: it is not right.
-    """
+    """The way with what it can do."""
     ids_1T, wanted = texts[0], truth[0]
     take(lm, ways)
     if ways.hooked:

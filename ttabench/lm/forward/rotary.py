@@ -58,12 +58,7 @@ class Turn:
 
 
 class Rotary:
-    """The rotation of a base model.
-
-    Args:
-        turns: of keys, one a layer, None where a layer knows no positions.
-        query_turns: of queries.
-    """
+    """The rotation of a base model: turns of keys and of queries, None of a layer that knows no positions."""
 
     def __init__(self, turns: Sequence[Turn | None], query_turns: Sequence[Turn | None]) -> None:
         self._turns, self._query_turns = turns, query_turns
@@ -122,12 +117,12 @@ def _angles_of(module: nn.Module, texts: tuple[str, ...], named: dict[str, str])
     return angles
 
 
-def plain_angles(size: int, base: float = 10_000.0) -> Angles:
+def plain_angles(size: int) -> Angles:
     """Those of RoFormer, for models whose angles no module makes (GPT-J)."""
 
     def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
         steps = torch.arange(0, size, 2, device=positions_BP.device, dtype=torch.float32)
-        turns_BPF = positions_BP[..., None].float() * base ** (-steps / size)
+        turns_BPF = positions_BP[..., None].float() * 10_000.0 ** (-steps / size)
         return turns_BPF.cos(), turns_BPF.sin()
 
     return angles
@@ -164,14 +159,8 @@ def learned(
 ) -> list[Turn | None] | None:  # fmt: skip
     """How each layer rotates its keys, or queries; None where nothing known does what the model does.
 
-    Args:
-        lm: the base model.
-        angles: what makes them.
-        here: keys of tokens that stand alone, one [B, H, 1, D] a layer.
-        there: those of the same tokens, read `shift` positions further on.
-        at_B1: where each token stood first.
-        shift: positions.
-        bound: largest difference, as a share of the largest key.
+    Keys of tokens that stand alone, one [B, H, 1, D] a layer, are at `at_B1` here and `shift` positions further there;
+    `bound` is the largest difference, as a share of the largest key.
     """
     turns: list[Turn | None] = []
 

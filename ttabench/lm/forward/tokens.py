@@ -21,11 +21,7 @@ from ttabench.lm.text.chat import Chat
 
 
 def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
-    """Ids of a piece, with its joiner in front unless it is the first text in its window.
-
-    Raises:
-        UserError: it brings an id that the model's vocabulary does not have.
-    """
+    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
     if lm.chat is not None and piece.turns is not None:
         question, answer = piece.turns
         opening = () if first else lm.chat.next_ids
@@ -60,16 +56,7 @@ def window_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
 
 
 def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
-    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts).
-
-    Args:
-        lm: the base model.
-        ask: the query.
-        follows: whether other text stands before it in the window.
-
-    Raises:
-        UserError: it brings an id that the model's vocabulary does not have.
-    """
+    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts)."""
     if isinstance(ask.want, Score) and ask.want.prompt_ids:
         return list(_known(lm, ask.want.prompt_ids))
     if lm.chat is None:
@@ -151,26 +138,6 @@ def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[_Row], follows: bool) -> list
         body = lm.encode(text + row.prefix, follows=follows and not opening)
         words = [blanks + option.removeprefix(row.delimiter) for option in row.options]
         pairs.append(([*opening, *body, *end_ids], lm.encode_many(words, follows=True)))
-    return pairs
-
-
-def windows(ids: Sequence[int], length: int, stride: int) -> list[tuple[list[int], list[int]]]:
-    """Overlapping windows that together score every token once.
-
-    Args:
-        ids: a long text.
-        length: longest window, context and targets together.
-        stride: new tokens a window scores; the others are context. `stride == length` gives disjoint windows.
-
-    Returns:
-        (context, targets) pairs: the first scores up to `length` tokens without context, the next ones `stride` each.
-    """
-    assert 0 < stride <= length, f"stride {stride} must lie in 1..{length}"
-    text = list(ids)
-    pairs: list[tuple[list[int], list[int]]] = [([], text[:length])] if text else []
-    for start in range(length, len(text), stride):
-        end = min(start + stride, len(text))
-        pairs.append((text[max(0, end - length) : start], text[start:end]))
     return pairs
 
 

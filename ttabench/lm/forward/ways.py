@@ -108,11 +108,7 @@ class Ways:
         return {name: value for name, (there, value) in unusual.items() if there}
 
     def check_layout(self, lm: LM, layout: Layout) -> None:
-        """Whether tokens may stand so.
-
-        Raises:
-            UserError: the model cannot be told.
-        """
+        """Whether tokens may stand so."""
         if not self.hooked:
             raise refusal(lm, "hooks")
         if layout.embeddings_BTC is not None and not self.embeddings:
@@ -145,11 +141,7 @@ def refusal(lm: LM, part: str) -> UserError:
 
 
 def ways_of(lm: LM) -> Ways:
-    """How this model is run: tried at the first call.
-
-    Raises:
-        UserError: no way is right.
-    """
+    """How this model is run: tried at the first call."""
     known: Ways | None = vars(lm).get("_ways")
     if known is None:
         assert probes, "lm.forward tries models"
@@ -161,11 +153,7 @@ def ways_of(lm: LM) -> Ways:
 
 
 def rotary_of(lm: LM) -> Rotary:
-    """What moves the keys of this model.
-
-    Raises:
-        UserError: it does not rotate its keys, or in a way that nothing here knows.
-    """
+    """What moves the keys of this model."""
     turns = ways_of(lm).turns
     if turns is None or not ways_of(lm).rotates:
         fault = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings that are known"

@@ -17,11 +17,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the accelerator that torch says is there (cuda, xpu or mps), else the CPU.
-
-    Raises:
-        UserError: it is not there.
-    """
+    """The device of that name; "auto" is the accelerator that torch says is there (cuda, xpu or mps), else the CPU."""
     try:
         device = torch.device(accelerators.here() if name == "auto" else name)
         torch.empty(0, device=device)
@@ -38,15 +34,7 @@ SHARE_OF_ONE = 0.7
 
 
 def spread(model: PreTrainedModel, parts: Mapping[str, str | int] | None = None) -> None:
-    """Lay the parts of a model, layer by layer, onto several devices.
-
-    Args:
-        model: on the CPU.
-        parts: device by module name; by default as accelerate fills the accelerators that are there, one by one.
-
-    Raises:
-        UserError: all accelerators together are too small; nothing is moved in and out.
-    """
+    """Lay the parts of a model, layer by layer, onto several devices."""
     from accelerate import dispatch_model, infer_auto_device_map
 
     if parts is None:
@@ -78,11 +66,7 @@ def _missing(name: str) -> str:
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own.
-
-    Raises:
-        UnknownName: no such format.
-    """
+    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in DTYPES:

@@ -19,24 +19,14 @@ class NotFinite(UserError):
 
 
 def refuse_not_finite(values: Tensor) -> None:
-    """See that logits or log-probabilities that answers are made of are numbers.
-
-    Raises:
-        NotFinite: one is not.
-    """
+    """See that logits or log-probabilities that answers are made of are numbers."""
     if not bool(torch.isfinite(values).all()):
         fault = "The model's logits are not finite (NaN or infinity)."
         raise NotFinite(fault, "Try --dtype float32, and check the weights, checkpoint or state.")
 
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Name of the first tensor that holds a NaN or an infinity; None where all are finite.
-
-    One pass over each tensor, without a copy: the extremes of a tensor are NaN where it holds one.
-
-    Args:
-        tensors: names and tensors; those of whole numbers, of 8-bit formats or without data are skipped.
-    """
+    """Name of the first tensor that holds a NaN or an infinity; None where all are finite."""
     for name, tensor in tensors:
         if not tensor.is_floating_point() or tensor.itemsize < 2 or tensor.is_meta or not tensor.numel():
             continue

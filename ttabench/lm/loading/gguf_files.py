@@ -26,7 +26,7 @@ from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
-from ttabench.lm.loading.model_files import AGAIN
+from ttabench.lm.loading.model_reader import AGAIN
 
 if TYPE_CHECKING:
     import torch
@@ -51,11 +51,7 @@ def cache_folder() -> Path:
 
 
 def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
-    """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there.
-
-    Raises:
-        UserError: a damaged part; a cache that has no room or cannot be written.
-    """
+    """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
 
     def there() -> bool:
@@ -102,16 +98,7 @@ def _locked(place: Path, name: str) -> Iterator[None]:
 def read(
     source: Source, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none.
-
-    Args:
-        source: with the file as `gguf`.
-        dtype: of the weights; None is float32.
-        device: where the weights go.
-
-    Raises:
-        UserError: see `model_reader.read`; no package gguf.
-    """
+    """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
     from safetensors import SafetensorError
 
     from ttabench.lm.loading import model_reader
@@ -145,11 +132,7 @@ def _copy(source: Source, file: Path, file_digest: str, folder: Path) -> None:
 
 
 def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file.
-
-    Raises:
-        UserError: see `model_reader.read`; no package gguf.
-    """
+    """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file."""
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL}")
     import gguf
@@ -182,10 +165,7 @@ def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrained
 
 
 def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) -> PreTrainedTokenizerFast:
-    """The tokenizer as the file means it, where transformers makes another of it.
-
-    It adds an "<|endoftext|>" that has no embedding where a byte-level vocabulary has none, and see `DIGITS_APART`.
-    """
+    """The tokenizer as the file means it, where transformers makes another of it."""
     from tokenizers import Tokenizer, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -34,19 +34,7 @@ GGUF = ".gguf"
 def pretrained(
     name: str, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
-
-    The third part is its weights as a record names them ("Q4_1, dequantised"), empty where there is nothing to say.
-
-    Args:
-        name: as the user gave it.
-        dtype: of the weights; None keeps the checkpoint's own.
-        device: where the weights go.
-
-    Raises:
-        UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
-            files, see `model_reader.read` and `gguf_files.read`.
-    """
+    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
     from ttabench.lm.loading import gguf_files, model_reader
 
     source = _source(name)
@@ -75,12 +63,7 @@ def _source(name: str) -> Source:
 
 
 def find_source(name: str) -> str:
-    """Folder, GGUF file or hub id that a model is loaded from.
-
-    Raises:
-        UserError: an unknown name (closest named), a folder without a model, a file that is no GGUF file; packages that
-            are there in part, or damaged, see `gguf_files.joined`.
-    """
+    """Folder, GGUF file or hub id that a model is loaded from."""
     if name == NANO:
         return str(NANO_FOLDER)
     if name in ARCHITECTURES:
@@ -134,11 +117,7 @@ def _installed(file: str) -> Path | None:
 
 
 def digest_of(name: str) -> str:
-    """Digest of the folder or file that a model is loaded from; of a hub id, see `commit_of`.
-
-    Raises:
-        UserError: see `find_source`.
-    """
+    """Digest of the folder or file that a model is loaded from; of a hub id, see `commit_of`."""
     place = find_source(name)
     return digest(Path(place)) if Path(place).exists() else commit_of(place)
 
@@ -167,11 +146,7 @@ def cached_commit(hub: str) -> str:
 
 
 def check_hub(name: str) -> None:
-    """Whether a model of the hub is there: its configuration is in the cache, or is fetched.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Whether a model of the hub is there: its configuration is in the cache, or is fetched."""
     if name != NANO and name not in ARCHITECTURES and not Path(find_source(name)).exists() and not commit_of(name):
         fault = f"Model {name!r} cannot be loaded: it is not in the local cache, and the hub does not give it."
         raise UserError(fault, "Give a folder, or one of `ttabench list models`.")
@@ -180,19 +155,7 @@ def check_hub(name: str) -> None:
 def random(
     name: str, dtype: torch.dtype | None, device: torch.device, seed: int
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
-
-    The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
-
-    Args:
-        name: a short name of `architectures`.
-        dtype: of the weights; None is bfloat16.
-        device: where the weights are made.
-        seed: of the weights; the global generator is left as it was.
-
-    Raises:
-        UserError: the architecture is not known, or does not fit into memory.
-    """
+    """A known architecture with random weights, its tokenizer, and whose tokenizer that is."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -12,11 +12,7 @@ BOUND = "set_per_process_memory_fraction"
 
 
 def limit(most: int, device: torch.device) -> None:
-    """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's.
-
-    Raises:
-        UserError: the system, or torch on that device, knows no such limit.
-    """
+    """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's."""
     if device.type != "cpu":
         properties, bound = (function(device, name) for name in ("get_device_properties", BOUND))
         if properties is None or bound is None:
@@ -28,12 +24,7 @@ def limit(most: int, device: torch.device) -> None:
 
 
 def hold(most: int, device: torch.device) -> None:
-    """Like `limit`, where a model that was loaded already may take more than that.
-
-    Raises:
-        UserError: the system knows no such limit.
-        MemoryError: the model and the libraries take more as it is.
-    """
+    """Like `limit`, where a model that was loaded already may take more than that."""
     limit(most, device)
     taken = memory.in_use()
     if device.type == "cpu" and taken is not None and taken >= most:

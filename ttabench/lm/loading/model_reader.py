@@ -6,20 +6,83 @@ that holds a NaN, is an error that names it. Code that comes with a model is nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import memory
-from ttabench.core.checked_file import reason
+from ttabench.core.checked_file import ANY, object_of, reading, reason
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.loading.model_files import AGAIN, TABLES, check
+from ttabench.core.types import Json
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+ADAPTER, INDEX = "adapter_config.json", "model.safetensors.index.json"
+READ = ("config.json", "generation_config.json", "tokenizer_config.json", INDEX)
+TOKENIZER = re.compile(r"\w*(Tokenizer|TokenizerFast|Backend)")
+"""Any class of transformers may be named; that of a model would read pickles."""
+LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
+"""Bytes of what transformers reads in a model folder."""
+SHARD = re.compile(r"\w[\w.-]*\.safetensors")
+TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
+"""Masks and tables that older versions of transformers stored beside the weights; models make their own."""
+AGAIN = "Download or copy it again, or give another --model."
+
+
+def check(place: str) -> None:
+    """Refuse what names code, other files or quantised weights, and an adapter."""
+    if small_file(place, ADAPTER) is not None:
+        fault = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
+        raise UserError(fault, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
+    for entry in sorted(Path(place).iterdir()) if Path(place).is_dir() else ():
+        if entry.suffix in LONGEST:
+            with reading(entry, AGAIN, most=LONGEST[entry.suffix]):
+                pass
+    for name in READ:
+        file = small_file(place, name)
+        values = {} if file is None else object_of(file, AGAIN)
+        for key, value in _fields(values):
+            if value and (key == "auto_map" or (key.endswith("_implementation") and "/" in str(value))):
+                fault = f"{file} names code ({key}: {value!r:.60}); no such code is run here."
+                raise UserError(fault, f"If transformers knows the architecture itself, take {key} out of the file.")
+            if value and key == "tokenizer_class" and not TOKENIZER.fullmatch(str(value)):
+                raise UserError(f"{file} names a tokenizer that is none ({value!r:.60}).", AGAIN)
+            if value and key == "quantization_config":
+                fault = f"{file} says that the weights are quantised ({key}); those of GGUF files are read alone."
+                raise UserError(fault, f"Give full-precision weights, or a GGUF file; if these are, take {key} out.")
+        shards = values.get("weight_map") if name == INDEX and file is not None else {}
+        if not isinstance(shards, dict) or not all(SHARD.fullmatch(str(shard)) for shard in shards.values()):
+            hint = "Give a folder of safetensors written by save_pretrained."
+            raise UserError(f"{file} names other files; only safetensors files beside it are read.", hint)
+
+
+def small_file(place: str, name: str) -> Path | None:
+    """Where a file of the model is, None where it has none."""
+    if Path(place).is_dir():
+        return Path(place, name) if Path(place, name).exists() else None
+    from transformers.utils import cached_file
+
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
+    try:
+        path = cached_file(place, name, **quiet)
+    except (OSError, ValueError):  # whoever loads the model says what is wrong with the hub, or the name
+        return None
+    return None if path is None else Path(path)
+
+
+def _fields(value: Json) -> Iterator[tuple[str, Json]]:
+    """Keys and values of an object and of all objects within it."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key, inner
+        yield from _fields(inner)
+    for inner in value if isinstance(value, list) else ():
+        yield from _fields(inner)
+
 
 SIZES = {"vocab_size": 2**63, "hidden_size": 2**63, "num_hidden_layers": 10_000}
 """Fields that a configuration must have for a model to be used here, and the most that they may be."""
@@ -54,17 +117,7 @@ class Source:
 def read(
     source: Source, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model and tokenizer, checked.
-
-    Args:
-        source: where from.
-        dtype: of the weights; None keeps the checkpoint's own.
-        device: where the weights go.
-
-    Raises:
-        UserError: not reachable, damaged, of another kind than a causal LM, with code of its own, with tensors that are
-            missing, superfluous, misshapen or not finite, or too large for the memory.
-    """
+    """Model and tokenizer, checked."""
     try:
         with quiet_loading():
             check(source.place)

@@ -14,16 +14,7 @@ from ttabench.core.files import replacing
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors so that a reader sees the old file or the new one.
-
-    Args:
-        path: of the file; its folder exists.
-        tensors: by name, on any device.
-        metadata: texts that stand in its header.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full.
-    """
+    """Write tensors so that a reader sees the old file or the new one."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path) as scratch:
@@ -33,11 +24,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def read(path: Path, device: str = "cpu", hint: str = MEND) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file by name, and its metadata.
-
-    Raises:
-        Unreadable: see `reading`.
-    """
+    """The tensors of a file by name, and its metadata."""
     with reading(path, hint), safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata() or {})
         # moved by torch: safetensors knows some devices only

@@ -46,17 +46,7 @@ class Chat:
 def chat_of(
     tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]], system: str = ""
 ) -> Chat:
-    """The chat template of a tokenizer.
-
-    Args:
-        tokenizer: with a template.
-        name: for messages.
-        encode: ids of a text whose special tokens are meant.
-        system: the system message; the template's own, if it has one, where this is empty.
-
-    Raises:
-        UserError: there is no template, it fails, or it does not give the words of a turn back once.
-    """
+    """The chat template of a tokenizer."""
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
     rest, parts = _rendered(tokenizer, name, system), []

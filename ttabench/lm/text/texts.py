@@ -29,7 +29,6 @@ class Texts:
     """Texts to token ids and back.
 
     Args:
-        tokenizer: a fast tokenizer.
         name: of the tokenizer, for messages and records.
         bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
 
@@ -38,15 +37,16 @@ class Texts:
         eos_id: the token that ends a text.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
         chat: the chat template in use, see `use_chat_template`; None by default.
-
-    Raises:
-        UserError: the tokenizer has no token that ends a text, or no BOS where one is wanted.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
         self.tokenizer = tokenizer
         self.tokenizer_name = name
-        self.eos_id, self.pad_id = _special_ids(tokenizer, name)
+        eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+        if eos is None:
+            fault = f"Tokenizer {name!r} has no end-of-sequence token."
+            raise UserError(fault, "Set eos_token in tokenizer_config.json.")
+        self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
@@ -60,21 +60,13 @@ class Texts:
         return self.bos_ids if self.chat is None else self.chat.start_ids
 
     def use_chat_template(self) -> None:
-        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or one that leaves out what the user says.
-        """
+        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
         self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
 
     def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
-        """Token ids; "<|eos|>" in a document is text, not its end.
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end.
 
-        Args:
-            text: any text.
-            max_tokens: keep the first so many.
-            follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
-                (SentencePiece) then put none.
+        Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
         """
         return self.encode_many([text], max_tokens, follows=follows)[0]
 
@@ -121,24 +113,12 @@ class Texts:
 
 
 def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
-    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
-    """
+    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes."""
     own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     own.no_truncation()
     own.no_padding()
     own.encode_special_tokens = specials_are_text
     return own
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
-    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    if eos is None:
-        raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
-    return int(eos), int(eos if pad is None else pad)
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:

@@ -15,17 +15,7 @@ from ttabench.lm.verbs.scoring import choose, token_logprobs
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
-    """Answer queries of one mode in one batch.
-
-    Args:
-        lm: the base model.
-        patch: of one row, shared, or one row a query.
-        asks: queries that want one kind of answer; generated ones are cut to each query's own `max_new_tokens`.
-        num_beams: beams of generation, 1 is greedy.
-
-    Raises:
-        UserError: a query does not fit the model's positions, or its logits are not finite.
-    """
+    """Answer queries of one mode in one batch."""
     return _ANSWERING[type(asks[0].want)](lm, patch, asks, num_beams)
 
 
@@ -115,18 +105,7 @@ def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[floa
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
-    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind it.
-
-    A measure without steps where F1 of a small model is noise; nothing that was written is looked at.
-
-    Args:
-        lm: the base model.
-        patch: that the queries were answered under.
-        asks: of the mode `generate`.
-
-    Raises:
-        NotFinite: a log-probability is not.
-    """
+    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind."""
 
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 

@@ -32,12 +32,7 @@ Done = TypeVar("Done")
 
 
 class BatchSize:
-    """How many rows go together, for as long as they fit.
-
-    Args:
-        wanted: rows; `AUTO` to find out.
-        device: torch device type, where `AUTO` begins.
-    """
+    """How many rows go together, for as long as they fit; `AUTO` begins with those of a device type."""
 
     def __init__(self, wanted: int, device: str = "cpu") -> None:
         self.rows = wanted if wanted != AUTO else START.get(device, START["cpu"])
@@ -45,11 +40,7 @@ class BatchSize:
 
 
 def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Done]) -> Iterator[Done]:
-    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there.
-
-    Raises:
-        UserError: one row alone does not fit.
-    """
+    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there."""
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])

@@ -49,18 +49,11 @@ def generate(
     """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
     Args:
-        lm: the base model.
-        patch: of 1 row, shared, or one row a prompt.
-        prompts: token ids without BOS.
-        max_new_tokens: most tokens written, EOS included.
+        prompts: token ids without BOS; the patch is of 1 row, shared, or of one row a prompt.
         num_beams: 1 is greedy; more is beam search with scores divided by length, as in transformers' defaults.
-        batch_size: prompts at once.
         stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them
             (greedy decoding only).
         pick: the next token of every row, in place of the likeliest one (not for beams); rows that are done go on.
-
-    Raises:
-        UserError: prompt and new tokens exceed the model's positions, or logits are not finite.
     """
     assert min(max_new_tokens, num_beams) > 0, f"max_new_tokens {max_new_tokens}, num_beams {num_beams}"
     if not prompts:
@@ -79,17 +72,13 @@ def generate(
         chosen = order[begin : begin + batch_size]
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
         if num_beams == 1:
-            done = None if stopped is None else partial(_stopped, stopped, chosen)
+            done = None if stopped is None else partial(lambda of, row, ids: stopped(of[row], ids), chosen)
             written_BN = _greedy(lm, rows, batch, max_new_tokens, done, pick)
         else:
             written_BN = _beam_search(lm, rows, batch, max_new_tokens, num_beams)
         for index, ids in zip(chosen, written_BN.tolist(), strict=True):
             results[index] = list(takewhile(lambda token: token not in lm.eos_ids, ids))
     return results
-
-
-def _stopped(stopped: Stopped, chosen: Sequence[int], row: int, ids: list[int]) -> bool:
-    return stopped(chosen[row], ids)
 
 
 def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> tuple[Window, Tensor]:
@@ -108,18 +97,8 @@ def greedy_tokens(
 ) -> Generator[Tensor, None, None]:
     """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
 
-    A token is read only when the one after it is asked for. The patch stays applied until the iterator is exhausted or
-    closed.
-
-    Args:
-        lm: the base model.
-        patch: encoded, of 1 row, shared, or one row a text.
-        texts: token ids, with what begins a text (`patching.text_start`).
-        count: tokens written.
-        pick: see `generate`.
-
-    Raises:
-        NotFinite: the likeliest token has no finite logit.
+    Texts are token ids with what begins a text (`patching.text_start`). A token is read only when the one after it is
+    asked for. The encoded patch stays applied until the iterator is exhausted or closed.
     """
     window, logits_BV = _prefilled(lm, patch, texts, count)
     with deltas_applied(lm, patch.deltas, len(texts)):

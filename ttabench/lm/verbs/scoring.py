@@ -1,4 +1,4 @@
-"""Log-probabilities under a patch: continuations, options to choose from, long texts; and the training loss.
+"""Log-probabilities under a patch: continuations, options to choose from; and the training loss.
 
 The text of an item starts with BOS unless the patch holds one; with an empty prompt and no BOS the first target is not
 scored: one value fewer. Logits are computed at the positions that predict targets alone, and a prompt is read once for
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
 from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
-from ttabench.lm.forward.tokens import pad, windows
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -48,34 +48,19 @@ class Scored:
 
 @torch.no_grad()
 def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int = 32) -> list[Tensor]:
-    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items.
-
-    Raises:
-        UserError: an item is longer than the model's positions, or a value is not finite.
-    """
+    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items."""
     questions = [(prompt, [target]) for prompt, target in items]
     return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
 
 
 def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; one differentiable forward.
-
-    Returns:
-        scalar float32 loss sum (divide it by the count for a token mean), number of target tokens.
-
-    Raises:
-        UserError: an item is longer than the model's positions.
-    """
+    """(sum of the negative log-likelihoods of all target tokens, their count); one differentiable forward."""
     values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
 def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
-    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items.
-
-    Raises:
-        UserError: an item is longer than the model's positions.
-    """
+    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items."""
     logprobs = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
     return [value for (value,) in logprobs]
 
@@ -89,51 +74,22 @@ def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
 
 @torch.no_grad()
 def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[Tensor]:
-    """Summed log-probability of each option after its prompt, float32 on the CPU.
-
-    Divide by the number of tokens or bytes of an option for length-normalised choices.
-    """
+    """Summed log-probability of each option after its prompt, float32 on the CPU."""
     scores = _in_batches(lm, patch, items, batch_size)
     return [torch.stack([values.sum() for values, _ in options]) for options in scores]
 
 
 @torch.no_grad()
 def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
-    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it.
-
-    Raises:
-        UserError: a prompt with its options is longer than the model's positions, or a value is not finite.
-    """
+    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it."""
     scores = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
     return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in scores]
-
-
-def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, batch_size: int = 8) -> Tensor:
-    """Log-probability of every token of a long text, each scored once, float32 [len(ids)] on the CPU.
-
-    Args:
-        lm: the base model.
-        patch: of one row; every window is read on top of it.
-        ids: the text, without BOS (each window starts with it unless the patch holds one).
-        window: longest window in tokens, BOS and prefix not counted.
-        stride: tokens a window scores; the others are its context.
-        batch_size: windows at once.
-
-    Returns:
-        one value a token; one fewer when nothing precedes the first token.
-    """
-    assert patch_rows(patch) == 1, "a rolling score reads one text under one patch"
-    pairs = windows(ids, window, stride)
-    return torch.cat([torch.empty(0), *token_logprobs(lm, patch, pairs, batch_size)])
 
 
 def _in_batches(
     lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU.
-
-    Without `read`, the best ones are empty.
-    """
+    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU."""
     patch = encoded(lm, patch)
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
@@ -240,10 +196,7 @@ def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
 def _teacher_forced(
     lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read
 ) -> list[Tensor]:
-    """What `read` finds at every target of every option, in their order, fed token by token as decoding reads its own.
-
-    The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
-    """
+    """What `read` finds at every target of every option, fed token by token as decoding reads its own."""
     rows = list(_texts_and_options(items))
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)

@@ -31,7 +31,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.loading.model_files import check, small_file
+from ttabench.lm.loading.model_reader import check, small_file
 from ttabench.lm.text.texts import backend
 
 
