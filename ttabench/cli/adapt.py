@@ -115,11 +115,7 @@ def adapt(
 
 
 def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
-    """The files' text as pieces, in order; empty pieces are left out.
-
-    Raises:
-        UserError: nothing to read, a file that cannot be read or is not UTF-8, or an unknown way to cut.
-    """
+    """The files' text as pieces, in order; empty pieces are left out."""
     if not files:
         raise UserError("There is nothing to read.", "Give --context FILE.")
     if cut not in PIECES:

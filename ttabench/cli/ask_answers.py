@@ -52,11 +52,7 @@ class Asker:
         self.lm, self.questions, self.asks, self.tick, self.looking = lm, questions, asks, tick, looking
 
     def reply(self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe]) -> Reply:
-        """What a method says that goes on from a state and reads these pieces.
-
-        Raises:
-            UserError: the pieces or a question do not fit the model, or the method refuses them.
-        """
+        """What a method says that goes on from a state and reads these pieces."""
         meter, method = Meter(self.lm.device), resolved.build(self.lm)
         session = Session(self.lm, method, before)
         with meter.phase("adapt"):

@@ -112,11 +112,7 @@ def compare(
 
 
 def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
-    """Width and height of the picture; None for the usual ones.
-
-    Raises:
-        UserError: no such size; a picture that cannot be written.
-    """
+    """Width and height of the picture; None for the usual ones."""
     if picture is None:
         if size:
             raise UserError("--size is that of a picture.", "Add --plot FILE.")
@@ -131,11 +127,7 @@ def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
 
 
 def _form(form: str, save: Path | None) -> str:
-    """The form, that of the file where one is named.
-
-    Raises:
-        UserError: an unknown form or ending; a file that cannot be written.
-    """
+    """The form, that of the file where one is named."""
     from ttabench.terminal.render import FORMATS
 
     if save is not None:

@@ -29,16 +29,7 @@ TOGETHER = 64
 
 
 def expected(plans: Sequence[Plan], threads: int | None) -> tuple[Cost | None, dict[str, Json] | None]:
-    """Cost of an episode on paper, and time of these plans together; None where they are not known.
-
-    Args:
-        plans: resolved runs that differ in their seeds; the first episode of the first stands for all.
-        threads: of the processor.
-
-    Returns:
-        The cost, and `seconds`, `at_least` (calls take most of it, which are only counted roughly) and `busy` (the
-        machine was when its rate was measured).
-    """
+    """Cost of an episode on paper, and time of these plans together; None where they are not known."""
     from ttabench.profiling.matmul_rates import Setting, rates_of
 
     plan, request, spec = plans[0], plans[0].request, plans[0].resolved.spec

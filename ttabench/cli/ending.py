@@ -125,11 +125,7 @@ def _no_output(error: OSError) -> int:
 
 
 def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -> None:
-    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say.
-
-    Raises:
-        UserError: the device is not there; no amount of memory, or less than the libraries take.
-    """
+    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say."""
     from ttabench.core.environment import quiet_libraries, use_threads
 
     use_threads(threads)

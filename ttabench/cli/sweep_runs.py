@@ -36,12 +36,7 @@ MOST_ROWS = 40
 
 
 class Screen:
-    """The progress of a sweep: on a terminal bars for it and for every run in progress, else a line a run.
-
-    Args:
-        runs: all of them.
-        enabled: whether anybody is told.
-    """
+    """The progress of a sweep: on a terminal bars for it and for every run in progress, else a line a run."""
 
     def __init__(self, runs: Sequence[Run], enabled: bool) -> None:
         self._labels = {run.id: run.label.replace(",", "") for run in runs}

@@ -57,11 +57,7 @@ class Manner:
 
 
 def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
-    """Return the profile if it is stored, else run or continue it.
-
-    Raises:
-        UserError: the folder cannot be written or is in use; model or device is not there; a stored record is damaged.
-    """
+    """Return the profile if it is stored, else run or continue it."""
     how = manner or Manner()
     config, hardware = job.config(), environment.hardware()
     where = out / identity(config, hardware, job.defaults())

@@ -42,11 +42,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that decides what a profile measures.
-
-    Raises:
-        UserError: a model, task, device or number format that is not known, limits below 0.
-    """
+    """Everything that decides what a profile measures."""
 
     mode: Mode = "latency"
     model: str = NANO
@@ -73,11 +69,7 @@ class Job:
             raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
 
     def adapters(self) -> dict[str, ResolvedMethod]:
-        """The resolved methods, by name.
-
-        Raises:
-            UserError: an unknown preset or setting; a checkpoint that is missing or of another method.
-        """
+        """The resolved methods, by name."""
         common = {name: getattr(self, name) for name in ("task", "model", "device", "dtype", "random_weights")}
         return {
             one.method: resolve_method(
@@ -115,13 +107,7 @@ class Job:
 def identity(
     config: Mapping[str, Json], machine: Mapping[str, Json], known: Mapping[str, Mapping[str, Json]] | None = None
 ) -> str:
-    """12 hexadecimal digits of what differs from the defaults in a configuration, on a machine.
-
-    Args:
-        config: see `Job.config`.
-        machine: see `environment.hardware`; processor, cores, threads and accelerator count.
-        known: defaults of settings by method, see `Job.defaults`; a setting without one always counts.
-    """
+    """12 hexadecimal digits of what differs from the defaults (`known`: of settings), on a machine."""
     methods = {
         name: {
             "settings": changed(each["settings"], (known or {}).get(name, {})),
@@ -149,12 +135,7 @@ class Typed:
 
 
 def choose(typed: Typed) -> tuple[Chosen, ...]:
-    """The typed options, shared out among the methods.
-
-    Raises:
-        UnknownName: a method or a setting that none of them has.
-        UserError: a preset or a checkpoint that none of them takes; a name that is missing.
-    """
+    """The typed options, shared out among the methods."""
     specs: dict[str, MethodSpec] = {}
     words: dict[str, str] = {}
     for word in method_names(typed.methods, MEASURED, registry.methods()):

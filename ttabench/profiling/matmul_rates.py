@@ -84,11 +84,7 @@ def folder() -> Path:
 
 
 def rates_of(setting: Setting) -> Rates:
-    """The rates that are kept of this machine, or else those measured now; where nothing can be kept, every time.
-
-    Raises:
-        UserError: the device or number format is not there.
-    """
+    """The rates that are kept of this machine, or else those measured now; where nothing can be kept, every time."""
     key = setting.key()
     text = json.dumps(key, sort_keys=True)
     file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
@@ -121,11 +117,7 @@ def _kept(file: Path, key: Json) -> Rates | None:
 
 
 def measured(setting: Setting) -> Rates:
-    """Measure, in about `SECONDS` a size.
-
-    Raises:
-        UserError: the device or number format is not there.
-    """
+    """Measure, in about `SECONDS` a size."""
     import torch
 
     from ttabench.lm.loading.devices import find_device, find_dtype

@@ -29,12 +29,7 @@ Row: TypeAlias = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticLoad:
-    """The tokens that are read and asked.
-
-    Raises:
-        UserError: a size below 1.
-        UnknownName: a number format that is none.
-    """
+    """The tokens that are read and asked."""
 
     prompt_tokens: int = 32
     new_tokens: int = 16
@@ -78,12 +73,7 @@ class Paper:
 
 
 def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
-    """Print the table.
-
-    Raises:
-        UnknownName: a method, model, preset, setting or format that is not known.
-        UserError: a name that is missing beside a comma.
-    """
+    """Print the table."""
     known = render.known_format(form)
     every = registry.formulas()
     chosen = {name: registry.formula(name) for name in method_names(paper.methods, every, every)}
@@ -112,10 +102,6 @@ def table(
         load: everything else about what is read and asked.
         settings: by method, what differs from its preset, values or texts.
         presets: by method, instead of the one of the model's name.
-
-    Raises:
-        UnknownName: a model, method, preset or setting that is not known; the message names the closest one.
-        UserError: a length below 1, or a setting that is no such value or names something unknown.
     """
     shape = cost.shape_of(model)
     if shape is None:

@@ -33,15 +33,7 @@ STEPS = 4
 
 
 def plot(record: ProfileRecord, path: Path) -> Path:
-    """Draw a profile and write it.
-
-    Args:
-        record: at least one row was measured.
-        path: ends in .png, .svg or .pdf.
-
-    Raises:
-        UserError: another suffix, nothing to draw, a folder that cannot be written.
-    """
+    """Draw a profile and write it."""
     check_path(path)
     panels = [panel for panel in PANELS[record.mode] if any(row.value(panel[0]) for row in record.rows)]
     if not panels:

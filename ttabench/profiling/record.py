@@ -140,11 +140,7 @@ class ProfileRecord(BaseModel):
 
 
 def load_profile(folder: Path) -> ProfileRecord:
-    """The record in a folder.
-
-    Raises:
-        UserError: missing, corrupted, or of another version.
-    """
+    """The record in a folder."""
     file = folder / RECORD_FILE
     with reading(file, AGAIN):
         content = object_of(file, AGAIN)

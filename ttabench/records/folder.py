@@ -31,11 +31,7 @@ RecordT = TypeVar("RecordT")
 
 
 class Journal:
-    """Findings of work that goes on, one JSON object a line; every line is checked before it counts.
-
-    Args:
-        path: need not exist.
-    """
+    """Findings of work that goes on, one JSON object a line; every line is checked before it counts."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._process = path, os.getpid()
@@ -118,15 +114,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 class ResultFolder(ABC, Generic[RecordT]):
-    """The folder of one result, `OUT/<id>`.
-
-    Args:
-        out: the folder of all results; made if missing.
-        name: the result's id.
-
-    Raises:
-        UserError: the folder cannot be made or written.
-    """
+    """The folder of one result, `OUT/<id>`."""
 
     record_file: ClassVar[str]
     partial_file: ClassVar[str]
@@ -203,18 +191,7 @@ class Obtained(Generic[RecordT]):
 def obtained(
     kind: type[FolderT], where: Path, work: Callable[[FolderT], RecordT], *, force: bool, notify: Callable[[str], None]
 ) -> Obtained[RecordT]:
-    """The result if it is stored, else what `work` makes of its folder.
-
-    Args:
-        kind: of result.
-        where: its folder.
-        work: is given the folder, what was found before taken up; stores the record and returns it.
-        force: make it anew even if it is stored.
-        notify: is told in one line what is worth knowing.
-
-    Raises:
-        UserError: the folder cannot be written, the stored record is damaged, or the work refuses.
-    """
+    """The result if it is stored, else what `work` makes of its folder."""
     if not force and kind.is_stored(where):  # it is whole: neither a lock nor a right to write is needed
         _tidy(kind, where)
         return Obtained(record=kind.load(where), folder=where, how="stored")

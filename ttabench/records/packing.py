@@ -31,9 +31,6 @@ def pack(suite: Path, *, scores: bool = False) -> int:
     Args:
         suite: the folder.
         scores: write samples without their texts, too, into a file that may be passed on.
-
-    Raises:
-        UserError: a damaged record, one whose folder has another name, or a folder that cannot be written.
     """
     folders = {file.parent.name: file.parent for file in suite.glob(f"*/{RECORD_FILE}")}
     if not folders:
@@ -61,9 +58,6 @@ def unpack(suite: Path, out: Path) -> int:
     """Write every packed run of a suite into a folder of its own below `out`; returns how many.
 
     A folder that holds a finished run is left as it is. Where `out` is the suite, its files are removed.
-
-    Raises:
-        UserError: `out` cannot be written; an id that is no name of a folder.
     """
     to_unpack = {
         name: run for name, run in suite_archive.runs(suite).items() if not (out / name / RECORD_FILE).exists()

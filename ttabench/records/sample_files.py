@@ -25,11 +25,7 @@ NAMING = ("episode", "key")
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
-    """Write samples as Parquet, atomically; every sample has the same keys.
-
-    Returns:
-        The digests of what stands in the file.
-    """
+    """Write samples as Parquet, atomically; every sample has the same keys. Returns their digests."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -50,16 +46,7 @@ def has_samples(folder: Path) -> bool:
 def read_samples(
     folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
 ) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
-
-    Args:
-        folder: of the run.
-        columns: which.
-        record: of the run; the samples have to be its own.
-
-    Raises:
-        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
-    """
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them."""
     path = folder / SAMPLES_FILE
     wanted = None if columns is None else list(columns)
     try:

@@ -56,12 +56,7 @@ def holds_digests(samples: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def without_texts(table: Any, subtasks: Collection[str]) -> Any:
-    """A `pyarrow.Table` of samples with every text as its digest.
-
-    Args:
-        table: samples of one run.
-        subtasks: names of sub-tasks that its record has, too.
-    """
+    """A `pyarrow.Table` of samples with every text as its digest."""
     import pyarrow as pa
 
     columns = [_without_texts(name, table[name].combine_chunks(), subtasks) for name in table.column_names]

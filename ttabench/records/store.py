@@ -100,12 +100,7 @@ class RunFolder(ResultFolder[RunRecord]):
         self._answered = {(sample.episode, sample.key) for sample in self.samples}
 
     def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
-        """Samples of this episode from before; lines under its name that are of no query of it are dropped.
-
-        Args:
-            episode: of the run's own task.
-            metrics: names that every sample must have a value for.
-        """
+        """Samples of this episode from before; lines under its name that are of no query of it are dropped."""
         self._taken_up.add(episode.key)
         read = self._read.pop(episode.key, [])
         asks = {ask.key: ask for ask in episode.asks()}

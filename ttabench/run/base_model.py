@@ -42,11 +42,7 @@ class ModelCache:
         self._loaded: dict[Base, LM] = {}
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
-        """The base model of a request, reading in its chat template or not.
-
-        Raises:
-            UserError: unknown, missing or unreachable model; a device or number format that is not there.
-        """
+        """The base model of a request, reading in its chat template or not."""
         key = base_of(request, chat_template=chat_template)
         if key not in self._loaded:
             from ttabench.core.environment import quiet_libraries
@@ -66,12 +62,7 @@ class ModelCache:
 
 
 def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
-    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`.
-
-    Raises:
-        UserError: no checkpoint there, one of another base, or of a method that has to read something first; one that
-            stands on a checkpoint that is not there or has changed.
-    """
+    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`."""
     import torch
 
     from ttabench.lm.forward.deltas import weight_changes

@@ -38,12 +38,7 @@ class Watching:
 def execute(
     plan: Plan, models: ModelCache, out: Path, *, force: bool = False, watching: Watching | None = None
 ) -> Outcome:
-    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
-
-    Raises:
-        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
-            loaded, or the context does not fit the model.
-    """
+    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start."""
     from ttabench.records.store import RunFolder
 
     watchers = watching or Watching()

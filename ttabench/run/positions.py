@@ -39,11 +39,7 @@ class _Fewest:
 
 
 def refuse_on_paper(plan: Plan) -> None:
-    """Refuse a plan whose contexts need more positions than its base model has, however few tokens they are.
-
-    Raises:
-        UserError: they do; says how many, and what would fit.
-    """
+    """Refuse a plan whose contexts need more positions than its base model has, however few tokens they are."""
     shape = shape_of(plan.request.model)
     if shape is not None:
         _refuse(plan, replace(shape, starts=0), _Fewest(), "at least ")

@@ -90,11 +90,7 @@ class _Counts:
 
 
 def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:
-    """Run all episodes of a task; what the sink has finished already is not run again.
-
-    Raises:
-        UserError: the context or a query does not fit the model, or the task does not fit the method.
-    """
+    """Run all episodes of a task; what the sink has finished already is not run again."""
     size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
     for episode, other in paired(task, context.lm, context.state_of):
@@ -134,11 +130,7 @@ class _EpisodeRun:
         """Costs of asking, by the group that shared a patch; of a run that goes on, with those counted before."""
 
     def run(self) -> None:
-        """Read and ask, in the order of the steps, and store what it cost.
-
-        Raises:
-            UserError: the context or a query does not fit the model, or logits are not finite; answers are kept.
-        """
+        """Read and ask, in the order of the steps, and store what it cost."""
         self._check_reads_on()
         try:
             self._take_steps()
@@ -299,11 +291,7 @@ def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
 
 
 def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:
-    """Every episode of a task, with the one whose observations take the place of its own (None: they do not).
-
-    Raises:
-        UserError: the source of the task has no other context.
-    """
+    """Every episode of a task, with the one whose observations take the place of its own (None: they do not)."""
     if state_of != "other":
         yield from ((episode, None) for episode in task.episodes(lm))
         return

@@ -60,11 +60,7 @@ class Session(session.Session):
         super().__init__(lm, self._resolved.build(lm), before)
 
     def read(self, pieces: Sequence[str | Observe]) -> None:
-        """Read on: documents, demonstrations, turns of a dialogue ..., in order.
-
-        Raises:
-            UserError: what is given is no list of texts; nothing of it is read.
-        """
+        """Read on: documents, demonstrations, turns of a dialogue ..., in order."""
         hint = 'Write session.read(["a text"]).'
         if isinstance(pieces, str) or not isinstance(pieces, Iterable):
             raise UserError(f"read takes a list of texts, but this is {_kind(pieces)}.", hint)
@@ -75,11 +71,7 @@ class Session(session.Session):
         super().read(texts)
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
-        """The model's answer to a question, asked in the words of the task.
-
-        Raises:
-            UserError: the question is no text; what was read does not fit the model; the task asks no questions.
-        """
+        """The model's answer to a question, asked in the words of the task."""
         if not isinstance(question, str):
             raise UserError(f"A question is one text, but this is {_kind(question)}.", "Ask one after the other.")
         self._questions += 1

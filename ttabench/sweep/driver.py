@@ -29,11 +29,7 @@ class Manner:
 
 
 def swept(runs: Sequence[Run], manner: Manner) -> Generator[Report]:
-    """Make these runs; for every one a report in a last state, and reports of those that go on.
-
-    Raises:
-        UserError: the engine runs nothing, or nothing more can be written.
-    """
+    """Make these runs; for every one a report in a last state, and reports of those that go on."""
     jobs = {run.id: _job(run, manner) for run in runs}
     todo = []
     for job in jobs.values():

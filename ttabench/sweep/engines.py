@@ -91,21 +91,12 @@ class Engine(Protocol):
     """See the module."""
 
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
-        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`.
-
-        Raises:
-            UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.
-        """
+        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`."""
         ...
 
 
 def engine(name: str) -> Engine:
-    """The engine of this name.
-
-    Raises:
-        UnknownName: there is none.
-        UserError: what it needs is not installed.
-    """
+    """The engine of this name."""
     if name in ENGINES:
         module, _, attribute = ENGINES[name].partition(":")
         try:

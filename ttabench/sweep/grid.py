@@ -127,15 +127,7 @@ def refuse_more(count: int) -> None:
 
 
 def cells(read: Read, notify: Callable[[str], None] = no_word) -> list[Cell]:
-    """The runs of a suite in their order: model by model, then task by task.
-
-    Args:
-        read: the suite.
-        notify: called with a remark on each thing said of all that not all take.
-
-    Raises:
-        UserError: a key, a name or a value that means nothing, or nothing to run; says where.
-    """
+    """The runs of a suite in their order: model by model, then task by task."""
     suite = checked(read)
     grid = _Grid(read)
     axes = {axis: _entries(suite, axis, plural) for axis, plural in AXES.items() if axis != "seed"}

@@ -72,15 +72,7 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
-    """The request that options ask for.
-
-    Args:
-        typed: options by name, `method`, `task` and `model` among them, each with one value.
-        state_of: whose state answers.
-
-    Raises:
-        UserError: a word that is none of those that an option knows.
-    """
+    """The request that options ask for."""
     values: dict[str, Any] = {name: typed[name] for name in ("method", "task", "model")}
     for option in OPTIONS.values():
         if option.name not in typed or option.name == SWAP:

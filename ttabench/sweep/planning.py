@@ -38,11 +38,7 @@ class Run:
 
 
 def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
-    """The runs of these cells, each once, in an order that keeps base models.
-
-    Raises:
-        UserError: one of them is wrong; says where in the suite.
-    """
+    """The runs of these cells, each once, in an order that keeps base models."""
     shared = Shared()
     made: dict[int, Run] = {}
     # those that read the same rows one after the other: rows are made once, and only the newest are kept

@@ -78,11 +78,7 @@ Suite = create_model(
 
 
 def checked(read: Read) -> dict[str, Json]:
-    """What a suite says, the names of its entries written out, and nothing that it does not say.
-
-    Raises:
-        UserError: a key or value that a suite has no use for; says in which line, and what was meant.
-    """
+    """What a suite says, the names of its entries written out, and nothing that it does not say."""
     if not isinstance(read.data, dict):
         where = read.where(()) or "The suite"
         raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")

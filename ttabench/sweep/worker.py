@@ -42,13 +42,7 @@ MODELS = Models()
 
 
 def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | None = None) -> Report:
-    """Make a run, or find it; whatever goes wrong is the reason in the report.
-
-    Args:
-        job: the run.
-        models: what is loaded here.
-        tell: is told how far it is.
-    """
+    """Make a run, or find it; whatever goes wrong is the reason in the report."""
     began = last = time.monotonic()
 
     def tick(what: str, done: int, total: int) -> None:
