@@ -158,8 +158,7 @@ def _dry_run(plans: Sequence[Plan], threads: int | None, *, json: bool) -> None:
     for note in caveats_of_plan(plans[0]):
         render.remark(f"Note: {note}.")
     if time is not None:
-        busy = ", as busy as it was when this was measured" if time["busy"] else ""
-        render.remark(f"It should take {in_time(time)} on this machine{busy}.")
+        render.remark(f"It should take {in_time(time)} on this machine.")
     if cost is None:
         request = plans[0].request
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")
