@@ -135,23 +135,9 @@ def test_training_and_reading_that_do_not_fit(wide: Path, tmp_path: Path, comman
     assert ("--accumulate" in line) == (command == "train")
 
 
-def test_a_text_that_cannot_be_tokenised_within_the_limit(tiny_base: Path, tmp_path: Path) -> None:
-    """A tokenizer whose memory ends ends the process: it is not begun."""
-    (tmp_path / "notes.txt").write_text("Ada Voss. " * 800_000)
-    words = ["adapt", "--method", "icl", "--model", tiny_base, "--context", tmp_path / "notes.txt"]
-    line = line_of(limited(300 * MIB, *words, "--out", tmp_path / "o"))
-    assert line.startswith("Error: Out of memory within --memory-limit ")
-    assert "1.9 GiB more did not fit" in line
-
-
 @pytest.mark.parametrize("command", ["eval", "train", "adapt"])
 def test_a_limit_below_what_is_taken_is_refused(tiny_base: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     words: list[object] = ["--context", tmp_path / "notes.txt"] if command == "adapt" else []
     line = line_of(limited(-MIB, command, *words, "--model", tiny_base, "--out", tmp_path / "o"))
     assert "libraries take. Allow more." in line
-
-
-def test_what_no_amount_is_is_refused(tiny_base: Path) -> None:
-    code, told = alone(lambda: cli.run(["eval", "--memory-limit", "plenty"]))
-    assert (code, "'plenty' is no amount of memory" in told) == (2, True)

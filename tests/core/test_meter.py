@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.records.folder import seconds
 from ttabench.records.store import RunFolder
 from ttabench.run import runner
 from ttabench.run.recording import total_cost
@@ -65,12 +63,6 @@ def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
     again.append([sample("c", "f")])
     spent = again.spent.told()
     assert (spent["wall_seconds"], spent["cpu_seconds"]) == (40.0, 16.0), "three writes, and what came after the last"
-
-
-@pytest.mark.parametrize("damage", [None, 3, [], [1.0], ["a", "b"], [-5.0, -1.0], [math.nan, math.inf], {"wall": 1}])
-def test_seconds_that_mean_nothing_do_not_count(damage: object) -> None:
-    assert seconds({"kind": "sample", "seconds": damage}) == (0.0, 0.0)
-    assert seconds({"kind": "sample", "seconds": [2, 1.5]}) == (2.0, 1.5)
 
 
 def test_what_was_not_measured_is_not_summed() -> None:

@@ -194,11 +194,11 @@ def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
 
 def test_a_profile_has_one_bar() -> None:
     from ttabench.profiling.driver import Manner, _Pass
-    from ttabench.profiling.job import Chosen, Job
+    from ttabench.profiling.job import Job
 
     told: list[tuple[str, int, int]] = []
     tick: Callable[[str, int, int], None] = lambda *said: told.append(said)  # noqa: E731
-    job = Job(chosen=(Chosen(method="icl"),), lengths=(32, 64))
+    job = Job(chosen={"icl": {}}, lengths=(32, 64))
     run = _Pass(job, _Folder(), Manner(tick=tick))  # type: ignore[arg-type]
     run._hear("tick", ["icl reads 32", 1, 5])
     run._hear("tick", ["icl answers 32", 2, 5])

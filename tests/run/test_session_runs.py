@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 
 
 def figures(run: dict[str, Any], metric: str) -> dict[int | None, float]:
@@ -31,8 +31,3 @@ def test_the_same_turns_are_likelier_the_more_sessions_were_read(ttabench: Comma
     assert mine[0] == theirs[0], "nothing was read"
     assert mine[4] < mine[1] < mine[0]
     assert mine[4] < 0.93 * theirs[4]
-
-
-def test_scored_turns_are_asked_in_no_chat_template(ttabench: Command) -> None:
-    chosen = ("--task", "msc", "--task-set", "ask=last", "--chat-template")
-    assert "msc scores the turns of a conversation" in one_line(ttabench("eval", "--method", "none", *chosen))

@@ -11,9 +11,6 @@ import pytest
 
 from tests.conftest import Command, one_line
 from ttabench.core.environment import versions
-from ttabench.core.errors import UserError
-from ttabench.methods.registry import known_settings
-from ttabench.run import base_model
 
 Evaluate = Callable[..., Any]
 
@@ -24,17 +21,6 @@ def evaluate(ttabench: Command, common: list[object]) -> Evaluate:
     words = ["--method", "icl", "--set", "truncate=right", "--task-set", "documents=3", "--task-set", "questions=2",
              "--batch-size", 2]  # fmt: skip
     return lambda *more: ttabench("eval", *common, *words, *more)
-
-
-def refuse(*_: object) -> None:
-    raise AssertionError("a stored run needs no model")
-
-
-def test_the_same_command_twice_is_stored(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    monkeypatch.setattr(base_model.ModelCache, "get", refuse)
-    again = evaluate("--json").json()["runs"][0]
-    assert (again["how"], again["id"], again["rows"]) == ("stored", first["id"], first["rows"])
 
 
 def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:
@@ -70,11 +56,6 @@ def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
     assert evaluate("--quiet").err == "", "other versions alone are told where people look"
 
 
-def test_a_device_that_is_not_there_is_refused_before_a_stored_run_is_shown(evaluate: Evaluate) -> None:
-    assert evaluate().code == 0
-    assert one_line(evaluate("--device", "cuda:77")).endswith("found (--device cuda:77). Use --device cpu.")
-
-
 def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
     """In the first line, and beside its milliseconds; --force makes it here."""
     first = evaluate("--device", "cpu", "--json").json()["runs"][0]
@@ -97,9 +78,3 @@ def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
     assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
     assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
     assert "made on" not in evaluate("--device", "cpu").err
-
-
-def test_defaults_of_another_method_of_that_name_say_nothing() -> None:
-    assert known_settings("icl")
-    with pytest.raises(UserError, match=r"icl is now of ttabench, not of mine==1\."):
-        known_settings("icl", "mine==1")

@@ -1,8 +1,4 @@
-"""`ttabench ask`: questions of one's own about one's own texts, read before by `adapt` or now.
-
-A state says which model and method made it, and which files it has read: with `--compare` the same is asked of a model
-that has read nothing (`none`), and of one that has all of it in view (`icl`).
-"""
+"""`ttabench ask`: questions about one's own texts, read before by `adapt` or now; beside floor and ceiling if asked."""
 
 from __future__ import annotations
 

@@ -128,13 +128,11 @@ def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
 
 def _form(form: str, save: Path | None) -> str:
     """The form, that of the file where one is named."""
+    from ttabench.report.pictures import check_path
     from ttabench.terminal.render import FORMATS
 
     if save is not None:
-        if save.suffix.lower() not in ENDINGS:
-            raise UserError(f"--save {save} has no known ending.", f"Use {', '.join(ENDINGS)}.")
-        if not save.parent.is_dir() or save.is_dir() or save.is_symlink():
-            raise UserError(f"--save {save} cannot be written.", "Give a file in a folder that is there.")
+        check_path(save, "--save", tuple(ENDINGS), "table")
         form = ENDINGS[save.suffix.lower()]
     if form not in (*FORMATS, PARQUET):
         raise UnknownName("format", form, [*FORMATS, PARQUET])

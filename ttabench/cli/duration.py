@@ -1,8 +1,4 @@
-"""What runs should cost: on paper, and in time on this machine, which is their operations over its rate of products.
-
-What stands between products (norms, activations, rotations) and what calls take is added as two models that were
-measured have it. Loading is left out.
-"""
+"""What runs should cost: on paper, and in time on this machine, which is their operations over its rate of products."""
 
 from __future__ import annotations
 

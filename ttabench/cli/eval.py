@@ -72,14 +72,14 @@ def eval_(
 
 def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
     from ttabench.run.base_model import ModelCache
-    from ttabench.run.evaluation import Watching, execute
+    from ttabench.run.evaluation import execute
     from ttabench.terminal import render
 
     models, outcomes = ModelCache(), []
     for plan in plans:
         with render.progress(talking) as tick:
-            watching = Watching(tick=tick, notify=render.remark if talking else no_word)
-            outcomes.append(execute(plan, models, out, force=force, watching=watching))
+            notify = render.remark if talking else no_word
+            outcomes.append(execute(plan, models, out, force=force, tick=tick, notify=notify))
         if outcomes[-1].how == "stored":
             _tell_stored(plan, outcomes[-1].record, talking)
     return outcomes

@@ -1,10 +1,4 @@
-"""Options of the command line: of declared fields, shared by several commands, and completions. Imports are light.
-
-    @takes("request", RunRequest, without=("split",), method="icl", task="streamingqa")
-    def adapt(request, out: Out = ...): ...
-
-The command has an option for every declared field of `RunRequest` (see `core.declared`), and is handed one request.
-"""
+"""Options of the command line: of declared fields (`takes`), shared by several commands, and completions; light."""
 
 from __future__ import annotations
 

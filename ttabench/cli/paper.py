@@ -17,7 +17,7 @@ from ttabench.core.files import write_atomically
 if TYPE_CHECKING:
     from ttabench.papers.declared import Scale
     from ttabench.papers.matching import Stored
-    from ttabench.sweep.planning import Run
+    from ttabench.sweep.engines import Run
     from ttabench.terminal.render import Format
 
 LIST, CLAIMS = "list", "claims"
@@ -98,10 +98,11 @@ def _stored(folders: Sequence[Path]) -> Stored:
 
 def _claims(folders: Sequence[Path], scales: Sequence[Scale], save: Path | None, form: Format) -> None:
     from ttabench.papers.claims import all_claims, claims_page, claims_table
+    from ttabench.report.pictures import check_path
     from ttabench.terminal import render
 
-    if save is not None and (save.suffix != ".md" or not save.parent.is_dir()):
-        raise UserError(f"--save {save} cannot be written.", "Give a .md file in a folder that is there.")
+    if save is not None:
+        check_path(save, "--save", (".md",), "page")
     stored_runs = _stored(folders)
     if not (stored_runs.runs or stored_runs.profiles):
         raise UserError(f"There are no runs in {folders[0]}.", "Name folders of runs with --runs.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,32 +107,27 @@ def profile(
         _refuse(context, MEASURING, "has no effect with --analytic.")
     else:
         _refuse(context, ("queries",), "has an effect only with --analytic.")
+    from ttabench.core.sizes import lengths, memory
     from ttabench.profiling.load import Load
 
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
     if analytic:
-        from ttabench.profiling.on_paper import AnalyticLoad, Paper, show
+        from ttabench.profiling.on_paper import AnalyticLoad, show
 
         sizes = {"piece_tokens": piece_tokens, "prompt_tokens": load.prompt_tokens, "new_tokens": generate}
-        show(
-            Paper(**typed, model=base.model, prefill=prefill),
-            AnalyticLoad(**sizes, dtype=base.dtype, queries=queries),
-            form,
-        )
+        on_paper = AnalyticLoad(**sizes, dtype=base.dtype, queries=queries)
+        show(on_paper, form, **typed, model=base.model, prefill=prefill)
         return
-    mode = "throughput" if throughput else "training" if training else "latency"
-    fields = {
-        "mode": mode,
-        "load": load,
-        "task": task,
-        "time_limit": time_limit,
-        "model": base.model,
-        "random_weights": base.random_weights,
-        "device": base.device,
-        "dtype": base.dtype,
-    }
-    job = _job(fields, {**typed, "checkpoint": checkpoint}, prefill, memory_limit)
+    from ttabench.profiling.job import Job, choose
+
+    job = Job(
+        mode="throughput" if throughput else "training" if training else "latency", model=base.model,
+        random_weights=base.random_weights, device=base.device, dtype=base.dtype, task=task, load=load,
+        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint), time_limit=time_limit,
+        memory_limit=memory(memory_limit) if memory_limit else None,
+    )  # fmt: skip
+    _check(job)
     _run(job, out, plot, form, force=force, threads=threads, quiet=quiet)
 
 
@@ -144,24 +139,19 @@ def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
             raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
-def _job(fields: Mapping[str, Any], typed: Mapping[str, Any], prefill: str, memory_limit: str) -> Job:
-    """The typed options as a job; everything that can be refused without measuring is refused here."""
-    from ttabench.core.sizes import lengths, memory
+def _check(job: Job) -> None:
+    """Refuse what can be refused without measuring."""
     from ttabench.lm.loading.hub import find_source
-    from ttabench.profiling.job import Job, Typed, choose
 
-    limit = memory(memory_limit) if memory_limit else None
-    job = Job(**fields, lengths=lengths(prefill), chosen=choose(Typed(**typed)), memory_limit=limit)
     job.adapters()
     if not job.random_weights:
         find_source(job.model)
-    if job.mode == "throughput" and limit is None:
+    if job.mode == "throughput" and job.memory_limit is None:
         from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
         if find_device(job.device).type == "cpu":
             fault = "On a CPU --throughput would take all memory of the machine."
             raise UserError(fault, "Say how much it may take with --memory-limit 4GiB.")
-    return job
 
 
 def _run(

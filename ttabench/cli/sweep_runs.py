@@ -21,8 +21,7 @@ from ttabench.report.finding import load_run
 from ttabench.run.plan import make_plan
 from ttabench.run.positions import refuse_on_paper
 from ttabench.sweep.driver import Manner, swept
-from ttabench.sweep.engines import OPEN, Report, State
-from ttabench.sweep.planning import Run
+from ttabench.sweep.engines import OPEN, Report, Run, State
 from ttabench.terminal import render
 from ttabench.terminal.progress_bars import Bars
 

@@ -73,7 +73,7 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             machine=folder.told.get("machine", {}),
             model=folder.told.get("model", {}),
             methods=folder.methods,
-            rows=tuple(rows[chosen.method, length] for chosen in job.chosen for length in job.lengths),
+            rows=tuple(rows[method, length] for method in job.chosen for length in job.lengths),
             versions=environment.versions(),
             hardware=hardware,
             code=environment.code(),
@@ -99,13 +99,13 @@ class _Pass:
             death = self._listen({"task": "machine"})
             if death is not None:
                 raise UserError(f"The machine could not be measured: {death.said[-200:]}", "")
-        for chosen in self.job.chosen:
-            while lengths := self._open(chosen.method):
+        for method in self.job.chosen:
+            while lengths := self._open(method):
                 self.at = lengths[0]
-                death = self._listen(self._request(chosen.method, lengths))
+                death = self._listen(self._request(method, lengths))
                 if death is not None:
-                    self._keep(_row_of(death, chosen.method, self.at))
-                assert self._open(chosen.method) != lengths, f"a process of {chosen.method} ended without a row"
+                    self._keep(_row_of(death, method, self.at))
+                assert self._open(method) != lengths, f"a process of {method} ended without a row"
         return self.failed
 
     def _request(self, method: str, lengths: list[int]) -> dict[str, Any]:

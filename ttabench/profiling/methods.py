@@ -80,7 +80,7 @@ def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[An
     measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, known=known)
 
     def timed(tokens: int) -> Row:
-        expected = measuring.estimate(tokens)
+        expected = measuring.expected(tokens)
         if job.time_limit is not None and expected > job.time_limit:
             detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
             return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)

@@ -59,30 +59,20 @@ class AnalyticLoad:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """Methods, base model and lengths as typed."""
-
-    methods: str = ""
-    """Names, separated by commas; empty for every method with a formula."""
-    model: str = "nano"
-    prefill: str = "1k,4k"
-    preset: str = ""
-    settings: tuple[str, ...] = ()
-    """key=value for every method that has the key, or method.key=value."""
-
-
-def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
-    """Print the table."""
+def show(
+    load: AnalyticLoad, form: str, *, methods: str = "", model: str = "nano", prefill: str = "1k,4k", preset: str = "",
+    settings: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print the table of methods (all that have a formula where none is named), as they are typed."""
     known = render.known_format(form)
     every = registry.formulas()
-    chosen = {name: registry.formula(name) for name in method_names(paper.methods, every, every)}
-    settings = shared_out(
-        paper.settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
+    chosen = {name: registry.formula(name) for name in method_names(methods, every, every)}
+    shared = shared_out(
+        settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
     )
-    presets = presets_of(paper.preset, {name: formula.presets for name, formula in chosen.items()})
-    rows = table(paper.model, list(chosen), lengths(paper.prefill), load, settings, presets)
-    render.show([as_table(paper.model, rows)], known)
+    presets = presets_of(preset, {name: formula.presets for name, formula in chosen.items()})
+    rows = table(model, list(chosen), lengths(prefill), load, shared, presets)
+    render.show([as_table(model, rows)], known)
 
 
 def table(

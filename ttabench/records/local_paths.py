@@ -1,7 +1,4 @@
-"""Records without the paths of the machine they were made on: of every path its last part stays.
-
-A path is what is absolute, what leads to a file or folder here, and what the configuration names as one.
-"""
+"""Records without the paths of the machine they were made on: of every path its last part stays."""
 
 from __future__ import annotations
 

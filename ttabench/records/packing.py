@@ -36,7 +36,6 @@ def pack(suite: Path, *, scores: bool = False) -> int:
     if not folders:
         return 0
     with locked(suite, lambda: None):
-        _refuse_foreign(suite)
         rows = {name: _row(suite / name) for name in {**suite_archive.runs(suite), **folders}}
         order = sorted(rows, key=lambda name: (rows[name]["created"], name))
         samples = {name: table for name in order if (table := _content(suite / name)[1]) is not None}
@@ -77,18 +76,6 @@ def unpack(suite: Path, out: Path) -> int:
         for name in (RUNS_FILE, ALL_SAMPLES_FILE, SCORES_FILE):
             remove(suite / name)
     return len(to_unpack)
-
-
-def _refuse_foreign(suite: Path) -> None:
-    """Refuse to replace tables that `pack` did not write: all of ours have these columns."""
-    of_samples = ("run", "own_columns")
-    ours = {RUNS_FILE: ("id", "record", "created"), ALL_SAMPLES_FILE: of_samples, SCORES_FILE: of_samples}
-    for name, columns in ours.items():
-        if (suite / name).exists():
-            try:
-                read_table(suite / name, columns)
-            except UserError:
-                raise UserError(f"{suite / name} holds no packed runs and is not replaced.", "Move it away.") from None
 
 
 def _row(run: Path) -> dict[str, Json]:

@@ -69,7 +69,7 @@ class RunFolder(ResultFolder[RunRecord]):
         """
         if (self.path / SAMPLES_FILE).is_dir():
             raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
-        lines, self.left_out = self.journal.read()
+        lines, self.left_out = self.read()
         while lines and lines[-1].get("left"):  # the rest of a batch alone would have other last digits: all again
             lines.pop()
             self.left_out += 1
@@ -79,7 +79,7 @@ class RunFolder(ResultFolder[RunRecord]):
                     raise ValueError("a line of another run")
                 self._take(line["kind"], line["value"])
                 self.spent.add(*seconds(line))
-            except ValueError:
+            except (ValueError, TypeError):
                 self.left_out += 1
         return len(self._samples)
 
@@ -142,12 +142,12 @@ class RunFolder(ResultFolder[RunRecord]):
 
     def _write(self, findings: Sequence[Mapping[str, Json]]) -> None:
         counted = [{"run": self.path.name, **line, "left": len(findings) - at} for at, line in enumerate(findings, 1)]
-        self.journal.append([{**line, "seconds": self.spent.lap()} for line in counted[:1]] + counted[1:])
+        self.write([{**line, "seconds": self.spent.lap()} for line in counted[:1]] + counted[1:])
 
     def finish(self, record: RunRecord) -> RunRecord:
         """Write the samples, then the record with their digests, then drop the partial results; returns the record."""
         digests = write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
         record = record.model_copy(update={"sample_digests": digests})
         save_record(record, self.path)
-        self.journal.discard()
+        self.discard()
         return record

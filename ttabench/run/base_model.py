@@ -1,12 +1,7 @@
 """The base model of a request, loaded once, on the checkpoint that it may stand on.
 
-    models = ModelCache()
-    lm = models.get(RunRequest(method="icl", task="streamingqa", model="smollm2-135m-qa"))
-
-A checkpoint of a method that reads nothing (`lora`) is a change of weights like any other; its deltas are added to the
-base before anything is read, and every method may stand on the sum. Records name it, and the base's fingerprint is that
-of the changed weights. Where the checkpoint itself stands on another one, that one is added first, and so on down.
-"""
+A checkpoint of a method that reads nothing (`lora`) is a change of weights: it is added to the base before anything is
+read, and the base's fingerprint is that of the changed weights."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own, and how much was kept of it.
-
-    budgeted(SNAPKV, 0.2, ())      ("budget=0.2", "window_share=0.5")
-    kept_share(costs)              0.203
-
-A method says which settings keep so much (`MethodSpec.keep`). These are what a run is identified by; what was asked for
-stands beside them in its record.
-"""
+"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own (`MethodSpec.keep`), which are
+what a run is identified by; and how much was kept of it."""
 
 from __future__ import annotations
 

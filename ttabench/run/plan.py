@@ -1,8 +1,4 @@
-"""A resolved run: every choice is made, and no model is loaded.
-
-plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
-plan.config.identity()                                  # the run's id
-"""
+"""A resolved run: every choice is made, and no model is loaded; `plan.config.identity()` is the run's id."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
-"""How a task is asked of a model where the user leaves it open: in turns of a chat template or not, in which words.
+"""How a task is asked where the user leaves it open: in turns of a chat template or not, in which words.
 
-    prompting = resolve_prompting(RunRequest(method="icl", task="squad_seq", model="smollm2-135m"))
-    prompting.chat, prompting.options                   False, {"prompt": "qa", "examples": "1"}
-
-What was typed comes first. Then weights that were tuned are asked as they were trained: the checkpoint under the model,
-or that of `lora`. Then the task's card says how models with a chat template are asked. All others are asked as the
-card's protocol says.
-"""
+First counts what was typed, then how tuned weights were trained, then what the card says of models with a template."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The request of a user, as typed: its fields are the options of `eval`, each declared once.
-
-    RunRequest(method="mac", task="streamingqa", settings=("hierarchy=16",))
-
-`records.run_fields` has those that a record keeps as they are; here stand those that are resolved to something else.
-"""
+"""The request of a user, as typed: its fields are the options of `eval`; `records.run_fields` has those that stay."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here.
-
-resolve_method(RunRequest(method="mac", task="streamingqa")).settings   # of the shipped checkpoint, else of the preset
-resolve_method(request).build(lm)                                      # the method, its checkpoint loaded
-"""
+"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
 """The request that made a state, kept in its header, so that `ask` needs no options.
 
-    save_state(folder, state, {**resolved.belongs(lm), MADE: made_with(request, chat=False)})
-    request_of(header(folder), folder).method                "mac"
-
-Names stand as they were typed; paths of models, checkpoints, methods and cards are made absolute. A method in a file is
-the exception: a state names it for people, and only a file that the user names is executed.
-"""
+A method in a file is named there for people: only a file that the user names is executed."""
 
 from __future__ import annotations
 

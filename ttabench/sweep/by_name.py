@@ -28,7 +28,7 @@ from ttabench.run.plan import make_plan
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import cells
 from ttabench.sweep.options import ASSIGNED, OPTIONS, SWAP
-from ttabench.sweep.worker import MODELS
+from ttabench.sweep.worker import models_of
 
 if TYPE_CHECKING:
     import pandas
@@ -118,7 +118,7 @@ def evaluate(
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
     use_threads(threads)
     plan = make_plan(wanted[0].request, wanted[0].seed)
-    models = MODELS.of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
+    models = models_of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
     place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
     outcome = execute(plan, models, place, force=force)
     return Run(outcome.folder, outcome.record)

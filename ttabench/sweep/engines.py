@@ -35,22 +35,31 @@ PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One run as it travels to where it is made."""
+class Run:
+    """One run of a sweep, as it travels to where it is made."""
 
     id: str
-    label: str
-    base: str
-    """The base model; jobs of one base stand together."""
     request: RunRequest
     seed: int
-    out: str
+    base: str
+    """Base model that a process has to load for it, as text; runs of one base stand together."""
+    method: str
+    """With what was said of it alone."""
+    task: str
+    model: str = ""
+    """Name of the base model, where those of the sweep differ."""
+    out: str = ""
     """Folder of all runs."""
-    folder: str
+    folder: str = ""
     """Where the command was given: relative paths begin there."""
     force: bool = False
     patient: bool = False
     """Waits where another process is making this run; else that is a report."""
+
+    @property
+    def label(self) -> str:
+        """The run in words, without a comma."""
+        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
 
 
 State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]
@@ -90,7 +99,7 @@ class Resources:
 class Engine(Protocol):
     """See the module."""
 
-    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Run], resources: Resources) -> Iterator[Report]:
         """Make these runs; for every job, in any order, one report in a state that is not `OPEN`."""
         ...
 

@@ -24,6 +24,7 @@ ASSIGNED = frozenset(RENAMED.values())
 SWAP = "swap_state"
 """Three runs in place of one: `state_of` of a request is not said otherwise."""
 AUTO = "auto"
+BUDGETS = ("keep", "keep_tokens")
 
 
 @dataclass(frozen=True)

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ttabench.core.errors import UserError
 from ttabench.report.blocks import STATES
 from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
-from ttabench.run.request import RunRequest
+from ttabench.sweep.engines import Run
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import Cell
-from ttabench.sweep.takers import BUDGETS
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run of a sweep."""
-
-    id: str
-    request: RunRequest
-    seed: int
-    base: str
-    """Base model that a process has to load for it, as text."""
-    method: str
-    """With what was said of it alone."""
-    task: str
-    model: str = ""
-    """Name of the base model, where those of the sweep differ."""
-
-    @property
-    def label(self) -> str:
-        """The run in words, without a comma."""
-        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
+from ttabench.sweep.options import BUDGETS
 
 
 def planned(cells: Sequence[Cell], read: Read) -> list[Run]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from ttabench.core import memory
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.locks import held
-from ttabench.core.progress import no_tick
 from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import Watching, execute
+from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.engines import Job, Report, State
+from ttabench.sweep.engines import Report, Run, State
 
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
@@ -24,24 +24,14 @@ LONGEST = 300
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 
 
-class Models:
-    """The base model that is loaded; another one takes its place."""
-
-    def __init__(self) -> None:
-        self._base, self._cache = "", ModelCache()
-
-    def of(self, base: str) -> ModelCache:
-        """Where it is, or will be once it is asked for."""
-        if base != self._base:
-            self._base, self._cache = base, ModelCache()
-        return self._cache
+@lru_cache(maxsize=1)
+def models_of(base: str) -> ModelCache:
+    """Where a base model is, or will be once it is asked for; a process holds one at a time."""
+    assert base, "a base model has a name"
+    return ModelCache()
 
 
-MODELS = Models()
-"""Of this process."""
-
-
-def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | None = None) -> Report:
+def take(job: Run, tell: Callable[[Report], None] | None = None) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report."""
     began = last = time.monotonic()
 
@@ -63,8 +53,7 @@ def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | Non
             raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
         if not job.patient and held(Path(job.out) / job.id):
             return report("busy")
-        watching = Watching(tick=no_tick if tell is None else tick)
-        outcome = execute(plan, models.of(job.base), Path(job.out), force=job.force, watching=watching)
+        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force, tick=tick)
     except UserError as error:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
@@ -74,14 +63,14 @@ def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | Non
     return report(outcome.how)
 
 
-def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> None:
+def answer(request: tuple[Run, int | None], tell: Callable[[Report], None]) -> None:
     """Make a run with so many threads in a process of this machine, see `core.child`."""
     job, threads = request
     use_threads(threads)
     tell(take(job, tell=tell))
 
 
-def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
+def take_all(jobs: list[Run], threads: int | None) -> list[Report]:
     """Make runs in a process of a cluster."""
     use_threads(threads)
     return [take(job) for job in jobs]
