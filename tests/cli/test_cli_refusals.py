@@ -115,7 +115,7 @@ def test_a_hub_out_of_reach_is_said_at_once(ttabench: Command, common: list[obje
     ("words", "told"),
     [
         (("evl",), "Unknown command 'evl'. Did you mean 'eval'?"),
-        (("eval", "--methd", "icl"), "No such option: --methd. Did you mean --method?"),
+        (("eval", "--methd", "icl"), "No such option: --methd (Possible options: --method"),
         (("eval", "mac"), "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
     ],
 )

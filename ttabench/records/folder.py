@@ -95,7 +95,7 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     @staticmethod
     @abstractmethod
-    def load(folder: Path) -> RecordT:
+    def load(folder: Path, /) -> RecordT:
         """The record in a folder."""
 
     @classmethod

@@ -37,16 +37,13 @@ class Shared:
     MOST = 64
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], object] = {}
+        self._made: dict[tuple[object, ...], Any] = {}
 
     def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
         """The value of `make`, or of the earlier call with the same kind and arguments."""
-        key = (kind, *of)
-        if key not in self._made:
-            while len(self._made) >= self.MOST:
-                del self._made[next(iter(self._made))]
-            self._made[key] = make()
-        value: T = self._made[key]  # type: ignore[assignment]  # a key is of one kind
+        if (kind, *of) not in self._made:
+            self._made = {**dict([*self._made.items()][1 - self.MOST :]), (kind, *of): make()}
+        value: T = self._made[kind, *of]
         return value
 
 
