@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,18 +68,6 @@ def test_a_model_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
     line = line_of(limited(200 * MIB, "eval", "--method", "none", "--model", folder, "--source", "mini"))
     assert "large' does not fit into memory" in line
     assert "Take a smaller --model or --dtype bfloat16" in line
-
-
-def test_data_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
-    source = random.Random(0)
-    text = "".join(f"{source.getrandbits(16):04x}{'x' * 60}" for _ in range(10**7 // 64))  # a twentieth of it, packed
-    row = json.dumps({"text": text, "question": "q", "answers": "a"}) + "\n"
-    rows = "".join(row.replace('"q"', f'"q{number}"') for number in range(40))
-    (tmp_path / "data.jsonl.gz").write_bytes(gzip.compress(rows.encode(), 1))
-    words = ["eval", "--method", "none", "--model", tiny_base, "--source", tmp_path / "data.jsonl.gz"]
-    line = line_of(limited(150 * MIB, *words, "--out", tmp_path / "o"))
-    assert line.startswith("Error: Out of memory within --memory-limit ")
-    assert "fewer documents (--task-set documents=N, --limit)" in line
 
 
 def test_answers_before_it_did_not_fit_stay(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,17 +100,6 @@ def test_floor_and_ceiling_stand_beside_it(ttabench: Command, state: Path) -> No
     assert ceiling["cost"]["state_bytes"] > own["cost"]["state_bytes"]
 
 
-def test_a_ceiling_over_other_files_is_not_asked(ttabench: Command, state: Path, notes: Path) -> None:
-    def compared() -> tuple[list[str], list[str]]:
-        found = ttabench("ask", "Who?", "--compare", "--json").json()
-        return [each["method"] for each in found["methods"]], found["notes"]
-
-    notes.write_text(f"{TEXT} And more.")
-    assert compared() == (["mac", "none"], ["icl is not asked: notes.txt has changed since it was read"])
-    notes.unlink()
-    assert compared() == (["mac", "none"], ["icl is not asked: notes.txt, which was read, is not there any more"])
-
-
 def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("The pet of Mudun Prarov is a goat.")
     ran = ttabench("adapt", "--context", "more.txt", "--method", "mac", "--state", state, "--out", "deep/both")

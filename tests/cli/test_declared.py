@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from tests.places import ROOT
 from ttabench.cli.options import takes
-from ttabench.core.declared import HOW, RUN, Declared, declared
+from ttabench.core.declared import HOW, RUN, Declared
 from ttabench.records import run_fields
 from ttabench.records.run_fields import batch_size
-from ttabench.run.request import RunRequest
 
 WIDER = """    heat: Annotated[float, Declared("How warm answers are.", WHAT)] = 0.0
     state_of: str = "own"
@@ -112,14 +111,3 @@ def test_a_command_is_handed_what_was_typed() -> None:
 def test_a_command_is_handed_only_what_was_said() -> None:
     assert typed(typed_only=True)[0] == {}
     assert typed("--or", "--sizes", "2,3", typed_only=True)[0] == {"either": False, "sizes": "2,3"}
-
-
-def test_the_words_of_a_value() -> None:
-    fields = declared(RunRequest)
-    assert fields["limit"].words(3) == ["--limit", "3"]
-    assert fields["limit"].words(None) == []
-    assert fields["ask_only"].words(True) == ["--ask-only"]
-    assert fields["batch_size"].words(0) == ["--batch-size", "auto"]
-    assert fields["settings"].flag == "--set"
-    assert fields["chat_template"].words(True) == ["--chat-template"]
-    assert fields["chat_template"].words(False) == ["--no-chat-template"]

@@ -31,17 +31,6 @@ def test_threads_are_recorded_and_are_no_part_of_a_run(ttabench: Command, common
     assert "threads" not in first["config"]
 
 
-def test_train_and_adapt_use_them(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("She sails.")
-    base = ["--model", tiny_base, "--threads"]
-    assert ttabench("adapt", tmp_path / "notes.txt", *base, 3, "--out", tmp_path / "state").code == 0
-    assert torch.get_num_threads() == 3
-    ran = ttabench("train", "--method", "lora", "--source", "mini", "--steps", 1, "--documents", 1, *base, 2,
-                   "--out", tmp_path / "lora", "--quiet")  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert torch.get_num_threads() == 2
-
-
 def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
 

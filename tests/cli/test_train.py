@@ -29,12 +29,6 @@ def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: lis
     assert len((tmp_path / "short" / "adapter.safetensors").read_bytes()) < len(stamp)
 
 
-def test_a_method_without_parameters_leaves_no_folder(ttabench: Command, tmp_path: Path) -> None:
-    refused = ttabench("train", "--method", "icl", "--out", tmp_path / "out")
-    assert one_line(refused) == "Error: Method icl has no parameters to train. Choose a trainable method."
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_training_on_weights_that_changed_since_is_another_one(
     ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:

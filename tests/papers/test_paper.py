@@ -120,7 +120,7 @@ def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> No
         (("paper", "mac/table1", "-o", "x.md"), "--save can only write the page of all claims"),
         (("paper", "claims", "-o", "x.txt", "--out", "nothing"), "--save x.txt is no page"),
         (("paper", "claims", "--out", "nothing"), "There are no runs in nothing"),
-        (("paper", "mac/table1", "--runs", "nothing"), "--runs nothing is not a folder"),
+        (("paper", "mac/table1", "--runs", "nothing"), "There are no runs in nothing"),
         (("paper", "mac/table1", "--runs", "."), "There are no runs in ."),
         (("paper", "mac/table1", "--format", "html"), "Unknown format"),
     ],

@@ -66,7 +66,6 @@ def test_settings_and_number_format_count() -> None:
     ("arguments", "message"),
     [
         (("llama-2-7", ["icl"], [8]), "Unknown architecture 'llama-2-7'. Did you mean 'llama-2-7b'?"),
-        (("nano", ["icl"], [8, 0]), "A context of 0 tokens is none."),
         (("nano", ["h2o"], [8], {"h2o": {"haevy": 1}}), "Unknown setting of h2o 'haevy'. Did you mean"),
         (
             ("nano", ["mac"], [8], {"mac": {"hierarchy": 1}}),

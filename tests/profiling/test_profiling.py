@@ -23,11 +23,10 @@ from ttabench.lm.verbs.generation import generate, greedy_tokens
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
-from ttabench.profiling import batches, machine
+from ttabench.profiling import batches
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
-from ttabench.profiling.machine import machine_limits
 from ttabench.profiling.measure import Measuring, pieces, question
 from ttabench.profiling.methods import lift_positions
 from ttabench.profiling.picture import ticks
@@ -225,17 +224,6 @@ def test_a_training_profile(lm: LM, name: str) -> None:
         after = list(method.modules().parameters())
         assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "no step was made"
         assert row.value("trained_parameters") == sum(parameter.numel() for parameter in after)
-
-
-def test_limits_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "SECONDS", 0.0)
-    monkeypatch.setattr(machine, "SIZES", {"cpu": (64,)})
-    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**20})
-    found = machine_limits(torch.device("cpu"), torch.float32)
-    assert found.flops > 1e6
-    assert found.bytes > 1e6
-    assert LIMITS.share(flops=1e9, moved=2e9, seconds=4.0) == pytest.approx(0.5)
-    assert LIMITS.share(flops=3e9, moved=2e9, seconds=4.0) == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("base", [2, 10])

@@ -110,14 +110,6 @@ def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
     assert piece.text not in repr(kept(one))
 
 
-def test_damaged_samples_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        read_samples(tmp_path)
-    (tmp_path / "samples.parquet").write_text("no parquet")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_samples(tmp_path)
-
-
 def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path, "r"), RunFolder(tmp_path, "r")
     heard: list[str] = []

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
@@ -73,14 +72,6 @@ def test_a_method_keeps_no_more_than_was_asked(lm: LM, method: str, budget: dict
     allowed = budget.get("keep_tokens", budget.get("keep", 0) * full)
     rounded = len(TEXTS) if method == "compressive" else 0  # the last slot of each piece may be of fewer tokens
     assert 0.5 * allowed <= kept_slots(reading) <= allowed + rounded < full
-
-
-@pytest.mark.parametrize("budget", [{"keep": 0.25}, {"keep_tokens": 60}], ids=str)
-def test_a_press_keeps_what_was_asked(lm: LM, budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_kvpress.installed(monkeypatch)
-    reading = session(lm, "kvpress:LastPress", **budget)
-    full = reading.state.meta["tokens_read"][0]
-    assert kept_slots(reading) == int(budget.get("keep_tokens", budget.get("keep", 0) * full))
 
 
 @pytest.mark.parametrize("method", OTHERS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +112,6 @@ def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> Non
     assert notes_of(ttabench, "--task", "streamingqa", "--method", "icl", "--out", tmp_path) == []
     shown = ttabench("eval", *words, "--force").err
     assert all(note in shown for note in (evicted, repeated, few))
-
-
-def test_untrained_modules_are_said_to_measure_nothing(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--method", "mac", "--checkpoint", "none", "--limit", 2, "--task-set", "documents=2", "--out", tmp_path)
-    assert "the result says nothing about mac" in notes_of(ttabench, *words)[0]
-    planned = json.loads(ttabench("eval", *words, "--dry-run", "--json").out)
-    assert "the result says nothing about mac" in planned["runs"][0]["notes"][0]
 
 
 def test_labels_are_told_in_sentences(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:

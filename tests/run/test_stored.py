@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from ttabench.core.environment import versions
 
 Evaluate = Callable[..., Any]
@@ -21,17 +21,6 @@ def evaluate(ttabench: Command, common: list[object]) -> Evaluate:
     words = ["--method", "icl", "--set", "truncate=right", "--task-set", "documents=3", "--task-set", "questions=2",
              "--batch-size", 2]  # fmt: skip
     return lambda *more: ttabench("eval", *common, *words, *more)
-
-
-def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:
-    file = Path(evaluate("--json").json()["runs"][0]["folder"]) / "run.json"
-    for schema in (1, 3):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": schema}))
-        told = one_line(evaluate())
-        assert (
-            f"has schema version {schema}, this ttabench reads 2. Install the ttabench that wrote it, or run it again"
-            in told
-        )
 
 
 def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:

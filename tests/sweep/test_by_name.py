@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 import ttabench as package
 from tests.conftest import Command
 from tests.places import ROOT
-from tests.test_imports import HEAVY
 from ttabench.core.errors import UserError
 
 SMALL: dict[str, Any] = {"task": "streamingqa", "task_set": {"documents": 2}}
@@ -63,15 +60,3 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, Any], told: str,
         package.evaluate(**{"out": tmp_path, **options})
     assert told in str(refused.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_importing_the_package_imports_nothing_and_loading_runs_no_torch() -> None:
-    code = (
-        "import sys, ttabench\n"
-        f"assert not [name for name in {(*HEAVY, 'pydantic', 'typer')!r} if name in sys.modules]\n"
-        "assert {'evaluate', 'compare', 'load', 'train', 'Session'} <= set(dir(ttabench))\n"
-        "assert ttabench.load('results/nine')\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr

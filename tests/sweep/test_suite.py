@@ -201,15 +201,6 @@ def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(writ
     assert [cell.request.keep for cell in found(few)] == [None, 0.1, 0.1]
 
 
-def test_a_budget_that_none_takes_and_one_said_of_the_wrong_method_are_told(written: Written) -> None:
-    with pytest.raises(UserError, match=r"line 3: None of these methods has a budget, so --keep means nothing"):
-        found(written("methods: [none, icl]\ntasks: [streamingqa]\nkeep: 0.2\n"))
-    with pytest.raises(UserError, match=r"line 1: --keep has no meaning for icl"):
-        runs(written("methods: [none, {method: icl, keep: 0.2}]\ntasks: [streamingqa]\n"))
-    with pytest.raises(UserError, match=r"line 3: --keep must be above 0 and at most 1, got 2"):
-        found(written("methods: [h2o]\ntasks: [streamingqa]\nkeep: 2\n"))
-
-
 def test_a_setting_that_not_all_know_is_told(written: Written) -> None:
     text = "methods: [none, snapkv, h2o]\ntasks: [streamingqa]\nset: {budget: 64}\n"
     path = written(text)

@@ -21,7 +21,7 @@ from tests.places import ROOT
 from tests.sweep.conftest import records
 from ttabench.core.locks import locked
 from ttabench.core.plugins import Offer
-from ttabench.sweep import driver, engines
+from ttabench.sweep import engines
 from ttabench.sweep.engines import Report, Resources, Run
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import cells
@@ -182,17 +182,6 @@ def test_what_an_engine_lost_is_made_once_more_and_then_fails(
     assert [job.patient for jobs in scripted.asked for job in jobs] == [False] * 3 + [True] * 2
     for reason in ("mended", "killed again", "no"):
         assert f'"reason": "{reason}"' in ran.out
-
-
-@pytest.mark.parametrize("sign", driver.FULL)
-def test_a_full_disk_ends_a_sweep_in_one_line(
-    sign: str, ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    label = "none on streamingqa documents=1 max_new_tokens=2 seed 0"
-    monkeypatch.setattr(engines, "engine", Scripted({label: f"failed: Cannot write in runs: {sign}."}))
-    said = one_line(ttabench("sweep", suite("none", "icl"), "--out", tmp_path / "runs", "--quiet"))
-    assert sign in said
-    assert "the same command goes on" in said
 
 
 def test_a_run_that_another_process_makes_is_left_to_it(

@@ -84,12 +84,9 @@ def _stored(folders: Sequence[Path]) -> Stored:
     from ttabench.terminal import render
 
     for folder in folders[1:]:
-        if not folder.is_dir():
-            raise UserError(f"--runs {folder} is not a folder.", "Name a folder of runs, or of such folders.")
         if not ((inside := stored([folder])).runs or inside.profiles):
-            if inside.damaged:
-                raise UserError(inside.damaged[0])
-            raise UserError(f"There are no runs in {folder}.", "Name a folder of runs or profiles, or of such folders.")
+            fault = inside.damaged[0] if inside.damaged else f"There are no runs in {folder}."
+            raise UserError(fault, "Name a folder of runs or profiles, or of such folders.")
     stored_runs = stored(folders)
     for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")

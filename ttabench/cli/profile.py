@@ -41,9 +41,9 @@ def profile(
     prefill: Annotated[
         str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
     ] = "1k,4k",
-    generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.")] = 128,
-    repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.")] = 5,
-    piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.")] = 256,
+    generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.", min=1)] = 128,
+    repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.", min=1)] = 5,
+    piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.", min=1)] = 256,
     preset: Annotated[
         str,
         o.option(RUN, "Named settings, of methods that have them. (default: stream, else those of the model's name)",
@@ -74,14 +74,15 @@ def profile(
         o.option(MEASURED, "Cost on paper, from published shapes: no weights, at once, any model and length.",
                  "--analytic"),
     ] = False,
-    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.")] = 1,
+    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.", min=1)] = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: Annotated[
-        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.")
+        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.", min=0)
     ] = 10.0,
     time_limit: Annotated[
         float | None,
-        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)"),
+        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)",
+                 min=0),
     ] = None,
     threads: o.Threads = None,
     plot: Annotated[

@@ -34,59 +34,43 @@ MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 
 
-class Screen:
-    """The progress of a sweep: on a terminal bars for it and for every run in progress, else a line a run."""
-
-    def __init__(self, runs: Sequence[Run], enabled: bool) -> None:
-        self._labels = {run.id: run.label.replace(",", "") for run in runs}
-        self._bars = Bars() if enabled and sys.stderr.isatty() else None
-        self._enabled, self._running, self._states = enabled, set[str](), Counter[str]()
-
-    def __call__(self, report: Report) -> None:
-        """Called with every report."""
-        label = self._labels[report.id]
-        if report.state == "running":
-            self._running.add(report.id)
-            if self._bars is not None and report.done[0]:
-                what, done, total = report.done
-                self._bars(f"{label}, {what}", done, total)
-        else:
-            self._running.discard(report.id)
-            if self._bars is not None:
-                self._bars.drop(label)
-        if report.state not in OPEN:
-            self._states[report.state] += 1
-        self._tell(label, report)
-
-    def _tell(self, label: str, report: Report) -> None:
-        done, failed = self._states.total() - self._states["stored"], self._states["failed"]
-        total = len(self._labels) - self._states["stored"]
-        if self._bars is not None:
-            if total:
-                more = [f"{len(self._running)} running", *([f"{failed} failed"] if failed else [])]
-                self._bars(f"runs, {', '.join(more)}", done, total)
-        elif self._enabled and report.state not in (*OPEN, "stored"):
-            render.remark(f"{done} of {total} runs: {label}: {_how(report)}", style="")
-
-    def stop(self) -> None:
-        """Take the bars away."""
-        if self._bars is not None:
-            loaded()
-            self._bars.stop()
-
-
 def made(runs: Sequence[Run], manner: Manner, *, talking: bool) -> dict[str, Report]:
-    """Make these runs; the last report of each by its id."""
-    screen, last = Screen(runs, talking), dict[str, Report]()
+    """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
+    labels = {run.id: run.label.replace(",", "") for run in runs}
+    bars = Bars() if talking and sys.stderr.isatty() else None
+    last, running = dict[str, Report](), set[str]()
     try:
         with closing(swept(runs, manner)) as reports:
             for report in reports:
-                screen(report)
                 if report.state not in OPEN:
                     last[report.id] = report
+                if report.state == "running":
+                    running.add(report.id)
+                else:
+                    running.discard(report.id)
+                states = Counter(one.state for one in last.values())
+                done, total = len(last) - states["stored"], len(runs) - states["stored"]
+                if bars is not None:
+                    _draw(bars, labels[report.id], report)
+                    if total:
+                        failed = f", {states['failed']} failed" if states["failed"] else ""
+                        bars(f"runs, {len(running)} running{failed}", done, total)
+                elif talking and report.state not in (*OPEN, "stored"):
+                    render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
     finally:
-        screen.stop()
+        if bars is not None:
+            loaded()
+            bars.stop()
     return last
+
+
+def _draw(bars: Bars, label: str, report: Report) -> None:
+    """The bar of one run."""
+    if report.state != "running":
+        bars.drop(label)
+    elif report.done[0]:
+        what, done, total = report.done
+        bars(f"{label}, {what}", done, total)
 
 
 def remark(lines: Iterable[str]) -> None:

@@ -53,8 +53,6 @@ class Job:
         if self.task not in cards.names():
             raise UnknownName("task", self.task, cards.names())
         check_loading(self.device, self.dtype)
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
 
     def adapters(self) -> dict[str, ResolvedMethod]:
         """The resolved methods, by name."""

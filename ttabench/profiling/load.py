@@ -26,13 +26,6 @@ class Load:
     row_seconds: float = 10.0
     """Reading and answering are repeated no further once a row took this long."""
 
-    def __post_init__(self) -> None:
-        for name in ("piece_tokens", "prompt_tokens", "generate", "repeat"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}.", "Give 1 or more.")
-        if not self.row_seconds > 0:
-            raise UserError(f"--row-seconds is {self.row_seconds}.", "Give more than 0.")
-
 
 def method_names(text: str, default: Iterable[str], everything: Iterable[str] | None = None) -> list[str]:
     """Names separated by commas, each once; those of `default` for no text, of `everything`, if given, for "all"."""

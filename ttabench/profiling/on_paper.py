@@ -42,9 +42,6 @@ class AnalyticLoad:
     """Queries in `total_flops`."""
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "new_tokens", "piece_tokens", "queries"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}.", "Give 1 or more.")
         if self.dtype not in cost.BYTES:
             raise UnknownName("dtype", self.dtype, list(cost.BYTES))
 
@@ -98,9 +95,6 @@ def table(
         raise UnknownName("architecture", model, names())
     changes = settings or {}
     known = {name: registry.formula(name) for name in (*methods, *changes)}
-    for length in lengths:
-        if length < 1:
-            raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
     rows = []
     for name in dict.fromkeys(methods):
         preset = preset_for(known[name], (presets or {}).get(name, ""), model)

@@ -47,15 +47,12 @@ def read_samples(
     folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
 ) -> dict[str, list[Any]]:
     """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them."""
-    path = folder / SAMPLES_FILE
     wanted = None if columns is None else list(columns)
     try:
         content, count = _content(folder, wanted)
     except Missing:
-        if suite_archive.record(folder) is not None:
-            fault = f"{folder.parent} holds the record of run {folder.name} and not its answers."
-            raise UserError(fault, "Run it again with another --out.") from None
-        raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
+        fault = f"{folder} does not exist, or holds a record and not its answers."
+        raise UserError(fault, "Run the evaluation again with --force, or another --out.") from None
     needed = [name for name in NAMING if wanted is None or name in wanted]
     if record is not None and wanted is None and (folder / RECORD_FILE).exists():
         needed += record.sample_digests  # suites that are packed keep fewer
