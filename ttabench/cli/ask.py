@@ -38,7 +38,6 @@ class Source:
     asked: Prompting
     state: Path | None
     pieces: list[Observe]
-    """Read now."""
     before: list[Observe]
     """Pieces that the state has read."""
     lost: str = ""

@@ -18,7 +18,6 @@ from ttabench.records.run_fields import SWAPPED
 
 Command = Callable[..., None]
 FIRST = ("method", "task")
-"""Options that help lists before all others."""
 WHICH, SAID = "Which runs", "What is said of them"
 
 

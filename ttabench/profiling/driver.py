@@ -25,7 +25,6 @@ from ttabench.records.folder import Obtained, obtained
 Lines: TypeAlias = Iterator[tuple[str, Json] | Death]
 """Findings of a process, line by line (kind, value), and its death where it died."""
 Outcome: TypeAlias = Obtained[ProfileRecord]
-"""A profile that is stored."""
 
 
 def launched(request: Mapping[str, Any]) -> Lines:
@@ -45,7 +44,6 @@ class Manner:
     """How a profile is run and who is told."""
 
     force: bool = False
-    """Measure again even if it is stored."""
     threads: int | None = None
     """Of the processor, for the processes that measure; None leaves torch's choice."""
     tick: Tick = no_tick

@@ -39,7 +39,6 @@ class AnalyticLoad:
     dtype: str = "auto"
     """Of the base model: float32, bfloat16, float16; auto is float32."""
     queries: int = 1
-    """Queries in `total_flops`."""
 
     def __post_init__(self) -> None:
         if self.dtype not in cost.BYTES:

@@ -24,7 +24,6 @@ PANELS = {
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
     "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
 }  # fmt: skip
-"""Figures drawn in each mode, and what their axes say."""
 MOST_TICKS = 7
 CLOSE = {2: 4, 10: 6}
 """Up to which ratio of its ends an axis has even steps, by the base of its powers."""

@@ -21,7 +21,6 @@ from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 
 LONGEST = 1 << 35
-"""Bytes of a journal that are read into memory."""
 T = TypeVar("T")
 RecordT = TypeVar("RecordT")
 

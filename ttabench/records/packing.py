@@ -20,7 +20,6 @@ from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_F
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
 LEVEL = 15
-"""Of zstd."""
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:

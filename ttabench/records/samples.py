@@ -20,7 +20,6 @@ class AskCost:
     encode_seconds: float = 0.0
     """To encode the patch that all of them share."""
     encode_cpu_seconds: float = 0.0
-    """The same of the processor."""
     encode_peak_bytes: int | None = 0
     """None, like all peaks, where the device does not tell."""
     patch_bytes: int = 0
@@ -80,7 +79,6 @@ class Sample:
     answer: Answer
     metrics: dict[str, float]
     context_tokens: int | None
-    """Tokens that its reader had read."""
     ask_ms: float
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
@@ -140,4 +138,3 @@ class EpisodeCost:
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)
-    """See `State.labels`."""

@@ -15,7 +15,6 @@ from typing import Any
 from ttabench.core.types import Json
 
 DIGITS = 16
-"""Of the digest of a column, hexadecimal."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""

@@ -38,7 +38,6 @@ class Packed:
     """One run."""
 
     record: str
-    """The text of its run.json."""
     created: str
 
 
@@ -47,7 +46,6 @@ class Span:
     """The samples of one run in a file of samples."""
 
     columns: list[str]
-    """Those that it has."""
     places: list[tuple[int, int]] = field(default_factory=list)
     """(first row, rows)."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ttabench.records.store import RunFolder
 
 Outcome: TypeAlias = "Obtained[RunRecord]"
-"""A run that is stored."""
 
 
 def execute(

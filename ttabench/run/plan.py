@@ -41,9 +41,12 @@ class Shared:
 
     def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
         """The value of `make`, or of the earlier call with the same kind and arguments."""
-        if (kind, *of) not in self._made:
-            self._made = {**dict([*self._made.items()][1 - self.MOST :]), (kind, *of): make()}
-        value: T = self._made[kind, *of]
+        key = (kind, *of)
+        if key not in self._made:
+            if len(self._made) == self.MOST:
+                del self._made[next(iter(self._made))]
+            self._made[key] = make()
+        value: T = self._made[key]
         return value
 
 
@@ -58,7 +61,6 @@ class Plan:
     task_record: Mapping[str, Json]
     """The task's own description for the record, its metrics included."""
     metrics: tuple[Metric, ...]
-    """The one that was asked for, then those of the task."""
 
 
 def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> Plan:

@@ -41,7 +41,6 @@ class ResolvedMethod:
     spec: MethodSpec
     preset: str
     changes: Mapping[str, Json]
-    """Settings the user typed."""
     settings: Mapping[str, Json]
     """All settings in use, as records keep them."""
     settings_object: Any
@@ -49,7 +48,6 @@ class ResolvedMethod:
     checkpoint: Path | None = None
     checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
-    """The training record of the checkpoint."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
         """The method on a base model."""

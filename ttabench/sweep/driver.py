@@ -24,7 +24,6 @@ class Manner:
     engine: Engine
     resources: Resources = field(default_factory=Resources)
     force: bool = False
-    """Make again what is stored."""
 
 
 def swept(runs: Sequence[Run], manner: Manner) -> Generator[Report]:

@@ -31,7 +31,6 @@ ENGINES = {
     "slurm": "ttabench.sweep.on_slurm:OnSlurm",
 }
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-"""Package that has to be installed for an engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,6 @@ class Run:
     model: str = ""
     """Name of the base model, where those of the sweep differ."""
     out: str = ""
-    """Folder of all runs."""
     folder: str = ""
     """Where the command was given: relative paths begin there."""
     force: bool = False
@@ -87,11 +85,9 @@ class Resources:
     """The resources of a sweep's runs."""
 
     jobs: int = 1
-    """Runs at a time."""
     threads: int | None = None
     """Of a run; None leaves torch's own choice."""
     gpus: float = 0.0
-    """Of a run."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Of the engine, as typed."""
 

@@ -29,7 +29,6 @@ from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, request
 from ttabench.sweep.suite import checked
 
 MOST = 10_000
-"""Runs of a suite."""
 LACKS = {"preset": "has presets", "checkpoint": "is trained", **dict.fromkeys(BUDGETS, "has a budget")}
 """Options that not every method takes, and what is not true of those that do not."""
 
@@ -59,7 +58,6 @@ class _ForSome:
     """Something that was said of all, and goes to the methods or tasks that know it."""
 
     name: str
-    """The option."""
     word: str
     takers: dict[str, None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
@@ -92,7 +90,6 @@ class _Grid:
 
     read: Read
     for_some: dict[Place, _ForSome] = field(default_factory=dict)
-    """By where it stands."""
     count: int = 0
     """Cells that were counted, before they were made."""
 

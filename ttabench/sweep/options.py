@@ -20,7 +20,6 @@ AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"
 RENAMED = {"settings": "set", "task_options": "task_set"}
 """Fields of a request that have another name as options."""
 ASSIGNED = frozenset(RENAMED.values())
-"""Options of several keys, each with a value."""
 SWAP = "swap_state"
 """Three runs in place of one: `state_of` of a request is not said otherwise."""
 AUTO = "auto"
@@ -33,7 +32,6 @@ class Option:
 
     name: str
     field: str
-    """Of a request."""
     kind: Any
     """Type of a value, as an annotation."""
     help: str
@@ -56,7 +54,6 @@ def _kind(field: Field) -> Any:
 
 
 OPTIONS: Mapping[str, Option] = _options()
-"""By name, without the axes."""
 
 
 def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:

@@ -20,14 +20,12 @@ from ttabench.sweep.engines import Report, Run, State
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
 LONGEST = 300
-"""Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 
 
 @lru_cache(maxsize=1)
-def models_of(base: str) -> ModelCache:
+def models_of(_base: str) -> ModelCache:
     """Where a base model is, or will be once it is asked for; a process holds one at a time."""
-    assert base, "a base model has a name"
     return ModelCache()
 
 
