@@ -131,23 +131,6 @@ def test_no_file_of_a_user_is_waited_for(ttabench: Command, tiny_base: Path, tmp
         assert "it is no plain file" in one_line(ttabench(*words)), words
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--lr", "nan"], "lr and clip must be positive, got nan"),
-        (["--set", "rank=922337203685477580"], "rank is larger than any model, 922337203685477580"),
-        (["--set", "alpha=nan"], "alpha must be a finite number, got nan"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else None,
-)  # fmt: skip
-def test_numbers_with_which_nothing_is_computed(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, words: list[str], told: str
-) -> None:
-    small = ("--model", tiny_base, "--source", "mini", "--steps", 1, "--documents", 1, "--questions", 1)
-    assert told in one_line(ttabench("train", "--method", "lora", *small, *words, "--out", tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
 Tensors = dict[str, Tensor]
 DAMAGE: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "a moment is missing": (lambda found: found.pop("moment.0.exp_avg"), "0.exp_avg is missing"),

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer, Choose, Generate, Score
@@ -136,15 +135,3 @@ def test_a_run_with_texts_is_paired_with_one_without(suites: tuple[Path, Path], 
     both = ttabench("show", whole / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
     assert [each["key"] for each in one] == [each["key"] for each in both]
     assert ttabench("show", bare / ids["icl"], "--differs", whole / ids["icl"], "--json").json()["samples"] == []
-
-
-@pytest.mark.parametrize(("column", "other"), [("em", 0.5), ("prediction", digest_of("of others"))])
-def test_scores_are_those_of_their_record(
-    suites: tuple[Path, Path], ttabench: Command, column: str, other: object
-) -> None:
-    table = parquet.read_table(suites[1] / SCORES_FILE)
-    cells = [other, *table[column].to_pylist()[1:]]
-    changed = table.set_column(table.column_names.index(column), column, pa.array(cells, type=table[column].type))
-    parquet.write_table(changed, suites[1] / SCORES_FILE)
-    run = table["run"][0].as_py()
-    assert f"the column {column} has other values" in one_line(ttabench("show", suites[1] / run))

@@ -90,14 +90,6 @@ def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tupl
     assert_same(shown, whole, partial.parent)
 
 
-def test_it_says_in_one_note_what_did_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
-    partial, _ = killed
-    found = lines(partial)
-    partial.write_text("".join(json.dumps(line) + "\n" for line in [*found, found[0]]) + json.dumps(found[1])[:50])
-    said = [line for line in evaluate().err.splitlines() if "partial.jsonl" in line]
-    assert said == ["Note: 2 lines of partial.jsonl did not count: damaged, doubled, or of no query of this run."]
-
-
 @pytest.mark.parametrize("method", ["icl", "mac"])
 def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str

@@ -16,16 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.places import ROOT
 from tests.sweep.conftest import records
 from ttabench.core.locks import locked
 from ttabench.core.plugins import Offer
 from ttabench.sweep import engines
 from ttabench.sweep.engines import Report, Resources, Run
-from ttabench.sweep.file import read
-from ttabench.sweep.grid import cells
-from ttabench.sweep.planning import planned
 from ttabench.sweep.worker import take
 
 Suite = Callable[..., Path]
@@ -58,11 +55,6 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "engine", lambda _: Here())
-
-
-def runs_of(path: Path) -> list[Run]:
-    found = read(path)
-    return planned(cells(found), found)
 
 
 def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -197,21 +189,6 @@ def test_a_run_that_another_process_makes_is_left_to_it(
     with locked(out / run["id"], lambda: None):
         assert take(job).state == "busy"
     assert take(job).state == "new"
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--engine", "rai"), "Unknown engine 'rai'. Did you mean 'ray'?"),
-        (("--engine-set", "x=1"), "Unknown option of the engine local 'x'"),
-        (("--gpus-per-run", "1", "--jobs", "500"), "GPUs here"),
-        (("--methods", "none,,icl"), "misses a name"),
-    ],
-)
-def test_bad_words_are_one_line(words: tuple[str, ...], told: str, ttabench: Command, suite: Suite,
-                                tmp_path: Path) -> None:  # fmt: skip
-    two = suite("none", "icl")
-    assert told in one_line(ttabench("sweep", two, "--out", tmp_path / "runs", "--quiet", *words))
 
 
 def test_a_sweep_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(

@@ -90,10 +90,10 @@ def ticks(low: float, high: float, base: int) -> list[float]:
 
     unit = 1024.0 ** int(math.log(low, 1024)) if base == 2 else 1.0
     steps = [1, 2, 4, 8, 10] if base == 2 else [1, 2, 5, 10]
-    marks = unit * MaxNLocator(MOST_TICKS, steps=steps).tick_values(low / unit, high / unit)
+    marks = [unit * mark for mark in MaxNLocator(MOST_TICKS, steps=steps).tick_values(low / unit, high / unit)]
     if high / low >= CLOSE[base]:
         parts = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
-        marks = LogLocator(base, parts, numticks=MOST_TICKS).tick_values(low, high)
+        marks = list(LogLocator(base, parts, numticks=MOST_TICKS).tick_values(low, high))
     return [float(value) for value in marks if low <= value <= high]
 
 
