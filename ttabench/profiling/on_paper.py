@@ -6,7 +6,6 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -146,33 +145,20 @@ def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
 def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> tuple[int | None, str]:
     """From or until how many queries a method costs no more than full context, whose cache is read once and kept.
 
-    Args:
-        adapt: what a method's reading costs: operations on paper, or seconds.
-        ask: what a query costs it.
-        full_adapt: what full context's reading costs.
-        full_ask: a query.
-
-    Returns:
-        The number of queries (0 with "always", None with "never"), and "always", "from", "until" or "never".
+    Costs are operations or seconds. 0 queries go with "always", None with "never", else it is "from" or "until".
     """
     more, saved = adapt - full_adapt, full_ask - ask
     if more <= 0 and saved >= 0:
         return 0, "always"
     if saved > 0:
-        return -_floor(-more, saved), "from"
-    until = _floor(-more, -saved) if saved else 0
+        return -int(-more // saved), "from"
+    until = int(-more // -saved) if saved else 0
     return (until, "until") if until > 0 else (None, "never")
 
 
 def break_even_words(queries: int | None, cheaper: str) -> str:
     """As it stands in a table: `from 20`, `until 3`, `always`, `never`."""
     return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
-
-
-def _floor(cost: float, saved: float) -> int:
-    if isinstance(cost, int) and isinstance(saved, int):
-        return cost // saved  # operations go beyond what a float tells apart
-    return math.floor(cost / saved)
 
 
 HEADS = (
