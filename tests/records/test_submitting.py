@@ -36,6 +36,15 @@ def test_of_a_path_its_last_part_stays_and_all_else_does(text: str, told: str) -
     assert without_paths({"notes": [text], text: 1}) == {"notes": [told], told: 1}
 
 
+def test_paths_that_the_configuration_names_or_that_are_here_are_found_in_every_text(tmp_path: Path) -> None:
+    (tmp_path / "models" / "my model").mkdir(parents=True)
+    config = {"source": "data/of mine/dev.json", "checkpoint": "runs/a/mac", "settings": {"encoder": str(tmp_path)}}
+    found = without_paths({"config": config, "notes": ["data/of mine/dev.json is short"], "model": {"name": "x/y"}})
+    assert found["config"] == {"source": "dev.json", "checkpoint": "mac", "settings": {"encoder": tmp_path.name}}
+    assert found["notes"] == ["dev.json is short"]
+    assert found["model"] == {"name": "x/y"}
+
+
 def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: Path) -> None:
     marked(tmp_path / "aa11")
     plain = load_record(tmp_path / "aa11")
