@@ -19,7 +19,7 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.types import Json
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import ProfileFolder, ProfileRecord
-from ttabench.profiling.rows import Row, oom
+from ttabench.profiling.rows import FINAL, Row, oom
 from ttabench.records.folder import Obtained, obtained
 
 Lines: TypeAlias = Iterator[tuple[str, Json] | Death]
@@ -61,8 +61,7 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
     where = out / identity(config, hardware, job.defaults())
 
     def work(folder: ProfileFolder) -> ProfileRecord:
-        failed = _Pass(job, folder, how).run()
-        rows = {**folder.rows, **failed}
+        _Pass(job, folder, how).run()
         record = ProfileRecord(
             id=folder.path.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -71,12 +70,12 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             machine=folder.told.get("machine", {}),
             model=folder.told.get("model", {}),
             methods=folder.methods,
-            rows=tuple(rows[method, length] for method in job.chosen for length in job.lengths),
+            rows=tuple(folder.rows[method, length] for method in job.chosen for length in job.lengths),
             versions=environment.versions(),
             hardware=hardware,
             code=environment.code(),
         )
-        if not failed:  # else the same command tries them again
+        if all(row.status in FINAL for row in record.rows):  # else the same command tries them again
             folder.finish(record)
         return record
 
@@ -88,11 +87,10 @@ class _Pass:
 
     def __init__(self, job: Job, folder: ProfileFolder, manner: Manner) -> None:
         self.job, self.folder, self.manner = job, folder, manner
-        self.failed: dict[tuple[str, int], Row] = {}
         self.clock, self.at = time.perf_counter(), 0
 
-    def run(self) -> dict[tuple[str, int], Row]:
-        """Measure the machine, then every method; returns the rows that failed."""
+    def run(self) -> None:
+        """Measure the machine, then every method."""
         if self.job.mode == "latency" and "machine" not in self.folder.told:
             death = self._listen({"task": "machine"})
             if death is not None:
@@ -104,7 +102,6 @@ class _Pass:
                 if death is not None:
                     self._keep(_row_of(death, method, self.at))
                 assert self._open(method) != lengths, f"a process of {method} ended without a row"
-        return self.failed
 
     def _request(self, method: str, lengths: list[int]) -> dict[str, Any]:
         rows = [row for (name, _), row in self.folder.rows.items() if name == method and row.value("adapt_seconds")]
@@ -113,8 +110,7 @@ class _Pass:
         return {"task": "measure", "method": method, "lengths": lengths, "limits": limits, "known": known}
 
     def _open(self, method: str) -> list[int]:
-        done = {*self.folder.rows, *self.failed}
-        return [length for length in self.job.lengths if (method, length) not in done]
+        return [length for length in self.job.lengths if (method, length) not in self.folder.rows]
 
     def _listen(self, request: Mapping[str, Any]) -> Death | None:
         """Take what a process finds; faults of the user are raised here."""
@@ -142,14 +138,12 @@ class _Pass:
 
     def _count(self) -> tuple[int, int]:
         """How many rows are done, of how many."""
-        return len(self.folder.rows) + len(self.failed), len(self.job.chosen) * len(self.job.lengths)
+        return len(self.folder.rows), len(self.job.chosen) * len(self.job.lengths)
 
     def _keep(self, row: Row) -> None:
         now = time.perf_counter()
         self.folder.append("row", row.model_dump(), now - self.clock)
         self.clock = now
-        if row.status == "failed":
-            self.failed[row.method, row.prefill] = row
         self.manner.tick("rows", *self._count())
         self.manner.on_row(row, *self._count())
 

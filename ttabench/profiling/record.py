@@ -127,7 +127,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def is_empty(self) -> bool:
         """Whether no row is finished."""
-        return not self.rows
+        return not any(row.status in FINAL for row in self.rows.values())
 
     def discard(self) -> None:
         """Forget what was measured."""
@@ -140,6 +140,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         for line in self.read()[0]:
             with suppress(ValueError, KeyError, TypeError):
                 self._take(line)
+        self.rows = {place: row for place, row in self.rows.items() if row.status in FINAL}
         return len(self.rows)
 
     def append(self, kind: str, value: Json, seconds: float = 0.0) -> None:
@@ -153,8 +154,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         self.seconds += float(line["seconds"])
         if kind == "row":
             row = Row.model_validate(value)
-            if row.status in FINAL:
-                self.rows[row.method, row.prefill] = row
+            self.rows[row.method, row.prefill] = row
         elif kind == "method":
             self.methods[value["name"]] = value
         else:

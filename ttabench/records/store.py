@@ -132,15 +132,15 @@ class RunFolder(ResultFolder[RunRecord]):
 
     def append(self, samples: Sequence[Sample]) -> None:
         """Store answered queries at once."""
-        self._write([{"kind": "sample", "value": asdict(sample)} for sample in samples])
+        self._keep([{"kind": "sample", "value": asdict(sample)} for sample in samples])
         self._samples.update({(sample.episode, sample.key): sample for sample in samples})
 
     def end_episode(self, cost: EpisodeCost) -> None:
         """Store that an episode is done and what it cost."""
-        self._write([{"kind": "episode", "value": asdict(cost)}])
+        self._keep([{"kind": "episode", "value": asdict(cost)}])
         self._costs[cost.episode] = cost
 
-    def _write(self, findings: Sequence[Mapping[str, Json]]) -> None:
+    def _keep(self, findings: Sequence[Mapping[str, Json]]) -> None:
         counted = [{"run": self.path.name, **line, "left": len(findings) - at} for at, line in enumerate(findings, 1)]
         self.write([{**line, "seconds": self.spent.lap()} for line in counted[:1]] + counted[1:])
 
