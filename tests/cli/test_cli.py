@@ -44,12 +44,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     monkeypatch.setattr(base_model.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
-    shown = ttabench("eval", "--method", "none", *common)
-    assert "stored already" in shown.err
-    assert first["notes"], "the miniature world has few questions, and the run says so"
-    for note in first["notes"]:
-        assert f"Note: {note}." in " ".join(shown.err.split())
-    assert "f1" in shown.out
+    assert "stored already" in ttabench("eval", "--method", "none", *common).err
     monkeypatch.undo()
     fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]
     assert fresh["how"] == "new"

@@ -149,7 +149,8 @@ def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, 
     """List the runs, which are stored, and how long the others should take; no model is loaded."""
     known: dict[tuple[str, str, str], Json] = {}
     rows = [_planned(run, out, known, threads) for run in runs]
-    times, unknown = [row["time"] for row in rows if row["time"]], sum(map(_is_unknown, rows))
+    times = [row["time"] for row in rows if row["time"]]
+    unknown = sum(not (row["stored"] or row["reason"] or row["time"]) for row in rows)
     at_least = bool(unknown) or any(time["at_least"] for time in times)
     total = {"seconds": sum(time["seconds"] for time in times), "at_least": at_least, "unknown": unknown}
     if json:
@@ -189,10 +190,6 @@ def _planned(run: Run, out: Path, known: dict[tuple[str, str, str], Json], threa
     if alike not in known:
         known[alike] = expected([plan], threads)[1]
     return {**row, "notes": plan.resolved.notes(), "time": known[alike]}
-
-
-def _is_unknown(row: Mapping[str, Any]) -> bool:
-    return not (row["stored"] or row["reason"] or row["time"])
 
 
 def _to_do(row: Mapping[str, Any]) -> str:
