@@ -22,7 +22,12 @@ def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     """A record as JSON, every text in it and every name without its paths: what is absolute, what leads to a file or
     folder here, and what the configuration names as one."""
     texts: list[str] = []
-    _changed(record, lambda text: texts.append(text) or text)
+
+    def noted(text: str) -> str:
+        texts.append(text)
+        return text
+
+    _changed(record, noted)
     config = record.get("config", {})
     named = [KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS]
     paths = {text for text in named if re.search(r"[/\\]", text) and not _HUB.fullmatch(text)}

@@ -33,8 +33,8 @@ class RunFolder(ResultFolder[RunRecord]):
         self._samples: dict[tuple[str, str], Sample] = {}
         """By episode and key of the query; of two lines that say the same query the later one counts."""
         self._costs: dict[str, EpisodeCost] = {}
-        self._own: set[tuple[str, str]] = set()
-        """The queries of episodes that were taken up."""
+        self._own: dict[str, set[tuple[str, str]]] = {}
+        """The queries of episodes that were taken up, by episode."""
         super().__init__(out, run)
 
     load = staticmethod(load_record)
@@ -97,7 +97,7 @@ class RunFolder(ResultFolder[RunRecord]):
     def take_up(self, episode: Episode, metrics: Collection[str]) -> list[Sample]:
         """Samples of this episode from before, with a value of each of these metrics."""
         asks = {(episode.key, ask.key): ask for ask in episode.asks()}
-        self._own.update(asks)
+        self._own[episode.key] = set(asks)
         kept = []
         for place, ask in asks.items():
             sample = self._samples.get(place)
@@ -119,8 +119,8 @@ class RunFolder(ResultFolder[RunRecord]):
 
         The note is of the file, not of the run: what was dropped has been asked again.
         """
-        self._drop(self._samples, self._samples.keys() - self._own)
-        self._drop(self._costs, self._costs.keys() - {episode for episode, _ in self._own})
+        self._drop(self._samples, self._samples.keys() - set().union(*self._own.values()))
+        self._drop(self._costs, self._costs.keys() - self._own.keys())
         if not self.left_out:
             return ""
         counted = f"{self.left_out} line" + ("s" if self.left_out > 1 else "")
