@@ -121,21 +121,3 @@ def test_a_hub_out_of_reach_is_said_at_once(ttabench: Command, common: list[obje
 )
 def test_commands_and_options_are_suggested_as_names_are(ttabench: Command, words: tuple[str, ...], told: str) -> None:
     assert told in one_line(ttabench(*words))
-
-
-def test_an_out_that_is_no_folder_is_one_line(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    out = tmp_path / "taken"
-    out.write_text("mine")
-    small = ["--task-set", "documents=1", "--task-set", "questions=1"]
-    context = tmp_path / "notes.txt"
-    context.write_text("Ada Voss lives in Port Ansel.")
-    for words in (
-        ["eval", "--method", "none", *common, *small],
-        ["compare"],
-        ["show", "abc"],
-        ["list", "runs"],
-        ["adapt", "--model", common[5], "--context", context],
-        ["train", "--method", "lora", "--model", common[5], "--source", "mini", "--steps", 1],
-        ["new", "method", "mine"],
-    ):
-        assert str(out) in one_line(ttabench(*words, "--out", out))

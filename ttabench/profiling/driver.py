@@ -35,10 +35,6 @@ def launched(request: Mapping[str, Any]) -> Lines:
         yield from child.ask(request)
 
 
-def _no_row(row: Row, done: int, total: int) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manner:
     """How a profile is run and who is told."""
@@ -48,7 +44,7 @@ class Manner:
     """Of the processor, for the processes that measure; None leaves torch's choice."""
     tick: Tick = no_tick
     notify: Callable[[str], None] = no_word
-    on_row: Callable[[Row, int, int], None] = _no_row
+    on_row: Callable[[Row, int, int], None] | None = None
     """Called with each row as it comes, how many there are by then, and how many there will be."""
     launch: Callable[[Mapping[str, Any]], Lines] | None = None
     """Runs a request in a process of its own; None: `launched`."""
@@ -145,7 +141,8 @@ class _Pass:
         self.folder.append("row", row.model_dump(), now - self.clock)
         self.clock = now
         self.manner.tick("rows", *self._count())
-        self.manner.on_row(row, *self._count())
+        if self.manner.on_row is not None:
+            self.manner.on_row(row, *self._count())
 
 
 def _row_of(death: Death, method: str, length: int) -> Row:

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ttabench.core.meter import largest
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.stats.aggregation import Unit
 
@@ -28,11 +27,6 @@ class AskCost:
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
     ask_peak_bytes: int | None = 0
-
-    def answered(self, patch_bytes: int, peak_bytes: int | None) -> AskCost:
-        """The same after one more batch of queries."""
-        patch, peak = max(self.patch_bytes, patch_bytes), largest([self.ask_peak_bytes, peak_bytes])
-        return replace(self, patch_bytes=patch, ask_peak_bytes=peak)
 
 
 COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {

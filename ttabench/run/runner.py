@@ -192,9 +192,14 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"])
         slots = self.session.context_slots(patch, asks[0]) if context.method.looks_at_question else 0
-        self.asked[group] = cost = replace(cost, read_slots=max(cost.read_slots, slots))
+        so_far = self.asked[group]
+        self.asked[group] = cost = replace(
+            so_far,
+            patch_bytes=max(so_far.patch_bytes, patch.nbytes),
+            ask_peak_bytes=largest([so_far.ask_peak_bytes, self.meter.peak_bytes["ask"]]),
+            read_slots=max(so_far.read_slots, slots),
+        )
         told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
         looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
         metrics = context.of_one_query()
