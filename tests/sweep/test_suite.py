@@ -19,7 +19,7 @@ from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 from ttabench.sweep import options
-from ttabench.sweep.engines import Run
+from ttabench.sweep.engines import Job
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import Cell, cells
 from ttabench.sweep.planning import planned, share
@@ -56,7 +56,7 @@ def found(path: Path) -> list[Cell]:
     return cells(read(path))
 
 
-def runs(path: Path) -> list[Run]:
+def runs(path: Path) -> list[Job]:
     return planned(found(path), read(path))
 
 

@@ -22,7 +22,7 @@ from tests.sweep.conftest import records
 from ttabench.core.locks import locked
 from ttabench.core.plugins import Offer
 from ttabench.sweep import engines
-from ttabench.sweep.engines import Report, Resources, Run
+from ttabench.sweep.engines import Job, Report, Resources
 from ttabench.sweep.worker import take
 
 Suite = Callable[..., Path]
@@ -32,9 +32,9 @@ class Scripted:
     """An engine that says of every run what stands here; a second time, what stands second."""
 
     def __init__(self, *states: dict[str, str]) -> None:
-        self.states, self.asked = list(states), list[list[Run]]()
+        self.states, self.asked = list(states), list[list[Job]]()
 
-    def submit(self, jobs: Sequence[Run], _: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
         self.asked.append(list(jobs))
         said = self.states.pop(0)
         for job in jobs:
@@ -48,7 +48,7 @@ class Scripted:
 class Here:
     """An engine that makes runs in this process."""
 
-    def submit(self, jobs: Sequence[Run], _: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
         yield from map(take, jobs)
 
 

@@ -17,7 +17,7 @@ from ttabench.core.files import write_atomically
 if TYPE_CHECKING:
     from ttabench.papers.declared import Scale
     from ttabench.papers.matching import Stored
-    from ttabench.sweep.engines import Run
+    from ttabench.sweep.engines import Job
     from ttabench.terminal.render import Format
 
 LIST, CLAIMS = "list", "claims"
@@ -153,7 +153,7 @@ def _table(
         raise typer.Exit(1)
 
 
-def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: bool) -> list[Run]:
+def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: bool) -> list[Job]:
     """The runs of a suite that are stored nowhere; says how many there are."""
     from ttabench.sweep.file import read
     from ttabench.sweep.grid import cells
@@ -177,7 +177,7 @@ def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: 
     return missing
 
 
-def _made(runs: Sequence[Run], out: Path, jobs: int, *, talking: bool) -> int:
+def _made(runs: Sequence[Job], out: Path, jobs: int, *, talking: bool) -> int:
     """Make these runs; how many of them failed, each with a line that says why."""
     from ttabench.cli.sweep_runs import made, remark
     from ttabench.sweep.driver import Manner

@@ -21,7 +21,7 @@ from ttabench.report.finding import load_run
 from ttabench.run.plan import make_plan
 from ttabench.run.positions import refuse_on_paper
 from ttabench.sweep.driver import Manner, swept
-from ttabench.sweep.engines import OPEN, Report, Run, State
+from ttabench.sweep.engines import OPEN, Job, Report, State
 from ttabench.terminal import render
 from ttabench.terminal.progress_bars import Bars
 
@@ -33,7 +33,7 @@ MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 
 
-def made(runs: Sequence[Run], manner: Manner, *, talking: bool) -> dict[str, Report]:
+def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Report]:
     """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
     labels = {run.id: run.label.replace(",", "") for run in runs}
     bars = Bars() if talking and sys.stderr.isatty() else None
@@ -78,7 +78,7 @@ def remark(lines: Iterable[str]) -> None:
         render.remark(line)
 
 
-def run(runs: Sequence[Run], manner: Manner, *, json: bool, quiet: bool) -> bool:
+def run(runs: Sequence[Job], manner: Manner, *, json: bool, quiet: bool) -> bool:
     """`ttabench sweep`: make the runs and show them; whether all are stored."""
     began = time.monotonic()
     reports, records = made(runs, manner, talking=not (json or quiet)), dict[str, RunRecord]()
@@ -109,7 +109,7 @@ def run(runs: Sequence[Run], manner: Manner, *, json: bool, quiet: bool) -> bool
 
 
 def _show(
-    runs: Sequence[Run], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path,
+    runs: Sequence[Job], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path,
     lines: Sequence[str],
 ) -> None:  # fmt: skip
     if not runs:
@@ -135,7 +135,7 @@ def _how(report: Report) -> str:
     return f"{report.state} ({report.seconds:.1f} s)" if report.seconds else report.state
 
 
-def _row(run: Run, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
+def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
     row = record.value(record.main_metric) if record else None
     return {
         "id": run.id, "folder": str(out / run.id), "method": run.method, "task": run.task, "seed": run.seed,
@@ -145,7 +145,7 @@ def _row(run: Run, report: Report, record: RunRecord | None, out: Path) -> dict[
     }  # fmt: skip
 
 
-def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
+def dry_run(runs: Sequence[Job], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
     """List the runs, which are stored, and how long the others should take; no model is loaded."""
     known: dict[tuple[str, str, str], Json] = {}
     rows = [_planned(run, out, known, threads) for run in runs]
@@ -173,7 +173,7 @@ def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, 
     remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
 
 
-def _planned(run: Run, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
+def _planned(run: Job, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
     """One run; what differs in its seed only should take as long."""
     stored = is_stored(out / run.id)
     row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.records.schema import is_stored
-from ttabench.sweep.engines import Engine, Report, Resources, Run
+from ttabench.sweep.engines import Engine, Job, Report, Resources
 
 FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Errors of the system after which nothing can be written: no other run would come to an end."""
@@ -26,7 +26,7 @@ class Manner:
     force: bool = False
 
 
-def swept(runs: Sequence[Run], manner: Manner) -> Generator[Report]:
+def swept(runs: Sequence[Job], manner: Manner) -> Generator[Report]:
     """Make these runs; for every one a report in a last state, and reports of those that go on."""
     out, here = str(manner.out.absolute()), str(Path.cwd())
     jobs = {run.id: replace(run, out=out, folder=here, force=manner.force) for run in runs}
@@ -53,7 +53,7 @@ def swept(runs: Sequence[Run], manner: Manner) -> Generator[Report]:
         yield replace(report, state="failed") if report.state in ("busy", "lost") else report
 
 
-def _made(jobs: Sequence[Run], manner: Manner) -> Iterator[Report]:
+def _made(jobs: Sequence[Job], manner: Manner) -> Iterator[Report]:
     if not jobs:
         return
     for report in manner.engine.submit(jobs, manner.resources):

@@ -34,7 +34,7 @@ PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Job:
     """One run of a sweep, as it travels to where it is made."""
 
     id: str
@@ -95,7 +95,7 @@ class Resources:
 class Engine(Protocol):
     """See the module."""
 
-    def submit(self, jobs: Sequence[Run], resources: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """Make these runs; for every job, in any order, one report in a state that is not `OPEN`."""
         ...
 

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import OPEN, Report, Resources, Run
+from ttabench.sweep.engines import OPEN, Job, Report, Resources
 
 
 class Local:
@@ -19,7 +19,7 @@ class Local:
 
     OPTIONS = ()
 
-    def submit(self, jobs: Sequence[Run], resources: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`."""
         count = min(resources.jobs, len(jobs))
         threads = resources.threads or (max(1, (cores() or 1) // count) if count > 1 else None)
@@ -48,7 +48,7 @@ class _Place:
         self._environment, self._threads = environment, threads
         self._child: Child | None = None
 
-    def serve(self, waiting: list[Run], reports: SimpleQueue[Report | Exception]) -> None:
+    def serve(self, waiting: list[Job], reports: SimpleQueue[Report | Exception]) -> None:
         """Make what waits, the runs of the base model that is loaded first."""
         base = ""
         try:
@@ -63,7 +63,7 @@ class _Place:
         except Exception as error:  # told where somebody listens
             reports.put(error)
 
-    def _made(self, job: Run) -> Iterator[Report]:
+    def _made(self, job: Job) -> Iterator[Report]:
         from ttabench.sweep import worker
 
         self._child = self._child or Child(worker.answer, ("ttabench.lm.model",), self._environment)

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import Report, Resources, Run
+from ttabench.sweep.engines import Job, Report, Resources
 
 HERE = "local"
 """An address that stands for a cluster of this machine, which ends with the command."""
@@ -24,7 +24,7 @@ class OnRay:
 
     OPTIONS = ("address",)
 
-    def submit(self, jobs: Sequence[Run], resources: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`; `resources.jobs` counts only on a cluster of this machine: others have as many as they hold."""
         with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
             _connected(resources.options.get("address", "auto"), resources)
@@ -42,7 +42,7 @@ class OnRay:
                 ray.shutdown()
 
 
-def _report(task: Any, job: Run) -> Report:
+def _report(task: Any, job: Job) -> Report:
     """The report of a finished task of Ray."""
     try:
         (report,) = ray.get(task)

@@ -18,7 +18,7 @@ import submitit
 
 from ttabench.core.errors import UserError
 from ttabench.records.schema import is_stored
-from ttabench.sweep.engines import Report, Resources, Run
+from ttabench.sweep.engines import Job, Report, Resources
 
 LOGS = ".submitit"
 """Below the folder of the results: what submitit keeps of its jobs."""
@@ -35,7 +35,7 @@ class OnSlurm:
 
     OPTIONS = ("cluster", *SLURM, *NUMBERS)
 
-    def submit(self, jobs: Sequence[Run], resources: Resources) -> Iterator[Report]:
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`."""
         # of jobs that were lost, one a task: the others of a task are lost with the one that ends it
         count = len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
@@ -44,7 +44,7 @@ class OnSlurm:
             yield from _made(shares[at : at + resources.jobs], resources)
 
 
-def _made(shares: Sequence[Sequence[Run]], resources: Resources) -> Iterator[Report]:
+def _made(shares: Sequence[Sequence[Job]], resources: Resources) -> Iterator[Report]:
     """What becomes of the runs of one array: what is stored at once, all else when its task ends."""
     tasks = _submitted(shares, resources)
     reported: set[str] = set()
@@ -63,7 +63,7 @@ def _made(shares: Sequence[Sequence[Run]], resources: Resources) -> Iterator[Rep
                 task.cancel()
 
 
-def _submitted(shares: Sequence[Sequence[Run]], resources: Resources) -> list[Any]:
+def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
     """The tasks of the array, one a share."""
     from ttabench.sweep.worker import take_all
 
@@ -85,7 +85,7 @@ def _submitted(shares: Sequence[Sequence[Run]], resources: Resources) -> list[An
         raise UserError(fault, "Mend --engine-set, or try --cluster local.") from None
 
 
-def _results(task: Any, share: Sequence[Run]) -> list[Report]:
+def _results(task: Any, share: Sequence[Job]) -> list[Report]:
     """The reports of a task's runs; where it was killed, they are lost."""
     try:
         reports: list[Report] = task.result()

@@ -15,7 +15,7 @@ from ttabench.core.locks import held
 from ttabench.run.base_model import ModelCache
 from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.engines import Report, Run, State
+from ttabench.sweep.engines import Job, Report, State
 
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
@@ -29,7 +29,7 @@ def models_of(_base: str) -> ModelCache:
     return ModelCache()
 
 
-def take(job: Run, tell: Callable[[Report], None] | None = None) -> Report:
+def take(job: Job, tell: Callable[[Report], None] | None = None) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report."""
     began = last = time.monotonic()
 
@@ -61,14 +61,14 @@ def take(job: Run, tell: Callable[[Report], None] | None = None) -> Report:
     return report(outcome.how)
 
 
-def answer(request: tuple[Run, int | None], tell: Callable[[Report], None]) -> None:
+def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> None:
     """Make a run with so many threads in a process of this machine, see `core.child`."""
     job, threads = request
     use_threads(threads)
     tell(take(job, tell=tell))
 
 
-def take_all(jobs: list[Run], threads: int | None) -> list[Report]:
+def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
     """Make runs in a process of a cluster."""
     use_threads(threads)
     return [take(job) for job in jobs]
