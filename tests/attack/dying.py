@@ -25,6 +25,28 @@ LIMIT = 120
 """Seconds after which a fork hangs."""
 
 
+def forked(work: Callable[[int], int]) -> tuple[int, bytes]:
+    """Exit code of a piece of work in a fork of this process, and what it wrote into the pipe that it is handed."""
+    out, into = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = work(into)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(into)
+    with os.fdopen(out, "rb") as told:
+        text = told.read()
+    return _waited(child), text
+
+
 @dataclass
 class Dying:
     """One fork and where it dies; `at` 0 lets it live."""
@@ -35,30 +57,14 @@ class Dying:
 
     def run(self, work: Callable[[], int]) -> tuple[int, int]:
         """Exit code of the work (-9 where it was killed), and the steps it came to."""
-        out, into = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        child = os.fork()
-        if child == 0:
-            os.close(out)
-            self._work(work, into)
-        os.close(into)
-        code = _waited(child)
-        with os.fdopen(out, "rb") as told:
-            return code, len(told.read())
 
-    def _work(self, work: Callable[[], int], into: int) -> None:
-        code = 70
-        try:
+        def watched(into: int) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, 1)
             self._watch(into)
-            code = work()
-        except BaseException:
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(code)
+            return work()
+
+        code, steps = forked(watched)
+        return code, len(steps)
 
     def _watch(self, into: int) -> None:
         written = os.write
@@ -97,27 +103,15 @@ class Dying:
 
 def alone(work: Callable[[], int]) -> tuple[int, str]:
     """Exit code and standard error of a piece of work in a fork of this process, for instance under a limit."""
-    out, into = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.dup2(into, 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-            sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", buffering=1)
-            code = work()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(into)
-    with os.fdopen(out, "r", encoding="utf-8", errors="replace") as told:
-        text = told.read()
-    return _waited(child), text
+
+    def heard(into: int) -> int:
+        os.dup2(into, 2)
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", buffering=1)
+        return work()
+
+    code, text = forked(heard)
+    return code, text.decode("utf-8", "replace")
 
 
 def _waited(child: int) -> int:

@@ -18,7 +18,7 @@ from tests.attack.conftest import Counted
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
 from ttabench.profiling.driver import Lines, Manner, execute
-from ttabench.profiling.job import Chosen, Job
+from ttabench.profiling.job import Job
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Row, exactly
 
@@ -74,7 +74,7 @@ def profiles(base: Path) -> Work:
                 figures = {"total_seconds": exactly(1.0), "state_bytes": exactly(float(length))}
                 yield "row", Row(method=request["method"], prefill=length, figures=figures).model_dump()
 
-    chosen = tuple(Chosen(method=name) for name in ("none", "icl"))
+    chosen = {name: {"method": name} for name in ("none", "icl")}
     job = Job(model=str(base), lengths=(32, 64), chosen=chosen, load=Load(repeat=1), device="cpu")
 
     def work(out: Path) -> int:

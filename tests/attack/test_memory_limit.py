@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,18 +70,6 @@ def test_a_model_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
     assert "Take a smaller --model or --dtype bfloat16" in line
 
 
-def test_data_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
-    source = random.Random(0)
-    text = "".join(f"{source.getrandbits(16):04x}{'x' * 60}" for _ in range(10**7 // 64))  # a twentieth of it, packed
-    row = json.dumps({"text": text, "question": "q", "answers": "a"}) + "\n"
-    rows = "".join(row.replace('"q"', f'"q{number}"') for number in range(40))
-    (tmp_path / "data.jsonl.gz").write_bytes(gzip.compress(rows.encode(), 1))
-    words = ["eval", "--method", "none", "--model", tiny_base, "--source", tmp_path / "data.jsonl.gz"]
-    line = line_of(limited(150 * MIB, *words, "--out", tmp_path / "o"))
-    assert line.startswith("Error: Out of memory within --memory-limit ")
-    assert "fewer documents (--task-set documents=N, --limit)" in line
-
-
 def test_answers_before_it_did_not_fit_stay(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["eval", "--method", "icl", "--set", "truncate=right", "--model", wide, "--source", "mini",
              "--batch-size", 1, "--task-set", "documents=3", "--task-set", "questions=1",
@@ -135,23 +121,9 @@ def test_training_and_reading_that_do_not_fit(wide: Path, tmp_path: Path, comman
     assert ("--accumulate" in line) == (command == "train")
 
 
-def test_a_text_that_cannot_be_tokenised_within_the_limit(tiny_base: Path, tmp_path: Path) -> None:
-    """A tokenizer whose memory ends ends the process: it is not begun."""
-    (tmp_path / "notes.txt").write_text("Ada Voss. " * 800_000)
-    words = ["adapt", "--method", "icl", "--model", tiny_base, "--context", tmp_path / "notes.txt"]
-    line = line_of(limited(300 * MIB, *words, "--out", tmp_path / "o"))
-    assert line.startswith("Error: Out of memory within --memory-limit ")
-    assert "1.9 GiB more did not fit" in line
-
-
 @pytest.mark.parametrize("command", ["eval", "train", "adapt"])
 def test_a_limit_below_what_is_taken_is_refused(tiny_base: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     words: list[object] = ["--context", tmp_path / "notes.txt"] if command == "adapt" else []
     line = line_of(limited(-MIB, command, *words, "--model", tiny_base, "--out", tmp_path / "o"))
     assert "libraries take. Allow more." in line
-
-
-def test_what_no_amount_is_is_refused(tiny_base: Path) -> None:
-    code, told = alone(lambda: cli.run(["eval", "--memory-limit", "plenty"]))
-    assert (code, "'plenty' is no amount of memory" in told) == (2, True)

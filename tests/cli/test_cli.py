@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench.core.errors import UserError
-from ttabench.methods.mac.method import Mac
-from ttabench.methods.recipe import Recipe
-from ttabench.readers.cards import cards_folder, load_card
-from ttabench.readers.content import content_digest
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
 from ttabench.run import base_model
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
-from ttabench.training.stages import recipe_of
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -51,12 +44,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     monkeypatch.setattr(base_model.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
-    shown = ttabench("eval", "--method", "none", *common)
-    assert "stored already" in shown.err
-    assert first["notes"], "the miniature world has few questions, and the run says so"
-    for note in first["notes"]:
-        assert f"Note: {note}." in " ".join(shown.err.split())
-    assert "f1" in shown.out
+    assert "stored already" in ttabench("eval", "--method", "none", *common).err
     monkeypatch.undo()
     fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]
     assert fresh["how"] == "new"
@@ -126,51 +114,6 @@ def test_adapt_then_eval_from_the_state(
     assert "of another method" in one_line(other)
 
 
-def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
-    config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
-    assert config["data"] == {
-        "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
-        "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
-        "asked": {"prompt": "bare", "examples": 0, "turns": False}, "protocol": config["data"]["protocol"],
-        "card": content_digest(load_card("streamingqa")), "model": config["data"]["model"],
-    }  # fmt: skip
-
-
-def test_a_training_under_an_edited_card_is_another(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    text = (cards_folder() / "streamingqa.yaml").read_text().replace("name: streamingqa", "name: mine")
-    card = tmp_path / "mine.yaml"
-    words = ["train", "--method", "mac", *MAC, "--task", card, "--model", tiny_base, "--source", "mini", "--steps", 1,
-             "--documents", 1, "--out", tmp_path / "made"]  # fmt: skip
-    card.write_text(text)
-    assert ttabench(*words).code == 0
-    before = (tmp_path / "made" / "adapter.json").read_bytes()
-    for edit in (("title: StreamingQA", "title: News"), ('bare: "{question}"', 'bare: "Say banana. {question}"'),
-                 ("max_new_tokens: 16", "max_new_tokens: 8")):  # fmt: skip
-        assert edit[0] in text
-        card.write_text(text.replace(*edit))
-        again = ttabench(*words)
-        if edit[0].startswith("title"):
-            assert again.code == 0, "prose is no part of a training"
-        else:
-            named = "card" if edit[0].startswith("bare") else "protocol"
-            assert f"was trained otherwise (data): {named}" in one_line(again)
-    assert (tmp_path / "made" / "adapter.json").read_bytes() == before
-
-
-def test_training_takes_the_recipe_of_the_preset_and_changes_what_is_said() -> None:
-    unsaid = {"documents": "", "schedule": "", "optimizer": ""}
-    nothing = dict.fromkeys(("steps", "lr", "warmup", "beta2"), None) | unsaid
-    own = Mac.spec.recipes["nano"]
-    assert recipe_of(Mac.spec, "nano", nothing) == own
-    assert recipe_of(Mac.spec, "nano", nothing | {"steps": 7, "documents": "2,3"}) == replace(
-        own, steps=7, documents=(2, 3)
-    )
-    assert recipe_of(Mac.spec, "", nothing | {"warmup": 0}) == Recipe()
-    assert recipe_of(Mac.spec, "nano", nothing | {"optimizer": "muon"}) == replace(own, optimizer="muon")
-    with pytest.raises(UserError, match="Unknown optimizer 'sgd'"):
-        recipe_of(Mac.spec, "nano", nothing | {"optimizer": "sgd"})
-
-
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:
     ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--set", "hierarchy=2", "--json")
     assert ran.code == 0, ran.err
@@ -186,46 +129,6 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
         done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)
         assert done.json()["steps"] == 2
         assert "validation_loss" in done.json()
-
-
-def test_micro_batches_multiply_the_batch(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    words = ("--method", "lora", "--model", common[5], "--source", "mini", "--steps", 1, "--documents", 2,
-             "--batch-documents", 4, "--validate-every", 0, "--quiet")  # fmt: skip
-    for more in ((), ("--accumulate", 3)):
-        ran = ttabench("train", *words, *more, "--out", tmp_path / f"{len(more)}")
-        assert ran.code == 0, ran.err
-    read = [json.loads((tmp_path / name / "adapter.json").read_text())["training"]["observes"] for name in ("0", "2")]
-    assert read == [4, 12]
-
-
-@pytest.mark.parametrize("what", ["methods", "tasks", "models"])
-def test_lists(ttabench: Command, what: str) -> None:
-    expected = {"methods": "mac", "tasks": "streamingqa", "models": "llama-2-7b"}[what]
-    assert expected in ttabench("list", what).out
-    assert any(expected in row.values() for row in ttabench("list", what, "--json").json()[what])
-
-
-def test_settings_of_a_method_are_explained(ttabench: Command) -> None:
-    shown = ttabench("list", "methods", "mac").out
-    assert "hierarchy" in shown
-    assert "Algorithm 3" in shown
-    assert "int or None" in shown
-
-
-def test_settings_stand_beside_those_of_a_preset(ttabench: Command) -> None:
-    def row(*words: str) -> dict[str, str]:
-        listed = ttabench("list", "methods", "templora", *words, "--json").json()["settings of templora"]
-        found: dict[str, str] = next(each for each in listed if each["setting"] == "lr")
-        return found
-
-    assert (row()["default"], row()["preset"]) == ("5e-05", "0.003")
-    assert "preset" not in row("--model", "gpt2")
-    assert row("--preset", "temp-lora")["preset"] != row()["preset"]
-    assert "begins with preset nano" in ttabench("list", "methods", "templora").out
-    assert "begins with the defaults" in ttabench("list", "methods", "templora", "--model", "gpt2").out
-    assert "Unknown preset" in one_line(ttabench("list", "methods", "templora", "--preset", "temporal"))
-    assert "are of one method" in one_line(ttabench("list", "tasks", "--preset", "nano"))
-    assert "choose among runs" in one_line(ttabench("list", "tasks", "--task", "piqa"))
 
 
 def test_help_and_version(ttabench: Command) -> None:

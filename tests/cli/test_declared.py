@@ -13,11 +13,9 @@ from typer.testing import CliRunner
 
 from tests.places import ROOT
 from ttabench.cli.options import takes
-from ttabench.core.declared import HOW, RUN, Declared, declared
+from ttabench.core.declared import HOW, RUN, Declared
 from ttabench.records import run_fields
-from ttabench.records.run_fields import RunFields, batch_size
-from ttabench.run.config import UNHASHED
-from ttabench.run.request import RunRequest
+from ttabench.records.run_fields import batch_size
 
 WIDER = """    heat: Annotated[float, Declared("How warm answers are.", WHAT)] = 0.0
     state_of: str = "own"
@@ -113,29 +111,3 @@ def test_a_command_is_handed_what_was_typed() -> None:
 def test_a_command_is_handed_only_what_was_said() -> None:
     assert typed(typed_only=True)[0] == {}
     assert typed("--or", "--sizes", "2,3", typed_only=True)[0] == {"either": False, "sizes": "2,3"}
-
-
-def test_a_size_that_is_none_is_refused() -> None:
-    assert "neither auto nor a whole number" in typed("--size", "few", without=("sizes",))
-
-
-def test_method_and_task_are_listed_first() -> None:
-    help_text = typed("--help", without=("sizes",))
-    assert help_text.index("--task") < help_text.index("--word")
-
-
-def test_the_words_of_a_value() -> None:
-    fields = declared(RunRequest)
-    assert fields["limit"].words(3) == ["--limit", "3"]
-    assert fields["limit"].words(None) == []
-    assert fields["ask_only"].words(True) == ["--ask-only"]
-    assert fields["batch_size"].words(0) == ["--batch-size", "auto"]
-    assert fields["settings"].flag == "--set"
-    assert fields["chat_template"].words(True) == ["--chat-template"]
-    assert fields["chat_template"].words(False) == ["--no-chat-template"]
-
-
-def test_what_is_declared_as_no_part_of_the_identity_is_left_out() -> None:
-    assert {"device", "base_checkpoint"} <= set(UNHASHED)
-    assert not {"limit", "dtype", "split"} & set(UNHASHED)
-    assert "state_of" not in declared(RunFields)

@@ -7,17 +7,15 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
-from tests.conftest import Command, one_line
-from tests.records.test_records import record, sample
+from tests.records.test_records import sample
 from ttabench.cli import app as cli
 from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
 from ttabench.records.sample_files import write_samples
-from ttabench.records.schema import save_record
 from ttabench.records.store import RunFolder
 from ttabench.report.pictures import check_path
 from ttabench.terminal import render
@@ -97,17 +95,6 @@ def test_other_programs_get_what_is_meant(output: Set) -> None:
     assert json.loads(stream.seen()) == {NASTY: [{NASTY: NASTY}]}
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_an_output_that_lacks_a_character(output: Set, encoding: str) -> None:
-    stream = output(Pipe(encoding))
-    assert cli.run(["list", "models"]) == 0
-    render.show([render.Table(title="±漢", columns=("x",), rows=(("± 漢 \udcff",),))])
-    render.print_json({"±漢": "𝄞"})
-    seen = stream.seen()
-    assert "nano" in seen
-    assert json.loads(seen[seen.rindex("{") :]) == {"±漢": "𝄞"}
-
-
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("kept")
@@ -121,38 +108,3 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a link to another file"):
         folder.resume()
     assert precious.read_text() == "kept"
-
-
-def refuse(*_given: Any) -> None:
-    raise UserError("Read-only file system.", "")
-
-
-def test_a_stored_run_needs_no_right_to_write(
-    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
-    monkeypatch.setattr(RunFolder, "__init__", refuse)
-    again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
-    assert again == first | {"how": "stored"}
-    assert "Read-only" in one_line(ttabench("eval", "--method", "none", *common, "--force"))
-
-
-def test_a_damaged_record_is_mended_by_running_again(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    first = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
-    file = Path(first["folder"]) / "run.json"
-    file.write_text("[" * 100_000)
-    assert "--force" in one_line(ttabench("eval", "--method", "none", *common))
-    assert ttabench("compare", "--out", tmp_path / "runs").code == 2
-    assert ttabench("eval", "--method", "none", *common, "--force").code == 0
-
-
-def test_what_is_typed_too_long_or_as_no_pattern(ttabench: Command, tmp_path: Path) -> None:
-    save_record(record(), tmp_path)
-    assert "is no pattern of paths" in one_line(ttabench("compare", "a**b"))
-    assert "is not a list of whole numbers" in one_line(ttabench("eval", "--seeds", "1" * 5000))
-    long = "x" * 300
-    for words in (
-        ["compare", long], ["eval", "--task", f"./{long}"], ["eval", "--model", long], ["adapt", "--context", long],
-        ["eval", "--method", "none", "--out", tmp_path / long], ["eval", "--limit", "1" * 5000],
-    ):  # fmt: skip
-        assert len(one_line(ttabench(*words))) < 800, words

@@ -6,13 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import MAC, Command, one_line
 from ttabench.methods.checkpoint_header import header
-from ttabench.methods.mac.settings import RECIPES
-from ttabench.methods.recipe import Recipe
 
 
 def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -30,23 +27,6 @@ def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: lis
     assert ttabench(*again, "--force").code == 0
     assert ttabench(*again).code == 0, "now it is what was asked for"
     assert len((tmp_path / "short" / "adapter.safetensors").read_bytes()) < len(stamp)
-
-
-def test_as_many_steps_as_the_recipe_has_are_not(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(RECIPES, "nano", Recipe(steps=2, documents=(2,)))  # type: ignore[arg-type]
-    done = ttabench(
-        "train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", tmp_path / "out"
-    )
-    assert done.code == 0
-    assert "too few" not in done.err
-
-
-def test_a_method_without_parameters_leaves_no_folder(ttabench: Command, tmp_path: Path) -> None:
-    refused = ttabench("train", "--method", "icl", "--out", tmp_path / "out")
-    assert one_line(refused) == "Error: Method icl has no parameters to train. Choose a trainable method."
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_training_on_weights_that_changed_since_is_another_one(
@@ -105,9 +85,3 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
     assert "tasks" in one_line(ttabench(*words, "--task", mixture, "--out", tmp_path / "wrong"))
     again = ttabench(*words, "--task", "streamingqa", "--steps", 3, "--out", tmp_path / "both")
     assert "was trained otherwise" in one_line(again)
-
-
-def test_a_further_task_that_is_not_there_is_refused(ttabench: Command, tmp_path: Path) -> None:
-    refused = one_line(ttabench("train", "--method", "ccm", "--also", "squad_sek", "--out", tmp_path / "out"))
-    assert "squad_seq" in refused
-    assert not (tmp_path / "out").exists()

@@ -27,7 +27,7 @@ from ttabench.core.types import Json, Observe
 from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.profiling import methods as method_rows
-from ttabench.profiling.job import Job, Typed, choose
+from ttabench.profiling.job import Job, choose
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import WARMING, Measuring, pieces, question
 from ttabench.profiling.on_paper import AnalyticLoad, table
@@ -58,7 +58,7 @@ class Costs:
         self.methods = [name for name in METHODS if name in methods]
         self.load = Load(repeat=1, generate=options.generate)
         base = {"random_weights": options.shape != NANO, "device": options.device, "dtype": options.dtype}
-        chosen = choose(Typed(methods=",".join(METHODS)))
+        chosen = choose(",".join(METHODS))
         self.known: dict[str, dict[int, Row]] = {}
         self.held: Measuring | None = None
         self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.places import ROOT
 from ttabench.core.errors import UserError
-from ttabench.profiling.job import Job, Typed, choose, identity
+from ttabench.profiling.job import Job, choose, identity
 
 PLUGIN = Path(__file__).parent / "plugin"
 ENTRIES = """[ttabench.methods]
@@ -213,16 +213,16 @@ def test_an_edited_helper_of_a_file_is_another_run(tiny_base: Path, tmp_path: Pa
 def test_a_file_is_profiled_under_the_name_of_its_method(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
-    (chosen,) = choose(Typed(methods=str(file)))
-    assert (chosen.method, chosen.typed) == ("tail", str(file))
-    before = Job(chosen=(chosen,), lengths=(32,)).config()
+    chosen = choose(str(file))
+    assert chosen["tail"]["method"] == str(file)
+    before = Job(chosen=chosen, lengths=(32,)).config()
     assert list(before["methods"]) == ["tail"]
     copy = tmp_path / "copy.py"
     copy.write_text(FILE + "# changed", encoding="utf-8")
-    after = Job(chosen=choose(Typed(methods=str(copy))), lengths=(32,)).config()
+    after = Job(chosen=choose(str(copy)), lengths=(32,)).config()
     assert identity(before, {}) != identity(after, {}), "another file is another method"
     with pytest.raises(UserError, match="are both called tail"):
-        choose(Typed(methods=f"{file},{copy}"))
+        choose(f"{file},{copy}")
 
 
 @pytest.mark.parametrize(

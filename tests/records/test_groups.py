@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
 from ttabench.cli import app
 from ttabench.core.errors import UserError
-from ttabench.records.run_fields import StoredConfig
 from ttabench.records.schema import KINDS, RECORD_FILE, load_record
-from ttabench.run.config import RunConfig
 
 NAMES = [(group, name) for group, kinds in KINDS.items() for name in list(kinds)[:4]]
 
@@ -48,16 +44,6 @@ def test_a_value_of_another_kind_is_refused(record: Path, tmp_path: Path, group:
             load_record(changed(record, tmp_path / str(number), group, name, value))
 
 
-def test_every_field_of_a_configuration_has_its_kind() -> None:
-    assert {each.name for each in fields(RunConfig)} - {"defaults"} == {each.name for each in fields(StoredConfig)}
-
-
 def test_names_that_are_not_known_hold_anything(record: Path, tmp_path: Path) -> None:
     for number, group in enumerate(KINDS):
         load_record(changed(record, tmp_path / str(number), group, "of_another_version", [{"a": 1}]))
-
-
-def test_the_commands_say_so(record: Path, tmp_path: Path, ttabench: Command) -> None:
-    folder = changed(record, tmp_path / "run", "config", "seed", {"a": 1})
-    for command in ("show", "compare"):
-        assert "cannot be read: config.seed: Input should be a valid integer" in one_line(ttabench(command, folder))

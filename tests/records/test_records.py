@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.core.digests import digest
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
-from ttabench.records.local_paths import source_name
 from ttabench.records.sample_files import read_samples, write_samples
 from ttabench.records.samples import kept
 from ttabench.records.schema import SAMPLES_FILE, Row, RunRecord, load_record, save_record
 from ttabench.records.store import EpisodeCost, RunFolder, Sample
-from ttabench.report.finding import find_runs
-from ttabench.run.config import RunConfig
 
 
 def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
@@ -62,43 +57,13 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     assert saved.value("em") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}', '{"schema_version": 99}', "\x00\xff"])
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}'])
 def test_a_damaged_record_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="latin-1")
     with pytest.raises(UserError) as caught:
         load_record(tmp_path)
     assert "run.json" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
-    content = record().model_dump(mode="json")
-    content["rows"][0]["value"] = "many"
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"rows\.0\.value"):
-        load_record(tmp_path)
-
-
-@pytest.mark.parametrize("out", ["file/out", "/proc/nowhere"])
-def test_a_folder_that_cannot_be_written_is_the_users_fault(tmp_path: Path, out: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="--out"):
-        RunFolder(tmp_path / out, "abc")  # an absolute path stays what it is
-
-
-def test_find_runs_by_id_path_and_glob(tmp_path: Path) -> None:
-    for run in ("aa11", "aa22", "bb33"):
-        (tmp_path / run).mkdir()
-        save_record(record(run), tmp_path / run)
-    assert find_runs([], tmp_path) == [tmp_path / run for run in ("aa11", "aa22", "bb33")]
-    assert find_runs(["bb"], tmp_path) == [tmp_path / "bb33"]
-    assert find_runs([str(tmp_path / "aa11" / "run.json"), "aa11"], tmp_path) == [tmp_path / "aa11"]
-    assert find_runs([str(tmp_path / "aa*")], tmp_path / "elsewhere") == [tmp_path / "aa11", tmp_path / "aa22"]
-    assert find_runs([str(tmp_path)], Path("elsewhere")) == find_runs([], tmp_path)
-    with pytest.raises(UserError, match="2 runs"):
-        find_runs(["aa"], tmp_path)
-    with pytest.raises(UnknownName, match="bb33"):
-        find_runs(["bb34"], tmp_path)
 
 
 def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
@@ -109,25 +74,13 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
         file.write('{"kind": "sample", "value": {"epi')  # killed in the middle of a line
     again = RunFolder(tmp_path, "r")
     assert again.resume() == 2
-    assert again.answered("e", "a")
-    assert again.answered("e", "b")
-    assert not again.answered("e", "c")
+    assert [sample.key for sample in again.samples] == ["a", "b"]
     again.append([sample("c")])
     again.end_episode(episode_cost())
     third = RunFolder(tmp_path, "r")
     assert third.resume() == 3
     assert third.finished("e")
     assert third.samples == again.samples
-
-
-def test_a_damaged_line_before_the_last_is_left_out(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    folder.append([sample("a"), sample("b")])
-    partial = folder.path / "partial.jsonl"
-    partial.write_text('{"kind": "sample"}\n' + partial.read_text())
-    again = RunFolder(tmp_path, "r")
-    assert again.resume() == 2
-    assert again.left_out == 1
 
 
 def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
@@ -157,14 +110,6 @@ def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
     assert piece.text not in repr(kept(one))
 
 
-def test_damaged_samples_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        read_samples(tmp_path)
-    (tmp_path / "samples.parquet").write_text("no parquet")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_samples(tmp_path)
-
-
 def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path, "r"), RunFolder(tmp_path, "r")
     heard: list[str] = []
@@ -188,44 +133,3 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert "waiting" in heard[0]
     assert found == [load_record(tmp_path / "r")]
-
-
-def test_identity_is_of_what_is_computed() -> None:
-    base = RunConfig(method="icl", task="t")
-    same = [
-        RunConfig(method="icl", task="t", device="cpu"),
-        RunConfig(method="icl", task="t", checkpoint="elsewhere"),
-        RunConfig(method="icl", task="t", preset="large"),
-    ]
-    other = [
-        RunConfig(method="icl", task="t", seed=1),
-        RunConfig(method="icl", task="t", dtype="bfloat16"),
-        RunConfig(method="icl", task="t", settings={"a": 1}),
-        RunConfig(method="icl", task="t", inputs={"checkpoint": "1234"}),
-        RunConfig(method="icl", task="t", limit=5),
-        RunConfig(method="icl", task="t", state_of="other"),
-        RunConfig(method="icl", task="t", state_of="none"),
-    ]
-    assert {config.identity() for config in same} == {base.identity()}
-    assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
-    moved = [
-        RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
-    ]
-    assert moved[0].identity() == moved[1].identity()
-
-
-def test_digest_follows_content(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one")
-    before = digest(tmp_path)
-    assert digest(tmp_path) == before
-    assert digest(tmp_path / "a") != before
-    (tmp_path / "a").write_text("two")
-    assert digest(tmp_path) != before
-    with pytest.raises(UserError, match="does not exist"):
-        digest(tmp_path / "none")
-
-
-def test_a_source_is_named_without_the_folders_above() -> None:
-    assert source_name("folder:/home/ada/data/pg19/") == "folder:pg19"
-    assert source_name("file:data\\dev.json") == "file:dev.json"
-    assert [source_name(name) for name in ("mini", "org/data")] == ["mini", "org/data"]

@@ -10,21 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer, Choose, Generate, Score
-from ttabench.records.packing import pack, unpack
-from ttabench.records.sample_files import read_samples
+from ttabench.records.packing import pack
 from ttabench.records.schema import load_record, save_record
-from ttabench.records.scores import MODES, digest_of, name_of, without_texts
+from ttabench.records.scores import MODES, digest_of, name_of
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE
-from ttabench.report.compare import compare
-from ttabench.report.pairing import answered
 
 MARK = "MARKER-of-a-text"
 DIGEST = re.compile(r"(sha256:[0-9a-f]{16})?")
@@ -87,13 +83,6 @@ def test_no_text_is_in_the_file_whatever_the_samples_hold(tmp_path: Path) -> Non
     assert table["logprobs"].to_pylist() == [[-1.5]] * 3
 
 
-def test_what_could_hold_a_text_and_is_not_known_is_refused() -> None:
-    with pytest.raises(AssertionError, match="new holds struct"):
-        without_texts(pa.table({"new": [{"text": MARK}]}), ())
-    with pytest.raises(AssertionError, match="new holds binary"):
-        without_texts(pa.table({"new": [MARK.encode()]}), ())
-
-
 def test_digests_tell_texts_apart_and_stay_themselves() -> None:
     assert digest_of("Paris") == digest_of("Paris") == digest_of(digest_of("Paris"))
     assert len({digest_of(text) for text in ("Paris", "paris", "Paris ", "")}) == 4
@@ -146,84 +135,3 @@ def test_a_run_with_texts_is_paired_with_one_without(suites: tuple[Path, Path], 
     both = ttabench("show", whole / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
     assert [each["key"] for each in one] == [each["key"] for each in both]
     assert ttabench("show", bare / ids["icl"], "--differs", whole / ids["icl"], "--json").json()["samples"] == []
-
-
-@pytest.mark.parametrize(("column", "other"), [("em", 0.5), ("prediction", digest_of("of others"))])
-def test_scores_are_those_of_their_record(
-    suites: tuple[Path, Path], ttabench: Command, column: str, other: object
-) -> None:
-    table = parquet.read_table(suites[1] / SCORES_FILE)
-    cells = [other, *table[column].to_pylist()[1:]]
-    changed = table.set_column(table.column_names.index(column), column, pa.array(cells, type=table[column].type))
-    parquet.write_table(changed, suites[1] / SCORES_FILE)
-    run = table["run"][0].as_py()
-    assert f"the column {column} has other values" in one_line(ttabench("show", suites[1] / run))
-
-
-def test_another_question_under_the_same_key_is_not_paired(tmp_path: Path) -> None:
-    for run, prompt in (("aa11", "Who?"), ("bb22", "Which?")):
-        each = sample("a")
-        (tmp_path / run).mkdir()
-        method = {"method": run, "task": "t", "model": "nano", "seed": 0}
-        save_record(record(run, config=method), tmp_path / run)
-        store_samples(tmp_path / run, [replace(each, ask=replace(each.ask, prompt=prompt)).flat()])
-    pack(tmp_path, scores=True)
-    (tmp_path / ALL_SAMPLES_FILE).unlink()
-    (reason,) = (each.reason for each in compare([tmp_path / "aa11", tmp_path / "bb22"]).unpaired)
-    assert reason.startswith("other questions or answers under the same keys")
-
-
-def test_figures_of_all_answers_together_are_not_made_of_digests(tmp_path: Path) -> None:
-    (tmp_path / "aa11").mkdir()
-    save_record(record("aa11"), tmp_path / "aa11")
-    plain = sample("a")
-    answered_4 = replace(plain, ask=replace(plain.ask, want=Generate(answers=("4",))), answer=Answer(prediction="5"))
-    store_samples(tmp_path / "aa11", [answered_4.flat()])
-    pack(tmp_path, scores=True)
-    runs = [(tmp_path / "aa11", load_record(tmp_path / "aa11"))]
-    assert [len(answered(runs, metric)) for metric in ("rmse", "f1")] == [1, 1]
-    (tmp_path / ALL_SAMPLES_FILE).unlink()
-    assert [len(answered(runs, metric)) for metric in ("rmse", "f1")] == [0, 1]
-
-
-def test_a_shown_run_says_that_texts_are_not_kept(suites: tuple[Path, Path], ttabench: Command) -> None:
-    whole, bare = suites
-    (run,) = (path.parent.name for path in whole.glob("*/run.json") if load_record(path).config["method"] == "icl")
-    note = f"holds the scores of run {run} and not its texts."
-    for words in ([], ["--wrong"]):
-        ran = ttabench("show", bare / run, *words)
-        assert ran.code == 0, ran.err
-        assert " ".join(ran.out.split()).count(note) == 1
-        assert note not in ttabench("show", whole / run, *words).out
-    shown = ttabench("show", bare / run).out
-    assert "sha256" not in shown
-    assert "prediction" not in shown
-    assert " em " in shown
-    assert note in ttabench("show", bare / run, "--json").json()["note"]
-    flips = ttabench("compare", bare, "--flips").out
-    assert "Texts are not kept." in flips
-    assert "sha256" not in flips
-
-
-def test_the_file_with_texts_is_read_first_and_the_other_for_runs_it_lacks(tmp_path: Path) -> None:
-    for run in ("aa11", "bb22"):
-        (tmp_path / run).mkdir()
-        save_record(record(run), tmp_path / run)
-        store_samples(tmp_path / run, [sample("a").flat()])
-        pack(tmp_path, scores=True)
-        if run == "aa11":
-            shutil.copy(tmp_path / ALL_SAMPLES_FILE, tmp_path / "older")
-    shutil.copy(tmp_path / "older", tmp_path / ALL_SAMPLES_FILE)
-    assert read_samples(tmp_path / "aa11", ["prompt"]) == {"prompt": ["Who?"]}
-    assert read_samples(tmp_path / "bb22", ["prompt", "f1"]) == {"prompt": [digest_of("Who?")], "f1": [1.0]}
-
-
-def test_scores_are_taken_out_and_packed_again_to_the_byte(tmp_path: Path) -> None:
-    marked(tmp_path / "suite" / "aa11")
-    pack(tmp_path / "suite", scores=True)
-    (tmp_path / "suite" / ALL_SAMPLES_FILE).unlink()
-    before = (tmp_path / "suite" / SCORES_FILE).read_bytes()
-    unpack(tmp_path / "suite", tmp_path / "suite")
-    assert not (tmp_path / "suite" / SCORES_FILE).exists()
-    pack(tmp_path / "suite", scores=True)
-    assert (tmp_path / "suite" / SCORES_FILE).read_bytes() == before

@@ -123,7 +123,7 @@ def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
 
 
 def test_forms_and_places_that_are_refused(out: Path, tmp_path: Path, ttabench: Command) -> None:
-    assert "no known ending" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "table.xlsx"))
+    assert "is no table" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "table.xlsx"))
     assert "cannot be written" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "no" / "table.md"))
     assert "Did you mean 'parquet'?" in one_line(ttabench("compare", "--out", out, "--format", "parqet"))
 

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.readers.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes, tiny_method
-from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Observe, Score, wanted
-from ttabench.lm.forward.patching import encoded, forward
-from ttabench.lm.forward.tokens import gold_ids, piece_ids
+from tests.tiny_methods import tiny_method
+from ttabench.core.types import Episode, Observe, Score, wanted
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
@@ -26,7 +23,7 @@ from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.none.method import NoContext
-from ttabench.methods.trainable import answer_loss, training_item
+from ttabench.methods.trainable import training_item
 from ttabench.readers import load
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run.runner import RunContext, run_episodes
@@ -127,55 +124,6 @@ def test_no_context_scores_every_stride_alone(tmp_path: Path) -> None:
     torch.testing.assert_close(found, torch.cat(token_logprobs(lm, Patch(), alone)), **NOISE)
 
 
-def test_ids_are_taken_as_they_are() -> None:
-    """Re-tokenising would give other ids: here they contradict the text on purpose."""
-    lm = tiny_llama()
-    piece = Observe(text="abc", ids=(1, 2, 3, 4), joiner="")
-    assert piece_ids(lm, piece, first=True) == piece_ids(lm, piece, first=False) == [1, 2, 3, 4]
-    joined = Observe(text="abc", ids=(1, 2, 3), joiner="x")
-    assert piece_ids(lm, joined, first=True) == [1, 2, 3]
-    assert piece_ids(lm, joined, first=False) == [*lm.encode("x"), 1, 2, 3]
-    ask = Ask(prompt="x", key="k", want=Score(continuation="abc", ids=(7, 8), prompt_ids=(9,)))
-    assert gold_ids(lm, ask) == [7, 8]
-    assert training_item(lm, ask) == ([9], [7, 8])
-
-
-def test_the_stride_window_reads_rows_apart_in_constant_memory() -> None:
-    method = sliding(tiny_llama())
-    sizes = []
-    state = method.begin(1)
-    for text in TEXTS:
-        state = method.adapt(state, [observes(text)])
-        sizes.append(state.nbytes)
-    assert set(sizes) == {8 * (WINDOW - STRIDE - 1 + 1)}
-    first, second = ["Hm.", "Then he left."], ["So", "."]
-    both = method.adapt(method.begin(2), [observes(*pair) for pair in zip(first, second, strict=True)])
-    ids = torch.tensor([method.lm.encode("Who?")] * 2)
-    with torch.no_grad():
-        together = forward(method.lm, encoded(method.lm, method.patch(both, asks("a", "b"))), ids)[0]
-        for row, texts in enumerate((first, second)):
-            alone = method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
-            single = forward(method.lm, method.patch(alone, asks("a")), ids[:1])[0]
-            torch.testing.assert_close(together[row : row + 1], single, **NOISE)
-    assert both.meta["tokens_read"] == [len("Hm.Then he left.") + 2, len("So.") + 2]
-
-
-def test_the_stride_window_keeps_no_positions() -> None:
-    with pytest.raises(ValueError, match="got recent=1"):
-        WindowSettings(mode="stride", recent=1)
-    with pytest.raises(ValueError, match="got positions=cache"):
-        WindowSettings(mode="stride", positions="cache")
-    assert SlidingWindow.spec.presets["book"] == WindowSettings(n_sink=0, recent=512, mode="stride")
-
-
-def test_a_stride_that_does_not_fit_says_what_does(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    path = put(tmp_path, "a.txt", TEXT * 8)
-    method = InContext(lm, InContextSettings(truncate="left", max_tokens=500))
-    with pytest.raises(UserError, match="max_tokens=N"):
-        run(lm, method, path, tmp_path, tokens="700", window="400", stride=100)
-
-
 def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     put(tmp_path, "books/1.txt", TEXT)
     put(tmp_path, "books/2.txt", TEXT[::-1][:40])
@@ -203,29 +151,6 @@ def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base
     assert rows["ppl", 84, None]["value"] == pytest.approx(rows["ppl", None, None]["value"])
 
 
-def test_perplexities_are_compared_over_texts(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    for name in range(3):
-        put(tmp_path, f"books/{name}.txt", TEXT[name:] + TEXT[:name])
-    common = ["--task", "pg19", "--source", tmp_path / "books", "--model", tiny_base, "--out", tmp_path / "runs",
-              "--task-set", "window=20", "--task-set", "stride=8", "--task-set", "tokens=36,84"]  # fmt: skip
-    stride = ("--set", "mode=stride", "--set", "recent=12")
-    values = {}
-    for method, settings in (("window", stride), ("none", ())):
-        record = ttabench("eval", "--method", method, *settings, *common, "--json").json()["runs"][0]
-        values[method] = next(row for row in record["rows"] if row["metric"] == "ppl" and row["step"] is None)["value"]
-    tables = ttabench("compare", "--out", tmp_path / "runs", "--format", "json").json()
-    (apart,) = tables["differences"]
-    assert apart["value"] == pytest.approx(values["window"] - values["none"])
-    assert apart["ci_low"] <= apart["value"] <= apart["ci_high"]
-    assert apart["p"] >= 0.25, "three books"
-    assert [row["step"] for row in tables["steps"]] == [36, 84, 36, 84]
-    printed = ttabench("compare", "--out", tmp_path / "runs").out
-    assert "up to so many tokens of each text" in printed
-    assert f"{values['none']:,.2f}" in printed
-    word = ttabench("compare", "--out", tmp_path / "runs", "--metric", "ppl_unit_mean", "--format", "json").json()
-    assert word["differences"][0]["metric"] == "ppl_unit_mean"
-
-
 def test_samples_hold_no_text_and_all_that_figures_need(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
@@ -237,43 +162,3 @@ def test_samples_hold_no_text_and_all_that_figures_need(ttabench: Command, tiny_
     assert not any(TEXT[start : start + 8] in str(sample) for sample in samples for start in range(len(TEXT) - 8))
     total = -sum(sample["logprobs"][0] for sample in samples) / sum(sample["tokens"][0] for sample in samples)
     assert record["rows"][0]["value"] == pytest.approx(math.exp(total))
-
-
-def test_a_book_of_one_token_is_refused_in_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    put(tmp_path, "books/1.txt", TEXT)
-    put(tmp_path, "books/2.txt", "x")
-    for source in (tmp_path / "books" / "2.txt", tmp_path / "books"):
-        ran = ttabench("eval", "--method", "none", "--task", "pg19", "--source", source, "--model", tiny_base,
-                       "--out", tmp_path / "runs", "--task-set", "window=20", "--task-set", "stride=8",
-                       "--task-set", "tokens=84")  # fmt: skip
-        assert "The book 2 of" in one_line(ran)
-        assert "is a single token" in ran.err
-        assert not list((tmp_path / "runs").iterdir()), "nothing was asked"
-
-
-def test_notes_are_given_once_something_is_done(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    put(tmp_path, "1.txt", TEXT)
-    ran = ttabench("eval", "--method", "none", "--task", "pg19", "--source", tmp_path / "1.txt", "--model", tiny_base,
-                   "--out", tmp_path / "runs", "--task-set", "window=20", "--task-set", "stride=8",
-                   "--task-set", "tokens=84")  # fmt: skip
-    assert ran.err.count("Note: all books of the source are scored") == 1
-
-
-def test_a_dry_run_knows_what_books_cost(ttabench: Command, tmp_path: Path) -> None:
-    cost = ttabench("eval", "--method", "window", "--preset", "book", "--task", "pg19", "--dry-run", "--json").json()[
-        "cost"
-    ]
-    assert cost["state_bytes"] > 0
-    longer = ttabench("eval", "--method", "window", "--preset", "book", "--set", "recent=1536", "--task", "pg19",
-                      "--dry-run", "--json").json()["cost"]  # fmt: skip
-    assert longer["adapt_flops"] > 2.5 * cost["adapt_flops"] > 0
-    assert longer["ask_flops"] > cost["ask_flops"]
-
-
-def test_training_episodes_have_a_loss(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    task = load("pg19", split="train", options={**SMALL, "sequence_tokens": 50})
-    episode = next(task.training(0, 1, tokens=lm))
-    method = sliding(lm)
-    loss = answer_loss(method, [episode])
-    assert float(loss) == pytest.approx(-float(logprobs(method, episode).mean()), rel=1e-4)

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.model import LM
-from ttabench.methods.registry import find, methods
+from ttabench.methods.registry import methods
 from ttabench.methods.session import Session
 from ttabench.records.samples import EpisodeCost
 from ttabench.report.finding import load_run
@@ -76,26 +74,11 @@ def test_a_method_keeps_no_more_than_was_asked(lm: LM, method: str, budget: dict
     assert 0.5 * allowed <= kept_slots(reading) <= allowed + rounded < full
 
 
-@pytest.mark.parametrize("budget", [{"keep": 0.25}, {"keep_tokens": 60}], ids=str)
-def test_a_press_keeps_what_was_asked(lm: LM, budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_kvpress.installed(monkeypatch)
-    reading = session(lm, "kvpress:LastPress", **budget)
-    full = reading.state.meta["tokens_read"][0]
-    assert kept_slots(reading) == int(budget.get("keep_tokens", budget.get("keep", 0) * full))
-
-
 @pytest.mark.parametrize("method", OTHERS)
 @pytest.mark.parametrize("budget", [{"keep": 0.2}, {"keep_tokens": 9}], ids=str)
 def test_a_method_without_a_budget_says_why_in_one_line(method: str, budget: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"--keep(-tokens)? has no meaning for {method}: it.*\. Leave it out, or cho"):
         resolve_method(request(method, **budget))
-
-
-def test_parts_that_have_a_budget_get_it() -> None:
-    settings = resolve_method(request("rag+window", keep=0.2)).settings
-    assert settings["window_budget"] == 0.2
-    with pytest.raises(UserError, match="no meaning for none\\+templora"):
-        resolve_method(request("none+templora", keep=0.2))
 
 
 def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
@@ -113,11 +96,9 @@ def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("--keep", "0"), "--keep must be above 0 and at most 1, got 0.0"),
         (("--keep-tokens", "0"), "--keep-tokens must be at least 1, got 0"),
         (("--keep", "0.2", "--keep-tokens", "9"), "Both --keep 0.2 and --keep-tokens 9 are given"),
         (("--keep", "0.2", "--set", "heavy=5"), "--keep sets heavy=0.1 of h2o, and --set says 5"),
-        (("--keep-tokens", "1"), "--keep-tokens 1 does not fit h2o: a heavy hitter and a recent token need"),
     ],
 )
 def test_bad_budgets_are_refused_in_one_line(ttabench: Command, words: tuple[str, ...], fault: str) -> None:
@@ -161,55 +142,3 @@ def test_a_run_says_what_was_kept_beside_what_was_asked(ttabench: Command, tmp_p
     assert "(asked 50 %)" in compared.out
     again = ttabench("eval", "--method", "h2o", "--keep", "0.25", *words)
     assert "is stored already" in again.err
-
-
-def test_a_budgets_share_and_not_the_bytes_of_a_text_is_said_to_be_kept(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--task", "streamingqa", "--limit", "8", "--task-set", "documents=8", "--out", tmp_path, "--quiet")
-    for more in (("none",), ("icl",), ("rag", "--keep", "0.5")):
-        assert ttabench("eval", "--method", *more, *words).code == 0
-    assert "keeps 1/2 of the bytes of icl" in ttabench("compare", tmp_path).out.replace("\n", " ")
-
-
-def test_what_snapkv_observes_with_leaves_half_of_a_small_budget() -> None:
-    settings = resolve_method(request("snapkv", keep_tokens=20)).settings_object
-    assert settings.amounts(100) == (20, 10)
-    assert resolve_method(request("snapkv", settings=("budget=40",))).settings_object.amounts(100) == (40, 32)
-
-
-def test_sinks_are_part_of_a_windows_budget(lm: LM) -> None:
-    for tokens, sinks in ((40, 4), (5, 2), (1, 0)):
-        settings = resolve_method(request("window", keep_tokens=tokens)).settings_object
-        assert settings.amounts(100) == (sinks, tokens - sinks)
-    by_budget, by_hand = (
-        session(lm, "window", settings=texts).state.tensors
-        for texts in (("budget=40", "mode=stream"), ("n_sink=4", "recent=36"))
-    )
-    assert all(torch.equal(by_budget[name], by_hand[name]) for name in by_hand)
-    assert find("window").keep is not None
-
-
-def test_the_oldest_groups_of_a_memory_go(lm: LM) -> None:
-    whole, capped = (session(lm, "ccm", settings=("comp_tokens=8", "recursive=false", *more)).state
-                     for more in ((), ("held=20",)))  # fmt: skip
-    for name in ("keys", "values"):
-        assert torch.equal(capped.tensors[name], whole.tensors[name][..., -16:, :])
-    with pytest.raises(UserError, match="for one reader, not 2"):
-        session(lm, "ccm", keep=0.5).method.begin(2)
-
-
-def test_a_question_reads_the_best_documents_until_it_is_full(lm: LM) -> None:
-    tasks = [f"Document {number}: " + word * 3 for number, word in enumerate(("lamp ", "door ", "lamp door ", "sea "))]
-    ask = replace(ASK, prompt="lamp door")
-    read = []
-    for tokens in (31, 50, 500):
-        resolved = resolve_method(request("rag", keep_tokens=tokens))
-        reading = Session(lm, resolved.spec.load()(lm, resolved.settings_object))
-        reading.read([Observe(text=text, key=text) for text in tasks])
-        ids = reading.method.patch(reading.state, [ask]).tokens_BT
-        assert ids is not None
-        assert ids.shape[1] == min(tokens - 1, sum(map(len, tasks)) + 3 * len("\n\n"))
-        read.append(lm.decode(ids[0].tolist()))
-    assert read[0] == tasks[2][:30]
-    assert tasks[2] in read[1]
-    assert read[1].startswith("Docum\n\n"), "the second best is cut, and stands where it stood"
-    assert [read[2].index(text) for text in tasks] == sorted(read[2].index(text) for text in tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from tests import fake_kvpress
 from tests.conftest import Command
-from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.types import Answer, Ask, At, Observe
 from ttabench.lm.model import LM
@@ -19,7 +17,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
 from ttabench.records.samples import EpisodeCost, Sample
-from ttabench.run.caveats import choice_caveats, count_caveats, eviction_caveats, label_caveats
+from ttabench.run.caveats import count_caveats, label_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)
@@ -60,23 +58,6 @@ def test_a_method_that_evicts_knows_when_it_had_no_need(lm: LM, name: str, monke
         assert method.evicts_nothing(TOKENS) == (less == 0)
 
 
-def test_shares_and_prompts_that_evict_are_never_whole(lm: LM) -> None:
-    assert made(lm, "snapkv", {"budget": 1.0, "window": 4}).evicts_nothing(10**6)
-    assert not made(lm, "snapkv", {"budget": 0.9, "window": 4}).evicts_nothing(10)
-    assert not made(lm, "h2o", {"heavy": HELD, "recent": HELD}).evicts_nothing(TOKENS), "prompt and answer evict, too"
-    assert made(lm, "h2o", {"heavy": 900, "recent": 900}).evicts_nothing(TOKENS)
-    for name in ("none", "icl", "templora"):
-        assert not made(lm, name, {}).evicts_nothing(1), "nothing that it would evict"
-
-
-def test_contexts_that_fit_are_counted(lm: LM) -> None:
-    method = made(lm, "snapkv", {"budget": 100, "window": 4})
-    assert eviction_caveats(method, [100, None, 0]) == []
-    (note,) = eviction_caveats(method, [100, 99, 40])
-    assert note.startswith("snapkv evicted nothing from 2 of 3 contexts: 99 tokens of context fit what it may keep")
-    assert "evicted nothing: 40 tokens" in eviction_caveats(method, [40, None, 0])[0]
-
-
 @pytest.mark.parametrize(("changes", "least"), [
     ({"budget": 0.2, "window": 32}, 165), ({"budget": 0.2, "window": 8}, 45), ({"budget": 12, "window": 0.1}, 0),
 ])  # fmt: skip
@@ -96,20 +77,6 @@ def test_a_budget_that_the_window_fills_leaves_nothing_to_choose(lm: LM, changes
     if not least:
         assert not method.nothing_free(100)
         assert method.nothing_free(150), "a tenth of it is more than 12 tokens"
-
-
-def test_questions_for_which_nothing_was_chosen_are_counted(lm: LM) -> None:
-    method = made(lm, "snapkv", {"budget": 0.2, "window": 32})
-    (note,) = choice_caveats(method, [100, 120, 400, None, 0])
-    assert note == (
-        "snapkv: for 2 of 3 questions the budget held no more than the observation window, so nothing was chosen by"
-        " attention"
-    )
-    assert choice_caveats(method, [100, 120])[0].startswith("snapkv: for 2 of 2 questions ")
-    assert choice_caveats(method, [400, 500]) == []
-    assert choice_caveats(made(lm, "snapkv", {"budget": 100, "window": 32}), [50, 120]) == [], "kept all, or chose"
-    assert choice_caveats(made(lm, "snapkv", {"budget": 0.2, "query_aware": True}), [100]) == [], "the question looks"
-    assert choice_caveats(made(lm, "h2o", {}), [5]) == []
 
 
 def sample(key: str, step: int, episode: str = "e") -> Sample:
@@ -145,29 +112,6 @@ def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> Non
     assert notes_of(ttabench, "--task", "streamingqa", "--method", "icl", "--out", tmp_path) == []
     shown = ttabench("eval", *words, "--force").err
     assert all(note in shown for note in (evicted, repeated, few))
-
-
-def test_a_run_says_where_attention_chose_nothing(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--task", "streamingqa", "--method", "snapkv", "--limit", 10, "--out", tmp_path)
-    few = ("--task-set", "documents=2", "--set", "budget=0.2")
-    (note,) = [note for note in notes_of(ttabench, *words, *few) if "chosen by attention" in note]
-    assert note.startswith("snapkv: for ")
-    assert not any("chosen" in note for note in notes_of(ttabench, *words, *few, "--set", "window=4"))
-
-
-def test_a_text_that_nano_was_not_made_for_is_noted(ttabench: Command, tmp_path: Path) -> None:
-    rows = [{"text": "The library opens at nine in the morning.", "question": "When does it open?", "answers": "nine"}]
-    path = write_jsonl(tmp_path / "mine.jsonl", rows)
-    found = notes_of(ttabench, "--task", path, "--method", "icl", "--out", tmp_path / "runs")
-    assert found[0].startswith("nano hardly knows this kind of text")
-    assert found[-1].startswith("n = 1:")
-
-
-def test_untrained_modules_are_said_to_measure_nothing(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--method", "mac", "--checkpoint", "none", "--limit", 2, "--task-set", "documents=2", "--out", tmp_path)
-    assert "the result says nothing about mac" in notes_of(ttabench, *words)[0]
-    planned = json.loads(ttabench("eval", *words, "--dry-run", "--json").out)
-    assert "the result says nothing about mac" in planned["runs"][0]["notes"][0]
 
 
 def test_labels_are_told_in_sentences(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.readers.test_dialogue import put, spoken
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.types import Episode
@@ -68,21 +68,6 @@ def test_full_context_helps_nano_at_every_step_and_another_dialogue_does_not(tta
     assert {row["n"] for row in own["rows"] if row["step"]} == {12}
 
 
-def test_a_dialogue_is_what_varies(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    path = put(tmp_path, "test.txt", [spoken(4 + number % 3, "w" * (1 + number)) for number in range(6)])
-    common = ("--task", "dailydialog", "--source", path, "--model", tiny_base, "--out", tmp_path / "runs")
-    for method in ("none", "icl"):
-        (run,) = ttabench("eval", "--method", method, *common, "--json").json()["runs"]
-    assert run["task"]["unit"] == "dialogue"
-    rows = {(row["metric"], row["step"]): row for row in run["rows"]}
-    assert [rows["ppl", step]["n"] for step in (None, 1, 2, 4)] == [6 + 6 + 2, 6, 6, 2]
-    assert rows["ppl_dialogue_mean", None]["value"] != rows["ppl", None]["value"]
-    tables = ttabench("compare", "--out", tmp_path / "runs", "--format", "json").json()
-    (apart,) = tables["differences"]
-    assert apart["n"] == 14
-    assert "14 common queries of 6 dialogues" in ttabench("compare", "--out", tmp_path / "runs").out
-
-
 def test_a_record_counts_what_was_left_out_by_the_tokens_of_its_model(
     ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:
@@ -92,8 +77,3 @@ def test_a_record_counts_what_was_left_out_by_the_tokens_of_its_model(
     (run,) = ttabench("eval", "--method", "none", *common, "--json").json()["runs"]
     assert load("dailydialog", source=str(path), options={"max_turn_tokens": 12, "steps": "1"}).dropped == {}
     assert run["task"]["dropped"] == run["dropped"] == {"a turn of more than 12 tokens": 1}
-
-
-def test_no_turns_of_a_chat_template_are_asked(ttabench: Command) -> None:
-    message = one_line(ttabench("eval", "--method", "none", "--task", "dailydialog", "--chat-template"))
-    assert "dailydialog scores the turns of a dialogue and asks nothing" in message

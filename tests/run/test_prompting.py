@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from ttabench.core.errors import UserError
-from ttabench.readers.cards import load_card
 from ttabench.run.prompting import TRAINED_WITH, resolve_prompting, trained_with
 from ttabench.run.request import RunRequest
 
@@ -75,25 +72,3 @@ def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path)
 def test_a_checkpoint_that_tells_nothing_of_use_changes_nothing(chatting: Path, data: Any) -> None:
     assert asked(chatting, base_checkpoint=checkpoint(chatting / "lora", data)) == (False, CARD)
     assert asked(chatting, base_checkpoint=str(chatting / "nowhere")) == (False, CARD)
-
-
-def test_tasks_with_one_way_of_asking_tell_nothing() -> None:
-    assert trained_with({"shots": 5}, chat=False) == {}
-
-
-def test_a_book_has_no_turns(chatting: Path) -> None:
-    with pytest.raises(UserError, match="and asks nothing, so it needs no chat template"):
-        asked(chatting, chat=True, task="pg19")
-
-
-@pytest.mark.parametrize(
-    ("chat", "told"), [({"prompt": "none"}, "chat must name one"), ({"prompt": "qa", "examples": 9}, "chat shows 9")]
-)
-def test_a_card_that_names_what_it_has_not_is_refused(tmp_path: Path, chat: Any, told: str) -> None:
-    card = load_card("squad_seq").model_dump(mode="json")
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        yaml.safe_dump({**card, "name": "mine", "prompt": {**card["prompt"], "chat": chat}}), encoding="utf-8"
-    )
-    with pytest.raises(UserError, match=told):
-        load_card(str(path))

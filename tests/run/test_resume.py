@@ -90,14 +90,6 @@ def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tupl
     assert_same(shown, whole, partial.parent)
 
 
-def test_it_says_in_one_note_what_did_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
-    partial, _ = killed
-    found = lines(partial)
-    partial.write_text("".join(json.dumps(line) + "\n" for line in [*found, found[0]]) + json.dumps(found[1])[:50])
-    said = [line for line in evaluate().err.splitlines() if "partial.jsonl" in line]
-    assert said == ["Note: 2 lines of partial.jsonl did not count: damaged, doubled, or of no query of this run."]
-
-
 @pytest.mark.parametrize("method", ["icl", "mac"])
 def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
@@ -144,27 +136,6 @@ def test_a_batch_of_which_lines_are_missing_is_answered_again_as_one(
     assert [len(batch) for batch in batches] == [2, 2]
 
 
-def test_samples_that_cannot_be_written_are_noticed_before_anything_is_asked(
-    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run = evaluate("--json", "--out", tmp_path / "whole").json()["runs"][0]["id"]
-    (tmp_path / "runs" / run / "samples.parquet").mkdir(parents=True)
-    monkeypatch.setattr(LM, "logits", None)
-    assert "samples.parquet is a folder. Remove it, or give another --out." in one_line(evaluate("--quiet"))
-
-
-def test_costs_of_episodes_are_checked_too(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
-    partial, whole = killed
-    found = lines(partial)
-    cost = {"episode": found[0]["value"]["episode"], "pieces": 900, "tokens_read": 9, "adapt_seconds": 1.0,
-            "encode_seconds": 1.0, "state_bytes": 9, "patch_bytes": 9, "adapt_peak_bytes": 9, "ask_peak_bytes": 9,
-            "truncated": {}, "adapt_cpu_seconds": 1.0}  # fmt: skip
-    ended = {"run": found[0]["run"], "kind": "episode", "value": cost}
-    other = {**ended, "value": {**cost, "episode": "another"}}
-    write(partial, [*found[:5], ended, ended, other])  # a query is missing: the episode did not end
-    assert_same(evaluate("--json"), whole, partial.parent)
-
-
 def asks() -> Episode:
     return Episode(key="e", steps=tuple(sample(key).ask for key in "abc"))
 
@@ -185,12 +156,9 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
 @pytest.mark.parametrize(
     "change",
     [
-        {"answer": {"prediction": 3}}, {"metrics": {"f1": "high"}}, {"metrics": {"other": 1.0}}, {"metrics": None},
-        {"ask_ms": "1"}, {"answer": {"tokens": [10**400]}}, {"answer": {"tokens": [10**30]}},
-        {"answer": {"logprobs": {}}}, {"answer": {"logprobs": []}}, {"extra": 1}, {"asked": {"group": 3}},
-        {"ask": {"want": {"answers": "Ada"}}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
-        {"ask": {"prompt": "Whose?"}}, {"ask": {"key": ["a"]}}, {"ask": {"at": {"count": "one"}}},
-        {"ask": {"at": {"count": 2}}}, {"ask": None},
+        {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
+        {"extra": 1}, {"asked": {"group": 3}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,
 )  # fmt: skip
@@ -201,8 +169,8 @@ def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str
 
 
 @pytest.mark.parametrize(
-    "line", ["", "null", "3", "[]", "{}", '{"kind": "sample"}', '{"kind": 3, "value": 4}', "[" * 100_000, '"\\ud800"',
-             '{"kind": "sample", "value": {"epi'], ids=lambda line: line[:20]
+    "line", ["", "3", "{}", '{"kind": 3, "value": 4}', "[" * 100_000, '{"kind": "sample", "value": {"epi'],
+    ids=lambda line: line[:20],
 )  # fmt: skip
 def test_a_damaged_line_does_not_count(tmp_path: Path, line: str) -> None:
     of_this_run = line.replace("{", '{"run": "r", ', 1)
@@ -211,22 +179,8 @@ def test_a_damaged_line_does_not_count(tmp_path: Path, line: str) -> None:
     assert folder.left_out == 2
 
 
-def test_the_right_one_of_two_answers_counts(tmp_path: Path) -> None:
-    wrong = {"metrics": {"other": 1.0}}
-    folder = resumed(tmp_path, lambda found: [{**found[0], "value": {**found[0]["value"], **wrong}}, *found])
-    assert [kept.key for kept in folder.samples] == ["a", "b", "c"]
-    assert all(kept.metrics == {"f1": 1.0} for kept in folder.samples)
-    assert folder.left_out == 1
-
-
-def test_bytes_that_are_no_text_are_left_out(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
-    partial, whole = killed
-    partial.write_bytes(b"\xff\x00\xfe\n" + partial.read_bytes())
-    assert_same(evaluate("--json"), whole, partial.parent)
-
-
 @pytest.mark.parametrize("method", [*METHODS])
-@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("batches", [1, 3])
 def test_costs_are_those_of_a_run_never_killed(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, batches: int
 ) -> None:

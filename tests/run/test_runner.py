@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import torch
 from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Meter
-from ttabench.core.types import Answer, Ask, At, Choose, Episode, Generate, Observe, Score
+from ttabench.core.types import Ask, At, Choose, Episode, Generate, Observe, Score
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import gold_ids, prompt_ids
 from ttabench.lm.model import LM
@@ -27,7 +25,6 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import RunFolder, Sample
-from ttabench.run.caveats import answer_caveats
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import metric
 
@@ -118,15 +115,6 @@ def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
     assert cost.state_bytes == 12
     assert cost.adapt_seconds > 0
     assert cost.ask_peak_bytes > 2**20
-
-
-def test_samples_hold_what_was_asked_and_answered(lm: LM, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(stream(asks=2)), folder)
-    found = {sample.key: sample for sample in folder.samples}["q1"]
-    assert found.ask == ask(1, 3)
-    assert set(found.metrics) == {"em", "f1"}
-    assert found.ask_ms > 0
 
 
 def icl(lm: LM) -> InContext:
@@ -233,35 +221,6 @@ def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
         load_state(tmp_path / "state", belongs)
 
 
-def test_a_context_that_does_not_fit_is_the_users_fault(lm: LM, tmp_path: Path) -> None:
-    episode = Episode(key="e", steps=(Observe(text="x" * 600), ask(1)))
-    with pytest.raises(UserError, match="truncate"):
-        run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(episode), RunFolder(tmp_path, "r"))
-
-
-def test_truncation_is_recorded(lm: LM, tmp_path: Path) -> None:
-    method = InContext(lm, InContextSettings(truncate="left", max_tokens=10))
-    folder = RunFolder(tmp_path, "r")
-    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
-    (cost,) = folder.costs
-    assert cost.truncated == {"truncated_tokens": 3 * len("Fact 0.") + 2 * len("\n\n") - 10}
-
-
-def test_the_peak_of_a_phase_is_its_own() -> None:
-    meter = Meter("cpu")
-    with meter.phase("large"):
-        held = torch.ones(40 * 2**20)
-        del held
-    with meter.phase("small"):
-        pass
-    with meter.phase("large"):
-        pass
-    assert meter.peak_bytes["large"] > 100 * 2**20
-    # where the kernel lets the mark be reset, the later phase does not see the earlier one's peak
-    assert meter.peak_bytes["small"] <= meter.peak_bytes["large"]
-    assert meter.seconds["large"] > 0
-
-
 def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
     ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:
@@ -272,18 +231,6 @@ def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
     assert again["encode_seconds"] > 0
     assert again["adapt_seconds"] >= again["encode_seconds"]
     assert again["state_bytes"] == again["patch_bytes"] > stored["patch_bytes"] / 10
-
-
-def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
-    answered = [replace(sample, answer=Answer(prediction="x")) for sample in folder.samples]
-    assert answer_caveats(answered) == []
-    empty = [replace(sample, answer=Answer(prediction="")) for sample in answered]
-    (note,) = answer_caveats(empty)
-    assert note == f"{len(empty)} of {len(empty)} answers are empty: the prompt may not suit the base model"
-    cut = [replace(sample, answer=Answer(prediction="x", ended=False)) for sample in answered]
-    assert "were cut at max_new_tokens" in answer_caveats(cut)[0]
 
 
 def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 
 
 def figures(run: dict[str, Any], metric: str) -> dict[int | None, float]:
@@ -20,19 +20,3 @@ def test_nano_answers_what_was_said_in_the_sessions_read_so_far(ttabench: Comman
     assert four > 0.9
     assert max(figures(other, "f1")[4], figures(empty, "f1")[4]) < 0.1
     assert own["task"]["unit"] == "conversation"
-
-
-def test_the_same_turns_are_likelier_the_more_sessions_were_read(ttabench: Command, tmp_path: Path) -> None:
-    size = ("--task-set", "conversations=12", "--task-set", "ask=last")
-    common = ("eval", "--task", "msc", "--out", tmp_path, "--json", *size)
-    own, other, _ = ttabench(*common, "--method", "icl", "--swap-state").json()["runs"]
-    mine, theirs = figures(own, "ppl"), figures(other, "ppl")
-    assert set(mine) == {None, 0, 1, 2, 3, 4}
-    assert mine[0] == theirs[0], "nothing was read"
-    assert mine[4] < mine[1] < mine[0]
-    assert mine[4] < 0.93 * theirs[4]
-
-
-def test_scored_turns_are_asked_in_no_chat_template(ttabench: Command) -> None:
-    chosen = ("--task", "msc", "--task-set", "ask=last", "--chat-template")
-    assert "msc scores the turns of a conversation" in one_line(ttabench("eval", "--method", "none", *chosen))

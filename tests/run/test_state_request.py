@@ -70,13 +70,6 @@ def test_a_method_in_a_file_is_named_by_the_user() -> None:
         request_of(plain, STATE, {"method": "./mine.py"})
 
 
-@pytest.mark.parametrize("change", [{"method": 3}, {"settings": 3}, {"settings": [[1]]}, {"model": ["nano"]}])
-def test_a_request_of_other_types_is_no_request(change: dict[str, object]) -> None:
-    said = made_with(RunRequest(method="icl", task="qa"), chat=False)
-    with pytest.raises(UserError, match="does not say how it was made"):
-        request_of({MADE: {**said, **change}}, STATE)
-
-
 def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> None:
     own = RunRequest(method="mac", task="squad_seq", model="smollm2-135m-qa", settings=("hierarchy=2",), bos="no")
     content = {"schema_version": SCHEMA, "rows": 1, "meta": {}, "files": {}, MADE: made_with(own, chat=True)}

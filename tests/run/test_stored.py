@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from ttabench.core.environment import versions
-from ttabench.core.errors import UserError
-from ttabench.methods.registry import known_settings
-from ttabench.run import base_model
 
 Evaluate = Callable[..., Any]
 
@@ -24,28 +21,6 @@ def evaluate(ttabench: Command, common: list[object]) -> Evaluate:
     words = ["--method", "icl", "--set", "truncate=right", "--task-set", "documents=3", "--task-set", "questions=2",
              "--batch-size", 2]  # fmt: skip
     return lambda *more: ttabench("eval", *common, *words, *more)
-
-
-def refuse(*_: object) -> None:
-    raise AssertionError("a stored run needs no model")
-
-
-def test_the_same_command_twice_is_stored(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    monkeypatch.setattr(base_model.ModelCache, "get", refuse)
-    again = evaluate("--json").json()["runs"][0]
-    assert (again["how"], again["id"], again["rows"]) == ("stored", first["id"], first["rows"])
-
-
-def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:
-    file = Path(evaluate("--json").json()["runs"][0]["folder"]) / "run.json"
-    for schema in (1, 3):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": schema}))
-        told = one_line(evaluate())
-        assert (
-            f"has schema version {schema}, this ttabench reads 2. Install the ttabench that wrote it, or run it again"
-            in told
-        )
 
 
 def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
@@ -70,11 +45,6 @@ def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
     assert evaluate("--quiet").err == "", "other versions alone are told where people look"
 
 
-def test_a_device_that_is_not_there_is_refused_before_a_stored_run_is_shown(evaluate: Evaluate) -> None:
-    assert evaluate().code == 0
-    assert one_line(evaluate("--device", "cuda:77")).endswith("found (--device cuda:77). Use --device cpu.")
-
-
 def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
     """In the first line, and beside its milliseconds; --force makes it here."""
     first = evaluate("--device", "cpu", "--json").json()["runs"][0]
@@ -97,9 +67,3 @@ def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
     assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
     assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
     assert "made on" not in evaluate("--device", "cpu").err
-
-
-def test_defaults_of_another_method_of_that_name_say_nothing() -> None:
-    assert known_settings("icl")
-    with pytest.raises(UserError, match=r"icl is now of ttabench, not of mine==1\."):
-        known_settings("icl", "mine==1")

@@ -8,7 +8,7 @@ from tests.tiny import tiny_llama
 from ttabench.lm.model import LM, load
 from ttabench.readers import load as load_task
 from ttabench.readers.cards import names
-from ttabench.run.caveats import LEAST_BYTES, bytes_a_token, fertility_caveats
+from ttabench.run.caveats import bytes_a_token, fertility_caveats
 
 ENGLISH = "The library opens at nine. It was founded by Maria Keller in 1921, who also wrote its rules."
 OTHERS = ("Die Bibliothek öffnet um neun Uhr und schließt um sechs.", "Библиотека открывается в девять часов утра.",
@@ -34,24 +34,11 @@ def test_and_for_no_other_language(nano: LM, text: str) -> None:
     assert note.endswith("; use --model smollm2-135m-qa for English")
 
 
-def test_another_model_is_not_sent_to_itself(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano, "name", "smollm2-135m-qa")
-    (note,) = fertility_caveats(nano, [OTHERS[0]])
-    assert note.endswith("its answers say little about the method")
-
-
 def test_little_and_random_and_bytes_tell_nothing(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bytes_a_token(nano, ["Who wrote it?", "1 2 3 4 5 6 7 8 9 x1"]) is None
     assert bytes_a_token(tiny_llama(), [ENGLISH]) is None, "a token a byte, in any language"
     monkeypatch.setattr(nano, "random_weights", True)
     assert fertility_caveats(nano, [ENGLISH]) == []
-
-
-def test_only_the_first_words_are_looked_at(nano: LM) -> None:
-    endless = (text for text in iter(lambda: ENGLISH, ""))
-    found = bytes_a_token(nano, endless)
-    assert found is not None
-    assert found < LEAST_BYTES
 
 
 @pytest.mark.english

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,25 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.places import ROOT
 from tests.sweep.conftest import records
-from ttabench.cli import sweep_runs
 from ttabench.core.files import locked
 from ttabench.core.plugins import Offer
-from ttabench.sweep import driver, engines
+from ttabench.sweep import engines
 from ttabench.sweep.engines import Job, Report, Resources
-from ttabench.sweep.file import read
-from ttabench.sweep.grid import cells
-from ttabench.sweep.planning import Run, planned
-from ttabench.sweep.worker import Models, take
+from ttabench.sweep.worker import take
 
 Suite = Callable[..., Path]
 
@@ -55,23 +49,12 @@ class Here:
     """An engine that makes runs in this process."""
 
     def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
-        models = Models()
-        yield from (take(job, models) for job in jobs)
+        yield from map(take, jobs)
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "engine", lambda _: Here())
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def runs_of(path: Path) -> list[Run]:
-    found = read(path)
-    return planned(cells(found), found)
 
 
 def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -168,56 +151,6 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     assert "RuntimeError: nothing works" in quiet.err
 
 
-def test_runs_under_several_models_name_them(
-    ttabench: Command, suite: Suite, here: None, tiny_base: Path, tmp_path: Path
-) -> None:
-    one = ttabench("sweep", suite("none"), "--out", tmp_path / "runs")
-    several = ttabench("sweep", suite("none", models=[str(tiny_base), "nano"]), "--out", tmp_path / "runs")
-    assert (" model " in one.out, " under " in one.err) == (False, False)
-    assert " model " in several.out
-    assert "none on streamingqa documents=1 max_new_tokens=2 under nano seed 0: new" in several.err
-
-
-def test_a_damaged_record_is_named_and_left(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
-    words = ("sweep", suite("none", seeds=(0, 1, 2)), "--out", tmp_path / "runs")
-    first, second, _ = (run["id"] for run in ttabench(*words, "--json").json()["runs"])
-    halved, newer = (tmp_path / "runs" / number / "run.json" for number in (first, second))
-    halved.write_text(halved.read_text()[:200])
-    newer.write_text(newer.read_text().replace('"schema_version": 2', '"schema_version": 3'))
-    before = halved.read_text(), newer.read_text()
-    ran = ttabench(*words)
-    assert ran.code == 1
-    assert "2 failed" in ran.out
-    told = " ".join(ran.out.replace("│", " ").split())
-    assert "cannot be read" in told
-    assert "Install the ttabench that wrote it" in told
-    assert (halved.read_text(), newer.read_text()) == before
-
-
-def test_a_screen_shows_what_runs_and_takes_it_away(
-    ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, second = runs_of(suite("none", seeds=(0, 1)))
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    screen = sweep_runs.Screen([first, second], enabled=True)
-    screen(Report(id=first.id, state="running"))
-    screen(Report(id=first.id, state="running", done=("answered", 3, 8)))
-    assert screen._bars is not None
-    shown = [task.description for task in screen._bars._bars.tasks]
-    assert shown == ["runs, 1 running", f"{first.label}, answered"]
-    screen(Report(id=first.id, state="failed", reason="no"))
-    screen(Report(id=second.id, state="running"))
-    bars = [(task.description, task.completed, task.total) for task in screen._bars._bars.tasks]
-    assert bars == [("runs, 1 running, 1 failed", 1, 2)]
-    screen.stop()
-    assert terminal.getvalue()
-    quiet = sweep_runs.Screen([first, second], enabled=False)
-    quiet(Report(id=first.id, state="new"))
-    assert quiet._bars is None
-
-
 def test_an_engine_of_another_package(ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch,
                                       tmp_path: Path) -> None:  # fmt: skip
     place = EntryPoint(name="mine", value="tests.sweep.test_sweep:Here", group=engines.GROUP)
@@ -243,17 +176,6 @@ def test_what_an_engine_lost_is_made_once_more_and_then_fails(
         assert f'"reason": "{reason}"' in ran.out
 
 
-@pytest.mark.parametrize("sign", driver.FULL)
-def test_a_full_disk_ends_a_sweep_in_one_line(
-    sign: str, ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    label = "none on streamingqa documents=1 max_new_tokens=2 seed 0"
-    monkeypatch.setattr(engines, "engine", Scripted({label: f"failed: Cannot write in runs: {sign}."}))
-    said = one_line(ttabench("sweep", suite("none", "icl"), "--out", tmp_path / "runs", "--quiet"))
-    assert sign in said
-    assert "the same command goes on" in said
-
-
 def test_a_run_that_another_process_makes_is_left_to_it(
     ttabench: Command, suite: Suite, here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -265,47 +187,8 @@ def test_a_run_that_another_process_makes_is_left_to_it(
     assert ttabench("sweep", suite("none"), "--out", out).code == 1  # it makes nothing
     ((job,),) = scripted.asked
     with locked(out / run["id"], lambda: None):
-        assert take(job, Models()).state == "busy"
-    assert take(job, Models()).state == "new"
-
-
-def test_a_run_whose_files_changed_since_is_not_made(
-    suite: Suite, ttabench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scripted = Scripted({})
-    monkeypatch.setattr(engines, "engine", scripted)
-    ttabench("sweep", suite("none"), "--out", tmp_path / "runs")
-    ((job,),) = scripted.asked
-    report = take(replace(job, id="0" * 12), Models())
-    assert (report.state, "has changed" in report.reason) == ("failed", True)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--engine", "rai"), "Unknown engine 'rai'. Did you mean 'ray'?"),
-        (("--engine-set", "x=1"), "Unknown option of the engine local 'x'"),
-        (("--gpus-per-run", "1", "--jobs", "500"), "GPUs here"),
-        (("--shard", "3/2"), "--shard '3/2' is no part."),
-        (("--seeds", "x"), "--seeds 'x' is not a list"),
-        (("--methods", "none,,icl"), "misses a name"),
-    ],
-)
-def test_bad_words_are_one_line(words: tuple[str, ...], told: str, ttabench: Command, suite: Suite,
-                                tmp_path: Path) -> None:  # fmt: skip
-    two = suite("none", "icl")
-    assert told in one_line(ttabench("sweep", two, "--out", tmp_path / "runs", "--quiet", *words))
-
-
-@pytest.mark.parametrize("name", engines.PACKAGES)
-def test_an_engine_that_is_not_installed_says_what_to_install(
-    name: str, ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, engines.PACKAGES[name], None)
-    for module in ("on_ray", "on_slurm"):
-        monkeypatch.delitem(sys.modules, f"ttabench.sweep.{module}", raising=False)
-    said = one_line(ttabench("sweep", suite("none"), "--engine", name, "--out", tmp_path / "runs"))
-    assert f"pip install {engines.PACKAGES[name]}" in said
+        assert take(job).state == "busy"
+    assert take(job).state == "new"
 
 
 def test_a_sweep_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(

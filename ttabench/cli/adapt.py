@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 READING = (*READING_FIELDS, "device", "dtype")
 """Options of `eval` that say how files are read, and where."""
 PIECES = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
-"""What stands between pieces, by their name."""
 DEFAULT_STATE = Path("state")
 """Where `adapt` writes and `ask` looks."""
 
@@ -86,27 +85,26 @@ def adapt(
     chat, resolved = resolve_prompting(request).chat, resolve_method(request)
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
+    from ttabench.core.environment import seed_everything
     from ttabench.methods.states import StateFolder  # torch comes once nothing typed is refused
+    from ttabench.run.base_model import ModelCache
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
     with folder.held():
         written = folder.stored()
         if written is None:
             with render.progress(talking) as tick:
-                written, notes = _made(request, folder, texts, provenance, tick, add or ())
+                seed_everything(0)
+                lm = ModelCache().get(request, chat_template=chat)
+                written, notes = _made(request, resolved, lm, folder, earlier, texts, provenance, tick)
         elif talking:
             render.remark(f"This state is in {folder.path} already; --force makes it anew.")
-    result = {
-        "method": resolved.spec.name,
-        "model": request.base_name,
-        "files": len(files),
-        "pieces": len(texts),
-        **_tokens([header(before) for before in earlier], written),
-        "state_bytes": written["bytes"],
-        "folder": str(folder.path),
-        **_peft(folder, written),
-        **({"notes": notes} if json else {}),
-    }
+    result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
+    if "tokens_read" in written["meta"]:
+        *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
+        result["tokens"] = now - sum(before)
+    result |= {"state_bytes": written["bytes"], "folder": str(folder.path), **_peft(folder, written)}
+    result |= {"notes": notes} if json else {}
     where = "" if folder.path == DEFAULT_STATE else f" --state {quote(str(folder.path))}"
     where += f" --method {quote(request.method)}" if is_file(request.method) else ""
     o.show_result("adapted", result, f'Ask it: ttabench ask "..."{where}', json=json, quiet=quiet)
@@ -115,11 +113,7 @@ def adapt(
 
 
 def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
-    """The files' text as pieces, in order; empty pieces are left out.
-
-    Raises:
-        UserError: nothing to read, a file that cannot be read or is not UTF-8, or an unknown way to cut.
-    """
+    """The files' text as pieces, in order; empty pieces are left out."""
     if not files:
         raise UserError("There is nothing to read.", "Give --context FILE.")
     if cut not in PIECES:
@@ -163,27 +157,19 @@ def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: P
 
 
 def _made(
-    request: RunRequest, folder: StateFolder, pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
-    added: Sequence[Path],
+    request: RunRequest, resolved: ResolvedMethod, lm: LM, folder: StateFolder, earlier: Sequence[Path],
+    pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
 ) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
-    """Read the pieces and write the state: its header, and notes on it."""
-    from ttabench.core.environment import seed_everything
+    """Read the pieces after earlier states and write the state: its header, and notes on it."""
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
-    from ttabench.run.base_model import ModelCache
     from ttabench.run.caveats import state_caveats
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
 
-    resolved = resolve_method(request)
-    seed_everything(0)
-    lm = ModelCache().get(request, chat_template=resolve_prompting(request).chat)
-    method = resolved.build(lm)
-    before = None if request.state is None else resolved.stored_state(request.state, lm)
-    for folder_added in added:
-        other = resolved.stored_state(folder_added, lm)
-        with fitting(folder_added, method.name):
-            before = other if before is None else method.combined(before, other)
+    method, before = resolved.build(lm), None
+    for folder_before in earlier:
+        state = resolved.stored_state(folder_before, lm)
+        with fitting(folder_before, method.name):
+            before = state if before is None else method.combined(before, state)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
         written = _write(folder, method, state, {**resolved.belongs(lm), **provenance})
@@ -228,9 +214,3 @@ def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:
     if header["window_tokens"]:
         where["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
     return where
-
-
-def _tokens(before: Sequence[Mapping[str, Json]], header: Mapping[str, Json]) -> dict[str, Json]:
-    """Tokens that were read now; nothing of a method that does not count them."""
-    counts = [int(sum(one["meta"].get("tokens_read", [0]))) for one in (*before, header)]
-    return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in header["meta"] else {}

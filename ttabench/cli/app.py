@@ -1,8 +1,4 @@
-"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | report | export | show ...`.
-
-Everything heavy is imported inside the commands, so `--help` answers at once. A fault of the user's is one line on
-standard error and exit code 2, see `ending`.
-"""
+"""The command line. Everything heavy is imported inside the commands, so `--help` answers at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`ttabench ask`: questions of one's own about one's own texts, read before by `adapt` or now.
-
-A state says which model and method made it, and which files it has read: with `--compare` the same is asked of a model
-that has read nothing (`none`), and of one that has all of it in view (`icl`).
-"""
+"""`ttabench ask`: questions about one's own texts, read before by `adapt` or now; beside floor and ceiling if asked."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ from ttabench.core.types import Ask, Choose, Json, Observe, Want
 from ttabench.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from ttabench.cli.ask_answers import Asker, Reply
     from ttabench.methods.base import PieceShares
     from ttabench.readers.own_questions import OwnQuestion
     from ttabench.run.prompting import Prompting
@@ -43,7 +38,6 @@ class Source:
     asked: Prompting
     state: Path | None
     pieces: list[Observe]
-    """Read now."""
     before: list[Observe]
     """Pieces that the state has read."""
     lost: str = ""
@@ -89,6 +83,7 @@ def ask(
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
     say_loading(str(typed.get("model", "the model")), json or quiet)
     from ttabench.run.base_model import ModelCache
+    from ttabench.run.resolve import resolve_method
     from ttabench.terminal import render
 
     words = questions or []
@@ -106,34 +101,41 @@ def ask(
     asks = _asks(wanted, source.asked, options, max_new_tokens)
     bounded(threads)
     # torch comes once nothing typed is refused
-    from ttabench.cli.ask_answers import Asker, answer_table, cost_table
+    from ttabench.cli.ask_answers import answer_table, cost_table, reply
     from ttabench.core.environment import seed_everything
 
     seed_everything(0)
     lm = ModelCache().get(source.request, chat_template=source.asked.chat)
     with render.progress(not (json or quiet)) as tick:
         before = None if source.state is None else source.resolved.stored_state(source.state, lm)
-        asker = Asker(lm, wanted, asks, tick, looking=json or attention is not None)
-        replies = [asker.reply(source.resolved, before, source.pieces)]
-        texts = [*source.before, *source.pieces]
-        notes = [*misleading(lm, source.resolved, texts), *replies[0].notes]
-        if compare:
-            compared, lost = _compared(asker, source)
-            replies, notes = [*replies, *compared], [*notes, *lost]
+        looking = json or attention is not None
+        own, warnings, shares = reply(lm, source.resolved, before, source.pieces, wanted, asks, tick, looking=looking)
+        texts, methods = [*source.before, *source.pieces], [own]
+        notes = [*misleading(lm, source.resolved, texts), *warnings]
+        others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
+        if CEILING in others and source.lost:
+            others.remove(CEILING)
+            notes.append(f"icl is not asked: {source.lost}")
+        for name in others:
+            plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
+            read = texts if name == CEILING else []
+            try:
+                methods.append(reply(lm, resolve_method(plain), None, read, wanted, asks, tick, looking=False)[0])
+            except UserError as error:
+                notes.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
     method, model = source.resolved.spec.name, source.request.base_name
     where = {"model": model, "method": method, "state": None if source.state is None else str(source.state)}
     if json:
-        render.print_json({**where, "notes": notes, "methods": [reply.told for reply in replies]})
+        render.print_json({**where, "notes": notes, "methods": methods})
     elif quiet:
-        for answer in replies[0].told["answers"]:
+        for answer in own["answers"]:
             render.print_line(answer["answer"])
     else:
-        told = [reply.told for reply in replies]
-        render.show([answer_table(told), cost_table(told, where)])
+        render.show([answer_table(methods), cost_table(methods, where)])
         for note in notes:
             render.remark(f"Note: {note}.")
     if attention is not None:
-        _draw(attention, replies[0].shares, wanted, texts, f"{method} on {model}")
+        _draw(attention, shares, wanted, texts, f"{method} on {model}")
 
 
 def _names_a_file(word: str) -> bool:
@@ -223,27 +225,6 @@ def _check_tells(resolved: ResolvedMethod) -> None:
     with_these = " with these settings" if spec.name in able else ""
     fault = f"{spec.name} does not tell which pieces of context a question looks at{with_these}."
     raise UserError(fault, f"Leave --attention out, or read with {' or '.join(able)} as they come.")
-
-
-def _compared(asker: Asker, source: Source) -> tuple[list[Reply], list[str]]:
-    """The answers of floor and ceiling, and why one of them is left out."""
-    from ttabench.run.resolve import resolve_method
-
-    replies, left_out = [], []
-    asker.looking = False
-    for name in (FLOOR, CEILING):
-        if name == source.resolved.spec.name:
-            continue
-        if name == CEILING and source.lost:
-            left_out.append(f"icl is not asked: {source.lost}")
-            continue
-        plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
-        texts = [*source.before, *source.pieces] if name == CEILING else []
-        try:
-            replies.append(asker.reply(resolve_method(plain), None, texts))
-        except UserError as error:
-            left_out.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
-    return replies, left_out
 
 
 def _draw(

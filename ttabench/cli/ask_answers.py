@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -27,89 +26,68 @@ from ttabench.terminal.table import Table
 
 SCORES = ("em", "f1")
 TOGETHER = 32
-"""Questions answered in one batch."""
 LARGEST = 5
-"""Pieces told beside an answer, at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What one method says to all questions."""
+def reply(
+    lm: LM, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], questions: Sequence[OwnQuestion],
+    asks: Sequence[Ask], tick: Tick, *, looking: bool,
+) -> tuple[dict[str, Any], list[str], PieceShares | None]:  # fmt: skip
+    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them,
+    where they would mislead, and, if `looking`, which pieces each question looks at."""
+    meter, method = Meter(lm.device), resolved.build(lm)
+    session = Session(lm, method, before)
+    with meter.phase("adapt"):
+        state = read(session, pieces, tick)
+    held = 0
+    if not method.looks_at_question:
+        with torch.no_grad(), meter.phase("encode"):
+            patch = session.patch(asks[:1])
+        held = patch.prefix.nbytes if patch.prefix is not None else 0
 
-    told: Mapping[str, Any]
-    """Its answers, scores and cost, as JSON has them."""
-    notes: Sequence[str]
-    """Where that would mislead."""
-    shares: PieceShares | None
+    def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
+        with meter.phase("ask"):
+            given = session.answer(batch)
+        return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
+
+    size, by_key = BatchSize(TOGETHER, lm.device.type), dict[str, Answer]()
+    for together in alike(lm, asks):
+        for answers in in_batches(together, size, answered):
+            by_key.update(answers)
+            tick("answered", len(by_key), len(asks))
+    shares = session.piece_shares(asks) if looking else None
+    told = _told(questions, asks, by_key, shares)
+    told |= {"method": resolved.spec.name, "cost": {
+        "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
+        "ask_ms": meter.seconds["ask"] * 1000 / len(asks),
+        "state_bytes": max(state.nbytes, held),
+        "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
+    }}  # fmt: skip
+    notes = state_caveats(method, state)
+    if cut := sum(not answer.ended for answer in by_key.values()):
+        notes.append(f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more")
+    return told, notes, shares
 
 
-class Asker:
-    """Asks the same questions of several methods on one model; `looking`: and which pieces they look at."""
-
-    def __init__(
-        self, lm: LM, questions: Sequence[OwnQuestion], asks: Sequence[Ask], tick: Tick, *, looking: bool
-    ) -> None:
-        self.lm, self.questions, self.asks, self.tick, self.looking = lm, questions, asks, tick, looking
-
-    def reply(self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe]) -> Reply:
-        """What a method says that goes on from a state and reads these pieces.
-
-        Raises:
-            UserError: the pieces or a question do not fit the model, or the method refuses them.
-        """
-        meter, method = Meter(self.lm.device), resolved.build(self.lm)
-        session = Session(self.lm, method, before)
-        with meter.phase("adapt"):
-            state = read(session, pieces, self.tick)
-        held = 0
-        if not method.looks_at_question:
-            with torch.no_grad(), meter.phase("encode"):
-                patch = session.patch(self.asks[:1])
-            held = patch.prefix.nbytes if patch.prefix is not None else 0
-        answers = self._answers(session, meter)
-        shares = session.piece_shares(self.asks) if self.looking else None
-        cost = {
-            "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
-            "ask_ms": meter.seconds["ask"] * 1000 / len(self.asks),
-            "state_bytes": max(state.nbytes, held),
-            "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
-        }
-        notes = state_caveats(method, state)
-        if cut := sum(not answer.ended for answer in answers):
-            notes.append(f"{cut} of {len(answers)} answers were cut at their length: --max-new-tokens N allows more")
-        return Reply(told=self._told(resolved.spec.name, answers, shares, cost), notes=notes, shares=shares)
-
-    def _answers(self, session: Session, meter: Meter) -> list[Answer]:
-        def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
-            with meter.phase("ask"):
-                given = session.answer(batch)
-            return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
-
-        size, by_key = BatchSize(TOGETHER, self.lm.device.type), dict[str, Answer]()
-        for together in alike(self.lm, self.asks):
-            for answers in in_batches(together, size, answered):
-                by_key.update(answers)
-                self.tick("answered", len(by_key), len(self.asks))
-        return [by_key[ask.key] for ask in self.asks]
-
-    def _told(
-        self, method: str, answers: Sequence[Answer], shares: PieceShares | None, cost: Mapping[str, Json]
-    ) -> dict[str, Json]:
-        told: list[dict[str, Json]] = []
-        for number, (question, query, answer) in enumerate(zip(self.questions, self.asks, answers, strict=True)):
-            told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
-            if query.answers:
-                scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
-                told[-1] |= {"answers": list(question.answers), **scores}
-            if answer.logprobs:
-                told[-1]["logprobs"] = list(answer.logprobs)
-            if shares:
-                told[-1]["pieces"] = _largest_shares(shares, number)
-        known = [one for one in told if "answers" in one]
-        means = {name: fmean(one[name] for one in known) for name in SCORES} if known else {}
-        meaning = {"share": shares.meaning} if shares else {}
-        scored = {"n": len(known), **means} if known else None
-        return {"method": method, "answers": told, **meaning, "scores": scored, "cost": cost}
+def _told(
+    questions: Sequence[OwnQuestion], asks: Sequence[Ask], answers: Mapping[str, Answer], shares: PieceShares | None
+) -> dict[str, Any]:
+    """The answers, scored where the right ones are known, and what the shares of pieces are."""
+    told: list[dict[str, Json]] = []
+    for number, (question, query) in enumerate(zip(questions, asks, strict=True)):
+        answer = answers[query.key]
+        told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
+        if query.answers:
+            scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
+            told[-1] |= {"answers": list(question.answers), **scores}
+        if answer.logprobs:
+            told[-1]["logprobs"] = list(answer.logprobs)
+        if shares:
+            told[-1]["pieces"] = _largest_shares(shares, number)
+    known = [one for one in told if "answers" in one]
+    means = {name: fmean(one[name] for one in known) for name in SCORES} if known else {}
+    scored = {"n": len(known), **means} if known else None
+    return {"answers": told, "scores": scored, **({"share": shares.meaning} if shares else {})}
 
 
 def _largest_shares(shares: PieceShares, question: int) -> list[dict[str, Json]]:

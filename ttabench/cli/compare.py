@@ -112,11 +112,7 @@ def compare(
 
 
 def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
-    """Width and height of the picture; None for the usual ones.
-
-    Raises:
-        UserError: no such size; a picture that cannot be written.
-    """
+    """Width and height of the picture; None for the usual ones."""
     if picture is None:
         if size:
             raise UserError("--size is that of a picture.", "Add --plot FILE.")
@@ -131,18 +127,12 @@ def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
 
 
 def _form(form: str, save: Path | None) -> str:
-    """The form, that of the file where one is named.
-
-    Raises:
-        UserError: an unknown form or ending; a file that cannot be written.
-    """
+    """The form, that of the file where one is named."""
+    from ttabench.report.pictures import check_path
     from ttabench.terminal.render import FORMATS
 
     if save is not None:
-        if save.suffix.lower() not in ENDINGS:
-            raise UserError(f"--save {save} has no known ending.", f"Use {', '.join(ENDINGS)}.")
-        if not save.parent.is_dir() or save.is_dir() or save.is_symlink():
-            raise UserError(f"--save {save} cannot be written.", "Give a file in a folder that is there.")
+        check_path(save, "--save", tuple(ENDINGS), "table")
         form = ENDINGS[save.suffix.lower()]
     if form not in (*FORMATS, PARQUET):
         raise UnknownName("format", form, [*FORMATS, PARQUET])

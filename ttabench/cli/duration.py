@@ -1,8 +1,4 @@
-"""What runs should cost: on paper, and in time on this machine, which is their operations over its rate of products.
-
-What stands between products (norms, activations, rotations) and what calls take is added as two models that were
-measured have it. Loading is left out.
-"""
+"""What runs should cost: on paper, and in time on this machine, which is their operations over its rate of products."""
 
 from __future__ import annotations
 
@@ -29,17 +25,11 @@ TOGETHER = 64
 
 
 def expected(plans: Sequence[Plan], threads: int | None) -> tuple[Cost | None, dict[str, Json] | None]:
-    """Cost of an episode on paper, and time of these plans together; None where they are not known.
+    """Cost of an episode on paper, and `seconds` of these plans, which differ in their seeds; None where not known.
 
-    Args:
-        plans: resolved runs that differ in their seeds; the first episode of the first stands for all.
-        threads: of the processor.
-
-    Returns:
-        The cost, and `seconds`, `at_least` (calls take most of it, which are only counted roughly) and `busy` (the
-        machine was when its rate was measured).
+    Times are `at_least` so long where calls take most of them, which are only counted roughly.
     """
-    from ttabench.profiling.matmul_rates import Setting, rates_of
+    from ttabench.profiling.matmul_rates import rates_of
 
     plan, request, spec = plans[0], plans[0].request, plans[0].resolved.spec
     shape = shape_of(request.model)
@@ -51,7 +41,7 @@ def expected(plans: Sequence[Plan], threads: int | None) -> tuple[Cost | None, d
     if cost is None:
         return None, None
     try:
-        rates = rates_of(Setting(device=request.device, dtype=request.dtype, threads=threads))
+        rates = rates_of(request.device, request.dtype, threads)
     except UserError:  # a run may be planned where it cannot be made
         return cost, None
     load = _load(plan, first, work, cost)
@@ -60,7 +50,7 @@ def expected(plans: Sequence[Plan], threads: int | None) -> tuple[Cost | None, d
     between = tokens * shape.layers * shape.hidden * ELEMENTS * rates.element_seconds
     calls = sum(passes for _, _, passes in load) * shape.layers * CALLS_A_LAYER * rates.call_seconds
     seconds = products + between + calls
-    return cost, {"seconds": seconds * len(plans), "at_least": calls > MOST_CALLS * seconds, "busy": rates.busy}
+    return cost, {"seconds": seconds * len(plans), "at_least": calls > MOST_CALLS * seconds}
 
 
 def in_time(time: Mapping[str, Json]) -> str:

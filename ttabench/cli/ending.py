@@ -19,7 +19,7 @@ from types import FrameType
 import typer
 
 from ttabench.core import memory, streams
-from ttabench.core.errors import UserError, closest
+from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
 from ttabench.core.sizes import memory as memory_in
@@ -86,18 +86,8 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
 
 
 def _of_words(error: typer.TyperException) -> str:
-    """The fault of a command's words; an unknown option gets the one that looks like it. Empty where nothing was typed:
-    the help is shown by then."""
-    typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if hasattr(error, "possibilities") and isinstance(typed, str) and context is not None:
-        options = {
-            name.lstrip("-"): name
-            for parameter in context.command.get_params(context)
-            for name in (*parameter.opts, *parameter.secondary_opts)
-        }
-        close = closest(typed.lstrip("-"), options)
-        hint = f"Did you mean {options[close]}?" if close else f"{context.command_path} --help lists them."
-        return f"No such option: {typed}. {hint}"
+    """The fault of a command's words; empty where nothing was typed: the help is shown by then."""
+    context = getattr(error, "ctx", None)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if context is None or not message:
         return message
@@ -125,11 +115,7 @@ def _no_output(error: OSError) -> int:
 
 
 def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -> None:
-    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say.
-
-    Raises:
-        UserError: the device is not there; no amount of memory, or less than the libraries take.
-    """
+    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say."""
     from ttabench.core.environment import quiet_libraries, use_threads
 
     use_threads(threads)

@@ -72,14 +72,14 @@ def eval_(
 
 def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
     from ttabench.run.base_model import ModelCache
-    from ttabench.run.evaluation import Watching, execute
+    from ttabench.run.evaluation import execute
     from ttabench.terminal import render
 
     models, outcomes = ModelCache(), []
     for plan in plans:
         with render.progress(talking) as tick:
-            watching = Watching(tick=tick, notify=render.remark if talking else no_word)
-            outcomes.append(execute(plan, models, out, force=force, watching=watching))
+            notify = render.remark if talking else no_word
+            outcomes.append(execute(plan, models, out, force=force, tick=tick, notify=notify))
         if outcomes[-1].how == "stored":
             _tell_stored(plan, outcomes[-1].record, talking)
     return outcomes
@@ -158,8 +158,7 @@ def _dry_run(plans: Sequence[Plan], threads: int | None, *, json: bool) -> None:
     for note in caveats_of_plan(plans[0]):
         render.remark(f"Note: {note}.")
     if time is not None:
-        busy = ", as busy as it was when this was measured" if time["busy"] else ""
-        render.remark(f"It should take {in_time(time)} on this machine{busy}.")
+        render.remark(f"It should take {in_time(time)} on this machine.")
     if cost is None:
         request = plans[0].request
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")

@@ -1,10 +1,4 @@
-"""Options of the command line: of declared fields, shared by several commands, and completions. Imports are light.
-
-    @takes("request", RunRequest, without=("split",), method="icl", task="streamingqa")
-    def adapt(request, out: Out = ...): ...
-
-The command has an option for every declared field of `RunRequest` (see `core.declared`), and is handed one request.
-"""
+"""Options of the command line: of declared fields (`takes`), shared by several commands, and completions; light."""
 
 from __future__ import annotations
 
@@ -24,7 +18,6 @@ from ttabench.records.run_fields import SWAPPED
 
 Command = Callable[..., None]
 FIRST = ("method", "task")
-"""Options that help lists before all others."""
 WHICH, SAID = "Which runs", "What is said of them"
 
 

@@ -17,7 +17,7 @@ from ttabench.core.files import write_atomically
 if TYPE_CHECKING:
     from ttabench.papers.declared import Scale
     from ttabench.papers.matching import Stored
-    from ttabench.sweep.planning import Run
+    from ttabench.sweep.engines import Job
     from ttabench.terminal.render import Format
 
 LIST, CLAIMS = "list", "claims"
@@ -84,12 +84,9 @@ def _stored(folders: Sequence[Path]) -> Stored:
     from ttabench.terminal import render
 
     for folder in folders[1:]:
-        if not folder.is_dir():
-            raise UserError(f"--runs {folder} is not a folder.", "Name a folder of runs, or of such folders.")
         if not ((inside := stored([folder])).runs or inside.profiles):
-            if inside.damaged:
-                raise UserError(inside.damaged[0])
-            raise UserError(f"There are no runs in {folder}.", "Name a folder of runs or profiles, or of such folders.")
+            fault = inside.damaged[0] if inside.damaged else f"There are no runs in {folder}."
+            raise UserError(fault, "Name a folder of runs or profiles, or of such folders.")
     stored_runs = stored(folders)
     for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")
@@ -98,10 +95,11 @@ def _stored(folders: Sequence[Path]) -> Stored:
 
 def _claims(folders: Sequence[Path], scales: Sequence[Scale], save: Path | None, form: Format) -> None:
     from ttabench.papers.claims import all_claims, claims_page, claims_table
+    from ttabench.report.pictures import check_path
     from ttabench.terminal import render
 
-    if save is not None and (save.suffix != ".md" or not save.parent.is_dir()):
-        raise UserError(f"--save {save} cannot be written.", "Give a .md file in a folder that is there.")
+    if save is not None:
+        check_path(save, "--save", (".md",), "page")
     stored_runs = _stored(folders)
     if not (stored_runs.runs or stored_runs.profiles):
         raise UserError(f"There are no runs in {folders[0]}.", "Name folders of runs with --runs.")
@@ -155,7 +153,7 @@ def _table(
         raise typer.Exit(1)
 
 
-def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: bool) -> list[Run]:
+def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: bool) -> list[Job]:
     """The runs of a suite that are stored nowhere; says how many there are."""
     from ttabench.sweep.file import read
     from ttabench.sweep.grid import cells
@@ -179,7 +177,7 @@ def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: 
     return missing
 
 
-def _made(runs: Sequence[Run], out: Path, jobs: int, *, talking: bool) -> int:
+def _made(runs: Sequence[Job], out: Path, jobs: int, *, talking: bool) -> int:
     """Make these runs; how many of them failed, each with a line that says why."""
     from ttabench.cli.sweep_runs import made, remark
     from ttabench.sweep.driver import Manner

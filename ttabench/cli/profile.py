@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,9 +41,9 @@ def profile(
     prefill: Annotated[
         str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
     ] = "1k,4k",
-    generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.")] = 128,
-    repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.")] = 5,
-    piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.")] = 256,
+    generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.", min=1)] = 128,
+    repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.", min=1)] = 5,
+    piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.", min=1)] = 256,
     preset: Annotated[
         str,
         o.option(RUN, "Named settings, of methods that have them. (default: stream, else those of the model's name)",
@@ -74,14 +74,15 @@ def profile(
         o.option(MEASURED, "Cost on paper, from published shapes: no weights, at once, any model and length.",
                  "--analytic"),
     ] = False,
-    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.")] = 1,
+    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.", min=1)] = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: Annotated[
-        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.")
+        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.", min=0)
     ] = 10.0,
     time_limit: Annotated[
         float | None,
-        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)"),
+        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)",
+                 min=0),
     ] = None,
     threads: o.Threads = None,
     plot: Annotated[
@@ -107,32 +108,27 @@ def profile(
         _refuse(context, MEASURING, "has no effect with --analytic.")
     else:
         _refuse(context, ("queries",), "has an effect only with --analytic.")
+    from ttabench.core.sizes import lengths, memory
     from ttabench.profiling.load import Load
 
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
     if analytic:
-        from ttabench.profiling.on_paper import AnalyticLoad, Paper, show
+        from ttabench.profiling.on_paper import AnalyticLoad, show
 
         sizes = {"piece_tokens": piece_tokens, "prompt_tokens": load.prompt_tokens, "new_tokens": generate}
-        show(
-            Paper(**typed, model=base.model, prefill=prefill),
-            AnalyticLoad(**sizes, dtype=base.dtype, queries=queries),
-            form,
-        )
+        on_paper = AnalyticLoad(**sizes, dtype=base.dtype, queries=queries)
+        show(on_paper, form, **typed, model=base.model, prefill=prefill)
         return
-    mode = "throughput" if throughput else "training" if training else "latency"
-    fields = {
-        "mode": mode,
-        "load": load,
-        "task": task,
-        "time_limit": time_limit,
-        "model": base.model,
-        "random_weights": base.random_weights,
-        "device": base.device,
-        "dtype": base.dtype,
-    }
-    job = _job(fields, {**typed, "checkpoint": checkpoint}, prefill, memory_limit)
+    from ttabench.profiling.job import Job, choose
+
+    job = Job(
+        mode="throughput" if throughput else "training" if training else "latency", model=base.model,
+        random_weights=base.random_weights, device=base.device, dtype=base.dtype, task=task, load=load,
+        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint), time_limit=time_limit,
+        memory_limit=memory(memory_limit) if memory_limit else None,
+    )  # fmt: skip
+    _check(job)
     _run(job, out, plot, form, force=force, threads=threads, quiet=quiet)
 
 
@@ -144,24 +140,19 @@ def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
             raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
-def _job(fields: Mapping[str, Any], typed: Mapping[str, Any], prefill: str, memory_limit: str) -> Job:
-    """The typed options as a job; everything that can be refused without measuring is refused here."""
-    from ttabench.core.sizes import lengths, memory
+def _check(job: Job) -> None:
+    """Refuse what can be refused without measuring."""
     from ttabench.lm.loading.hub import find_source
-    from ttabench.profiling.job import Job, Typed, choose
 
-    limit = memory(memory_limit) if memory_limit else None
-    job = Job(**fields, lengths=lengths(prefill), chosen=choose(Typed(**typed)), memory_limit=limit)
     job.adapters()
     if not job.random_weights:
         find_source(job.model)
-    if job.mode == "throughput" and limit is None:
+    if job.mode == "throughput" and job.memory_limit is None:
         from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
         if find_device(job.device).type == "cpu":
             fault = "On a CPU --throughput would take all memory of the machine."
             raise UserError(fault, "Say how much it may take with --memory-limit 4GiB.")
-    return job
 
 
 def _run(

@@ -138,13 +138,9 @@ def _budgets(keep: str, keep_tokens: str) -> dict[str, Json]:
 
 
 def _suite(file: Path | None, content: Mapping[str, Json]) -> Read:
-    """The suite of a file, overridden by the options typed beside it.
-
-    Raises:
-        UserError: the file is no suite; no runs are named.
-    """
+    """The suite of a file, overridden by the options typed beside it."""
     from ttabench.sweep.file import Read, read
-    from ttabench.sweep.takers import BUDGETS
+    from ttabench.sweep.options import BUDGETS
 
     if file is None:
         if missing := [name for name in ("methods", "tasks") if name not in content]:

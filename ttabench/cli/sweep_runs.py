@@ -21,8 +21,7 @@ from ttabench.report.finding import load_run
 from ttabench.run.plan import make_plan
 from ttabench.run.positions import refuse_on_paper
 from ttabench.sweep.driver import Manner, swept
-from ttabench.sweep.engines import OPEN, Report, State
-from ttabench.sweep.planning import Run
+from ttabench.sweep.engines import OPEN, Job, Report, State
 from ttabench.terminal import render
 from ttabench.terminal.progress_bars import Bars
 
@@ -30,69 +29,47 @@ if TYPE_CHECKING:
     from ttabench.core.types import Json
 
 LAST: tuple[State, ...] = ("new", "continued", "stored", "failed")
-"""Outcomes of runs, in the order in which they are counted."""
 MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 
 
-class Screen:
-    """The progress of a sweep: on a terminal bars for it and for every run in progress, else a line a run.
-
-    Args:
-        runs: all of them.
-        enabled: whether anybody is told.
-    """
-
-    def __init__(self, runs: Sequence[Run], enabled: bool) -> None:
-        self._labels = {run.id: run.label.replace(",", "") for run in runs}
-        self._bars = Bars() if enabled and sys.stderr.isatty() else None
-        self._enabled, self._running, self._states = enabled, set[str](), Counter[str]()
-
-    def __call__(self, report: Report) -> None:
-        """Called with every report."""
-        label = self._labels[report.id]
-        if report.state == "running":
-            self._running.add(report.id)
-            if self._bars is not None and report.done[0]:
-                what, done, total = report.done
-                self._bars(f"{label}, {what}", done, total)
-        else:
-            self._running.discard(report.id)
-            if self._bars is not None:
-                self._bars.drop(label)
-        if report.state not in OPEN:
-            self._states[report.state] += 1
-        self._tell(label, report)
-
-    def _tell(self, label: str, report: Report) -> None:
-        done, failed = self._states.total() - self._states["stored"], self._states["failed"]
-        total = len(self._labels) - self._states["stored"]
-        if self._bars is not None:
-            if total:
-                more = [f"{len(self._running)} running", *([f"{failed} failed"] if failed else [])]
-                self._bars(f"runs, {', '.join(more)}", done, total)
-        elif self._enabled and report.state not in (*OPEN, "stored"):
-            render.remark(f"{done} of {total} runs: {label}: {_how(report)}", style="")
-
-    def stop(self) -> None:
-        """Take the bars away."""
-        if self._bars is not None:
-            loaded()
-            self._bars.stop()
-
-
-def made(runs: Sequence[Run], manner: Manner, *, talking: bool) -> dict[str, Report]:
-    """Make these runs; the last report of each by its id."""
-    screen, last = Screen(runs, talking), dict[str, Report]()
+def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Report]:
+    """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
+    labels = {run.id: run.label.replace(",", "") for run in runs}
+    bars = Bars() if talking and sys.stderr.isatty() else None
+    last, running = dict[str, Report](), set[str]()
     try:
         with closing(swept(runs, manner)) as reports:
             for report in reports:
-                screen(report)
                 if report.state not in OPEN:
                     last[report.id] = report
+                if report.state == "running":
+                    running.add(report.id)
+                else:
+                    running.discard(report.id)
+                states = Counter(one.state for one in last.values())
+                done, total = len(last) - states["stored"], len(runs) - states["stored"]
+                if bars is not None:
+                    _draw(bars, labels[report.id], report)
+                    if total:
+                        failed = f", {states['failed']} failed" if states["failed"] else ""
+                        bars(f"runs, {len(running)} running{failed}", done, total)
+                elif talking and report.state not in (*OPEN, "stored"):
+                    render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
     finally:
-        screen.stop()
+        if bars is not None:
+            loaded()
+            bars.stop()
     return last
+
+
+def _draw(bars: Bars, label: str, report: Report) -> None:
+    """The bar of one run."""
+    if report.state != "running":
+        bars.drop(label)
+    elif report.done[0]:
+        what, done, total = report.done
+        bars(f"{label}, {what}", done, total)
 
 
 def remark(lines: Iterable[str]) -> None:
@@ -101,7 +78,7 @@ def remark(lines: Iterable[str]) -> None:
         render.remark(line)
 
 
-def run(runs: Sequence[Run], manner: Manner, *, json: bool, quiet: bool) -> bool:
+def run(runs: Sequence[Job], manner: Manner, *, json: bool, quiet: bool) -> bool:
     """`ttabench sweep`: make the runs and show them; whether all are stored."""
     began = time.monotonic()
     reports, records = made(runs, manner, talking=not (json or quiet)), dict[str, RunRecord]()
@@ -132,7 +109,7 @@ def run(runs: Sequence[Run], manner: Manner, *, json: bool, quiet: bool) -> bool
 
 
 def _show(
-    runs: Sequence[Run], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path,
+    runs: Sequence[Job], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path,
     lines: Sequence[str],
 ) -> None:  # fmt: skip
     if not runs:
@@ -158,7 +135,7 @@ def _how(report: Report) -> str:
     return f"{report.state} ({report.seconds:.1f} s)" if report.seconds else report.state
 
 
-def _row(run: Run, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
+def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
     row = record.value(record.main_metric) if record else None
     return {
         "id": run.id, "folder": str(out / run.id), "method": run.method, "task": run.task, "seed": run.seed,
@@ -168,11 +145,12 @@ def _row(run: Run, report: Report, record: RunRecord | None, out: Path) -> dict[
     }  # fmt: skip
 
 
-def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
+def dry_run(runs: Sequence[Job], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
     """List the runs, which are stored, and how long the others should take; no model is loaded."""
     known: dict[tuple[str, str, str], Json] = {}
     rows = [_planned(run, out, known, threads) for run in runs]
-    times, unknown = [row["time"] for row in rows if row["time"]], sum(map(_is_unknown, rows))
+    times = [row["time"] for row in rows if row["time"]]
+    unknown = sum(not (row["stored"] or row["reason"] or row["time"]) for row in rows)
     at_least = bool(unknown) or any(time["at_least"] for time in times)
     total = {"seconds": sum(time["seconds"] for time in times), "at_least": at_least, "unknown": unknown}
     if json:
@@ -195,7 +173,7 @@ def dry_run(runs: Sequence[Run], out: Path, threads: int | None, *, json: bool, 
     remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
 
 
-def _planned(run: Run, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
+def _planned(run: Job, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
     """One run; what differs in its seed only should take as long."""
     stored = is_stored(out / run.id)
     row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,
@@ -212,10 +190,6 @@ def _planned(run: Run, out: Path, known: dict[tuple[str, str, str], Json], threa
     if alike not in known:
         known[alike] = expected([plan], threads)[1]
     return {**row, "notes": plan.resolved.notes(), "time": known[alike]}
-
-
-def _is_unknown(row: Mapping[str, Any]) -> bool:
-    return not (row["stored"] or row["reason"] or row["time"])
 
 
 def _to_do(row: Mapping[str, Any]) -> str:

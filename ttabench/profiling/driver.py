@@ -19,13 +19,12 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.types import Json
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import ProfileFolder, ProfileRecord
-from ttabench.profiling.rows import Row, oom
+from ttabench.profiling.rows import FINAL, Row, oom
 from ttabench.records.folder import Obtained, obtained
 
 Lines: TypeAlias = Iterator[tuple[str, Json] | Death]
 """Findings of a process, line by line (kind, value), and its death where it died."""
 Outcome: TypeAlias = Obtained[ProfileRecord]
-"""A profile that is stored."""
 
 
 def launched(request: Mapping[str, Any]) -> Lines:
@@ -36,39 +35,29 @@ def launched(request: Mapping[str, Any]) -> Lines:
         yield from child.ask(request)
 
 
-def _no_row(row: Row, done: int, total: int) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manner:
     """How a profile is run and who is told."""
 
     force: bool = False
-    """Measure again even if it is stored."""
     threads: int | None = None
     """Of the processor, for the processes that measure; None leaves torch's choice."""
     tick: Tick = no_tick
     notify: Callable[[str], None] = no_word
-    on_row: Callable[[Row, int, int], None] = _no_row
+    on_row: Callable[[Row, int, int], None] | None = None
     """Called with each row as it comes, how many there are by then, and how many there will be."""
     launch: Callable[[Mapping[str, Any]], Lines] | None = None
     """Runs a request in a process of its own; None: `launched`."""
 
 
 def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
-    """Return the profile if it is stored, else run or continue it.
-
-    Raises:
-        UserError: the folder cannot be written or is in use; model or device is not there; a stored record is damaged.
-    """
+    """Return the profile if it is stored, else run or continue it."""
     how = manner or Manner()
     config, hardware = job.config(), environment.hardware()
     where = out / identity(config, hardware, job.defaults())
 
     def work(folder: ProfileFolder) -> ProfileRecord:
-        failed = _Pass(job, folder, how).run()
-        rows = {**folder.rows, **failed}
+        _Pass(job, folder, how).run()
         record = ProfileRecord(
             id=folder.path.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -77,12 +66,12 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             machine=folder.told.get("machine", {}),
             model=folder.told.get("model", {}),
             methods=folder.methods,
-            rows=tuple(rows[chosen.method, length] for chosen in job.chosen for length in job.lengths),
+            rows=tuple(folder.rows[method, length] for method in job.chosen for length in job.lengths),
             versions=environment.versions(),
             hardware=hardware,
             code=environment.code(),
         )
-        if not failed:  # else the same command tries them again
+        if all(row.status in FINAL for row in record.rows):  # else the same command tries them again
             folder.finish(record)
         return record
 
@@ -94,23 +83,21 @@ class _Pass:
 
     def __init__(self, job: Job, folder: ProfileFolder, manner: Manner) -> None:
         self.job, self.folder, self.manner = job, folder, manner
-        self.failed: dict[tuple[str, int], Row] = {}
         self.clock, self.at = time.perf_counter(), 0
 
-    def run(self) -> dict[tuple[str, int], Row]:
-        """Measure the machine, then every method; returns the rows that failed."""
+    def run(self) -> None:
+        """Measure the machine, then every method."""
         if self.job.mode == "latency" and "machine" not in self.folder.told:
             death = self._listen({"task": "machine"})
             if death is not None:
                 raise UserError(f"The machine could not be measured: {death.said[-200:]}", "")
-        for chosen in self.job.chosen:
-            while lengths := self._open(chosen.method):
+        for method in self.job.chosen:
+            while lengths := self._open(method):
                 self.at = lengths[0]
-                death = self._listen(self._request(chosen.method, lengths))
+                death = self._listen(self._request(method, lengths))
                 if death is not None:
-                    self._keep(_row_of(death, chosen.method, self.at))
-                assert self._open(chosen.method) != lengths, f"a process of {chosen.method} ended without a row"
-        return self.failed
+                    self._keep(_row_of(death, method, self.at))
+                assert self._open(method) != lengths, f"a process of {method} ended without a row"
 
     def _request(self, method: str, lengths: list[int]) -> dict[str, Any]:
         rows = [row for (name, _), row in self.folder.rows.items() if name == method and row.value("adapt_seconds")]
@@ -119,8 +106,7 @@ class _Pass:
         return {"task": "measure", "method": method, "lengths": lengths, "limits": limits, "known": known}
 
     def _open(self, method: str) -> list[int]:
-        done = {*self.folder.rows, *self.failed}
-        return [length for length in self.job.lengths if (method, length) not in done]
+        return [length for length in self.job.lengths if (method, length) not in self.folder.rows]
 
     def _listen(self, request: Mapping[str, Any]) -> Death | None:
         """Take what a process finds; faults of the user are raised here."""
@@ -148,16 +134,15 @@ class _Pass:
 
     def _count(self) -> tuple[int, int]:
         """How many rows are done, of how many."""
-        return len(self.folder.rows) + len(self.failed), len(self.job.chosen) * len(self.job.lengths)
+        return len(self.folder.rows), len(self.job.chosen) * len(self.job.lengths)
 
     def _keep(self, row: Row) -> None:
         now = time.perf_counter()
         self.folder.append("row", row.model_dump(), now - self.clock)
         self.clock = now
-        if row.status == "failed":
-            self.failed[row.method, row.prefill] = row
         self.manner.tick("rows", *self._count())
-        self.manner.on_row(row, *self._count())
+        if self.manner.on_row is not None:
+            self.manner.on_row(row, *self._count())
 
 
 def _row_of(death: Death, method: str, length: int) -> Row:

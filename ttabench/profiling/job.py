@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
@@ -28,25 +28,8 @@ Mode = Literal["latency", "throughput", "training"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """One method as it is profiled: what a user typed for it."""
-
-    method: str
-    """Its name."""
-    typed: str = ""
-    """Its word on the command line where that is another: a file."""
-    preset: str = ""
-    settings: tuple[str, ...] = ()
-    checkpoint: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that decides what a profile measures.
-
-    Raises:
-        UserError: a model, task, device or number format that is not known, limits below 0.
-    """
+    """Everything that decides what a profile measures."""
 
     mode: Mode = "latency"
     model: str = NANO
@@ -55,13 +38,13 @@ class Job:
     """Only chooses the shipped checkpoint."""
     device: str = "auto"
     dtype: str = "auto"
-    chosen: tuple[Chosen, ...] = ()
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By method, what was typed for it: fields of a `RunRequest`."""
     lengths: tuple[int, ...] = ()
     load: Load = field(default_factory=Load)
     time_limit: float | None = None
     """Rows that would take longer than so many seconds a pass are left out, and say so; None leaves none out."""
     memory_limit: int | None = None
-    """Bytes that a process may use."""
 
     def __post_init__(self) -> None:
         if self.random_weights and self.model not in ARCHITECTURES:
@@ -69,25 +52,11 @@ class Job:
         if self.task not in cards.names():
             raise UnknownName("task", self.task, cards.names())
         check_loading(self.device, self.dtype)
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
 
     def adapters(self) -> dict[str, ResolvedMethod]:
-        """The resolved methods, by name.
-
-        Raises:
-            UserError: an unknown preset or setting; a checkpoint that is missing or of another method.
-        """
+        """The resolved methods, by name."""
         common = {name: getattr(self, name) for name in ("task", "model", "device", "dtype", "random_weights")}
-        return {
-            one.method: resolve_method(
-                RunRequest(
-                    method=one.typed or one.method, preset=one.preset, settings=one.settings,
-                    checkpoint=one.checkpoint, **common,
-                )
-            )
-            for one in self.chosen
-        }  # fmt: skip
+        return {name: resolve_method(RunRequest(**typed, **common)) for name, typed in self.chosen.items()}
 
     def config(self) -> dict[str, Json]:
         """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
@@ -109,19 +78,13 @@ class Job:
 
     def defaults(self) -> dict[str, dict[str, Json]]:
         """Defaults of the settings of each method, by name."""
-        return {one.method: defaults(registry.find(one.typed or one.method)) for one in self.chosen}
+        return {name: defaults(registry.find(typed["method"])) for name, typed in self.chosen.items()}
 
 
 def identity(
     config: Mapping[str, Json], machine: Mapping[str, Json], known: Mapping[str, Mapping[str, Json]] | None = None
 ) -> str:
-    """12 hexadecimal digits of what differs from the defaults in a configuration, on a machine.
-
-    Args:
-        config: see `Job.config`.
-        machine: see `environment.hardware`; processor, cores, threads and accelerator count.
-        known: defaults of settings by method, see `Job.defaults`; a setting without one always counts.
-    """
+    """12 hexadecimal digits of what differs from the defaults (`known`: of settings), on a machine."""
     methods = {
         name: {
             "settings": changed(each["settings"], (known or {}).get(name, {})),
@@ -136,46 +99,34 @@ def identity(
     return identity_of({**differing, "methods": methods, "machine": here})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Typed:
-    """Methods and their settings as typed, for all methods at once."""
+def choose(
+    methods: str, *, preset: str = "", settings: Sequence[str] = (), checkpoint: str = ""
+) -> dict[str, dict[str, Any]]:
+    """What was typed for all methods (names with commas, "all", or nothing for the usual ones), shared out among them.
 
-    methods: str = ""
-    """Names, separated by commas; "all" for all there are, empty for the usual ones."""
-    preset: str = ""
-    settings: tuple[str, ...] = ()
-    """key=value for every method that has the key, or method.key=value."""
-    checkpoint: str = ""
-
-
-def choose(typed: Typed) -> tuple[Chosen, ...]:
-    """The typed options, shared out among the methods.
-
-    Raises:
-        UnknownName: a method or a setting that none of them has.
-        UserError: a preset or a checkpoint that none of them takes; a name that is missing.
+    A setting goes to every method that has the key; `method.key=value` goes to that one.
     """
     specs: dict[str, MethodSpec] = {}
     words: dict[str, str] = {}
-    for word in method_names(typed.methods, MEASURED, registry.methods()):
+    for word in method_names(methods, MEASURED, registry.methods()):
         spec = registry.find(word)
         if spec.name in specs:
             raise UserError(f"{words[spec.name]} and {word} are both called {spec.name}.", "Profile them apart.")
         specs[spec.name], words[spec.name] = spec, word
-    keys = {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
-    settings = shared_out(typed.settings, keys)
-    presets = presets_of(typed.preset, {name: spec.presets for name, spec in specs.items()})
-    takers = [name for name, spec in specs.items() if spec.trainable]
-    if typed.checkpoint not in ("", "none") and len(takers) != 1:
-        fault = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
-        raise UserError(fault, "Name one with --methods.")
-    return tuple(
-        Chosen(
-            method=name,
-            typed=words[name] if words[name] != name else "",
-            preset=presets.get(name, ""),
-            settings=tuple(f"{key}={value}" for key, value in settings[name].items()),
-            checkpoint=typed.checkpoint if name in takers else "",
-        )
-        for name in specs
+    shared = shared_out(
+        settings, {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
     )
+    presets = presets_of(preset, {name: spec.presets for name, spec in specs.items()})
+    takers = [name for name, spec in specs.items() if spec.trainable]
+    if checkpoint not in ("", "none") and len(takers) != 1:
+        fault = f"--checkpoint {checkpoint} belongs to one trained method, not {len(takers)}."
+        raise UserError(fault, "Name one with --methods.")
+    return {
+        name: {
+            "method": words[name],
+            "preset": presets.get(name, ""),
+            "settings": tuple(f"{key}={value}" for key, value in shared[name].items()),
+            "checkpoint": checkpoint if name in takers else "",
+        }
+        for name in specs
+    }

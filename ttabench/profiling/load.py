@@ -26,20 +26,9 @@ class Load:
     row_seconds: float = 10.0
     """Reading and answering are repeated no further once a row took this long."""
 
-    def __post_init__(self) -> None:
-        for name in ("piece_tokens", "prompt_tokens", "generate", "repeat"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}.", "Give 1 or more.")
-        if not self.row_seconds > 0:
-            raise UserError(f"--row-seconds is {self.row_seconds}.", "Give more than 0.")
-
 
 def method_names(text: str, default: Iterable[str], everything: Iterable[str] | None = None) -> list[str]:
-    """Names separated by commas, each once; those of `default` for no text, of `everything`, if given, for "all".
-
-    Raises:
-        UserError: a name is missing beside a comma.
-    """
+    """Names separated by commas, each once; those of `default` for no text, of `everything`, if given, for "all"."""
     if text == "all" and everything is not None:
         return list(everything)
     words = [part.strip() for part in text.split(",")] if text else list(default)
@@ -49,11 +38,7 @@ def method_names(text: str, default: Iterable[str], everything: Iterable[str] | 
 
 
 def presets_of(typed: str, presets: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """The typed preset, else that of streams, for every method that has it.
-
-    Raises:
-        UnknownName: a typed preset that none has.
-    """
+    """The typed preset, else that of streams, for every method that has it."""
     found = {name: typed or STREAM for name, own in presets.items() if (typed or STREAM) in own}
     if typed and not found:
         raise UnknownName("preset", typed, sorted({preset for own in presets.values() for preset in own}))
@@ -61,11 +46,7 @@ def presets_of(typed: str, presets: Mapping[str, Collection[str]]) -> dict[str, 
 
 
 def shared_out(settings: Sequence[str], keys: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
-    """`key=value` for every method that has the key, `method.key=value` for that one.
-
-    Raises:
-        UnknownName: a method, or a setting that none of them has.
-    """
+    """`key=value` for every method that has the key, `method.key=value` for that one."""
     by_method: dict[str, dict[str, str]] = {name: {} for name in keys}
     for key, value in assignments(settings).items():
         method, dot, inner = key.partition(".")

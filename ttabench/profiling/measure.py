@@ -1,8 +1,6 @@
 """One method at one length: seconds, peaks and bytes of reading the context, the first token, and the tokens after.
 
-The first pass warms up and is counted (`counting`), not timed. Where a pass would take longer than a quarter of what a
-row may take there is only one, after the first few pieces: it is timed, while operations alone are counted.
-"""
+The first pass warms up and is counted, not timed; where a pass takes too long, one is both."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from typing import Any
 
 import torch
 
-from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
@@ -36,10 +33,6 @@ TRIED = 4
 """A part of what a row may take: a pass that takes more is not repeated."""
 WARMING = 4
 """Tokens written to warm up, and pieces read where a whole pass takes too long for it."""
-FIRST, STEP = 1024, 4
-"""Tokens of the shortest context that is read for an estimate, and how many times as long the next one is."""
-
-
 ROOM = 100_000
 """Sentence numbers between two readers of a batch."""
 
@@ -79,35 +72,6 @@ class Measuring:
             rise = max(seconds, 1e-9) / max(passes[0][1], 1e-9)
             power = min(2.0, max(0.0, math.log(rise) / math.log(last / passes[0][0])))
         return float(seconds * (tokens / last) ** power)
-
-    def estimate(self, tokens: int) -> float:
-        """Seconds that a pass over so many tokens should take, as `expected`.
-
-        Where no shorter length is known, shorter contexts are read once each, none that should itself take longer than
-        a row may. They become no rows.
-        """
-        length = FIRST
-        while length < tokens and self.expected(length) <= self.load.row_seconds:
-            if length not in self.known and not any(length < known < tokens for known in self.known):
-                try:
-                    seconds = self._trial(length)
-                except (UserError, RuntimeError, MemoryError):
-                    break  # the row itself says what is wrong
-                self.known[length] = Row(
-                    method=self.method.name, prefill=length, figures={"adapt_seconds": exactly(seconds)}
-                )
-                if seconds * (tokens / length) ** 2 < self.load.row_seconds / TRIED:
-                    break  # short, even if reading grows with the square
-            length *= STEP
-        return self.expected(tokens)
-
-    def _trial(self, tokens: int) -> float:
-        """Seconds of one pass, after a few pieces that warm up."""
-        read, meter = pieces(self.lm, tokens, self.load.piece_tokens), Meter(self.lm.device)
-        self._tell(tokens, "tries", 0)
-        self.adapt(read[:WARMING], Meter(self.lm.device))
-        self.adapt(read, meter)
-        return meter.seconds["adapt"]
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""

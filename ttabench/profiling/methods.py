@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ttabench.core.errors import UserError
-from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Lap, load_average
 from ttabench.lm import model as base
 from ttabench.lm.forward.ways import ways_of
@@ -16,7 +14,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.profiling.batches import throughput
 from ttabench.profiling.job import Emit, Job
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.rows import Limits, Row, exactly, oom
+from ttabench.profiling.rows import Limits, Row, exactly, measured
 from ttabench.profiling.training_cost import training
 
 SPARE = 512
@@ -29,19 +27,16 @@ def rows(request: Mapping[str, Any], job: Job, emit: Emit) -> None:
     name, lengths = request["method"], list(request["lengths"])
     emit("model", lm.describe())
     lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
-    try:
+
+    def built() -> BaseMethod[Any]:
         if job.memory_limit is not None:
             memory_limit.hold(job.memory_limit, lm.device)
-        method = job.adapters()[name].build(lm)
-    except UserError as error:
+        return job.adapters()[name].build(lm)
+
+    method = measured(name, 0, built)
+    if isinstance(method, Row):
         for length in lengths:
-            emit("row", Row(method=name, prefill=length, status="refused", detail=str(error)).model_dump())
-        return
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        for length in lengths:
-            emit("row", oom(name, length, str(error)).model_dump())
+            emit("row", method.model_copy(update={"prefill": length}).model_dump())
         return
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lifted] if lifted else []
@@ -67,24 +62,23 @@ def _timed(measure: Callable[[int], Row], length: int) -> Row:
 
 def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[Any], emit: Emit) -> Callable[[int], Row]:
     """The function that makes the row of a length, by the mode of the job."""
-    load = job.load
 
     def tick(what: str, done: int, total: int) -> None:
         emit("tick", [what, done, total])
 
     if job.mode != "latency":
         measure = throughput if job.mode == "throughput" else training
-        return lambda tokens: measure(lm, method, tokens, load, tick)
+        return lambda tokens: measure(lm, method, tokens, job.load, tick)
     known = {row.prefill: row for row in map(Row.model_validate, request.get("known", ()))}
     limits = Limits.model_validate(request["limits"]) if request["limits"] else None
-    measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, known=known)
+    measuring = Measuring(lm=lm, method=method, load=job.load, limits=limits, tick=tick, known=known)
 
     def timed(tokens: int) -> Row:
-        expected = measuring.estimate(tokens)
-        if job.time_limit is not None and expected > job.time_limit:
-            detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
-            return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
-        return measuring.row(tokens)
+        expected = measuring.expected(tokens)
+        if job.time_limit is None or expected <= job.time_limit:
+            return measuring.row(tokens)
+        detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
+        return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
 
     return timed
 

@@ -6,7 +6,6 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -29,12 +28,7 @@ Row: TypeAlias = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticLoad:
-    """The tokens that are read and asked.
-
-    Raises:
-        UserError: a size below 1.
-        UnknownName: a number format that is none.
-    """
+    """The tokens that are read and asked."""
 
     prompt_tokens: int = 32
     new_tokens: int = 16
@@ -44,12 +38,8 @@ class AnalyticLoad:
     dtype: str = "auto"
     """Of the base model: float32, bfloat16, float16; auto is float32."""
     queries: int = 1
-    """Queries in `total_flops`."""
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "new_tokens", "piece_tokens", "queries"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}.", "Give 1 or more.")
         if self.dtype not in cost.BYTES:
             raise UnknownName("dtype", self.dtype, list(cost.BYTES))
 
@@ -64,35 +54,20 @@ class AnalyticLoad:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """Methods, base model and lengths as typed."""
-
-    methods: str = ""
-    """Names, separated by commas; empty for every method with a formula."""
-    model: str = "nano"
-    prefill: str = "1k,4k"
-    preset: str = ""
-    settings: tuple[str, ...] = ()
-    """key=value for every method that has the key, or method.key=value."""
-
-
-def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
-    """Print the table.
-
-    Raises:
-        UnknownName: a method, model, preset, setting or format that is not known.
-        UserError: a name that is missing beside a comma.
-    """
+def show(
+    load: AnalyticLoad, form: str, *, methods: str = "", model: str = "nano", prefill: str = "1k,4k", preset: str = "",
+    settings: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print the table of methods (all that have a formula where none is named), as they are typed."""
     known = render.known_format(form)
     every = registry.formulas()
-    chosen = {name: registry.formula(name) for name in method_names(paper.methods, every, every)}
-    settings = shared_out(
-        paper.settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
+    chosen = {name: registry.formula(name) for name in method_names(methods, every, every)}
+    shared = shared_out(
+        settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
     )
-    presets = presets_of(paper.preset, {name: formula.presets for name, formula in chosen.items()})
-    rows = table(paper.model, list(chosen), lengths(paper.prefill), load, settings, presets)
-    render.show([as_table(paper.model, rows)], known)
+    presets = presets_of(preset, {name: formula.presets for name, formula in chosen.items()})
+    rows = table(model, list(chosen), lengths(prefill), load, shared, presets)
+    render.show([as_table(model, rows)], known)
 
 
 def table(
@@ -112,19 +87,12 @@ def table(
         load: everything else about what is read and asked.
         settings: by method, what differs from its preset, values or texts.
         presets: by method, instead of the one of the model's name.
-
-    Raises:
-        UnknownName: a model, method, preset or setting that is not known; the message names the closest one.
-        UserError: a length below 1, or a setting that is no such value or names something unknown.
     """
     shape = cost.shape_of(model)
     if shape is None:
         raise UnknownName("architecture", model, names())
     changes = settings or {}
     known = {name: registry.formula(name) for name in (*methods, *changes)}
-    for length in lengths:
-        if length < 1:
-            raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
     rows = []
     for name in dict.fromkeys(methods):
         preset = preset_for(known[name], (presets or {}).get(name, ""), model)
@@ -177,33 +145,20 @@ def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
 def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> tuple[int | None, str]:
     """From or until how many queries a method costs no more than full context, whose cache is read once and kept.
 
-    Args:
-        adapt: what a method's reading costs: operations on paper, or seconds.
-        ask: what a query costs it.
-        full_adapt: what full context's reading costs.
-        full_ask: a query.
-
-    Returns:
-        The number of queries (0 with "always", None with "never"), and "always", "from", "until" or "never".
+    Costs are operations or seconds. 0 queries go with "always", None with "never", else it is "from" or "until".
     """
     more, saved = adapt - full_adapt, full_ask - ask
     if more <= 0 and saved >= 0:
         return 0, "always"
     if saved > 0:
-        return -_floor(-more, saved), "from"
-    until = _floor(-more, -saved) if saved else 0
+        return -int(-more // saved), "from"
+    until = int(-more // -saved) if saved else 0
     return (until, "until") if until > 0 else (None, "never")
 
 
 def break_even_words(queries: int | None, cheaper: str) -> str:
     """As it stands in a table: `from 20`, `until 3`, `always`, `never`."""
     return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
-
-
-def _floor(cost: float, saved: float) -> int:
-    if isinstance(cost, int) and isinstance(saved, int):
-        return cost // saved  # operations go beyond what a float tells apart
-    return math.floor(cost / saved)
 
 
 HEADS = (

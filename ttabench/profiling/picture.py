@@ -24,24 +24,13 @@ PANELS = {
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
     "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
 }  # fmt: skip
-"""Figures drawn in each mode, and what their axes say."""
-FEWEST_TICKS, MOST_TICKS = 3, 9
-CLOSE = {2: 2, 10: 6}
+MOST_TICKS = 7
+CLOSE = {2: 4, 10: 6}
 """Up to which ratio of its ends an axis has even steps, by the base of its powers."""
-STEPS = 4
-"""Between ticks where an axis is short, about."""
 
 
 def plot(record: ProfileRecord, path: Path) -> Path:
-    """Draw a profile and write it.
-
-    Args:
-        record: at least one row was measured.
-        path: ends in .png, .svg or .pdf.
-
-    Raises:
-        UserError: another suffix, nothing to draw, a folder that cannot be written.
-    """
+    """Draw a profile and write it."""
     check_path(path)
     panels = [panel for panel in PANELS[record.mode] if any(row.value(panel[0]) for row in record.rows)]
     if not panels:
@@ -89,36 +78,23 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
 def _ticks(axes: Axes, name: str) -> None:
     """Round figures that read as they are, however little the values differ."""
     text_of = size if name.endswith("_bytes") else "{:,.6g}".format
-    low, high = axes.get_ylim()
-    axes.set_yticks(ticks(low, high, 2 if name.endswith("_bytes") else 10))
+    axes.set_yticks(ticks(*axes.get_ylim(), 2 if name.endswith("_bytes") else 10))
     axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter(lambda value, _: text_of(value))
 
 
 def ticks(low: float, high: float, base: int) -> list[float]:
-    """Three to nine round figures from `low` to `high`: even steps where they are close, else powers and their parts.
+    """Round figures from `low` (above 0) to `high`: even steps where they are close, else powers of the base (2 for
+    bytes, 10 for all else) and their parts."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
-    Args:
-        low: above 0.
-        high: above `low`.
-        base: 2 for bytes, 10 for all else.
-    """
-    marks: list[float] = []
-    if high / low < CLOSE[base]:
-        unit = float(base) ** math.floor(math.log((high - low) / STEPS, base))
-        for times in (4, 2, 1, 0.5) if base == 2 else (10, 5, 2, 1, 0.5):
-            step = times * unit
-            marks = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-            if len(marks) >= FEWEST_TICKS:
-                break
-        return marks
-    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
-    for parts in ((1,), (1, 3), (1, 2, 5)) if base == 10 else ((1,), (1, 1.5)):
-        all_of_them = (part * float(base) ** exponent for exponent in exponents for part in parts)
-        marks = [value for value in all_of_them if low <= value <= high]
-        if len(marks) >= FEWEST_TICKS:
-            break
-    return marks[:: max(1, -(-len(marks) // MOST_TICKS))]
+    unit = 1024.0 ** int(math.log(low, 1024)) if base == 2 else 1.0
+    steps = [1, 2, 4, 8, 10] if base == 2 else [1, 2, 5, 10]
+    marks = [unit * mark for mark in MaxNLocator(MOST_TICKS, steps=steps).tick_values(low / unit, high / unit)]
+    if high / low >= CLOSE[base]:
+        parts = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
+        marks = list(LogLocator(base, parts, numticks=MOST_TICKS).tick_values(low, high))
+    return [float(value) for value in marks if low <= value <= high]
 
 
 def _mark(axes: Axes, rows: list[Row], color: str) -> None:

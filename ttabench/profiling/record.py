@@ -12,63 +12,23 @@ import io
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, write_atomically
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
-from ttabench.profiling.rows import FINAL, Limits, Row
+from ttabench.profiling.rows import FINAL, Row
 from ttabench.records.folder import ResultFolder
 
-SCHEMA = 2
+SCHEMA: Literal[2] = 2
 """2: the id is a hash of what differs from the defaults."""
 AGAIN = "Profile again with --force."
 RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"
 COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
-
-
-class _Load(BaseModel):
-    prompt_tokens: int
-    generate: int
-
-
-class _Resolved(BaseModel):
-    digest: str
-
-
-class _Config(BaseModel):
-    mode: Literal["latency", "throughput", "training"]
-    model: str
-    random_weights: bool
-    methods: dict[str, _Resolved]
-    lengths: Annotated[list[int], Field(min_length=1)]
-    load: _Load
-
-
-class _Built(BaseModel):
-    growth: str
-    parameters: int
-    notes: list[str]
-
-
-class _Shown(BaseModel):
-    """What tables and pictures need of a record: one that lacks it is damaged, however well it is formed."""
-
-    config: _Config
-    methods: dict[str, _Built]
-    machine: Limits | dict[str, Json]
-
-    @model_validator(mode="after")
-    def _agrees(self) -> _Shown:
-        if unknown := sorted(set(self.methods) - set(self.config.methods)):
-            raise ValueError(f"{unknown[0]!r} is among the methods but not in config")
-        if self.config.mode == "latency" and not isinstance(self.machine, Limits):
-            raise ValueError("machine has no limits")
-        return self
 
 
 class ProfileRecord(BaseModel):
@@ -76,12 +36,10 @@ class ProfileRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    schema_version: int = SCHEMA
+    schema_version: Literal[2] = SCHEMA
     id: str
     formerly: str = ""
-    """The id that it had in an earlier schema."""
     created: str
-    """UTC, ISO 8601."""
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
@@ -140,19 +98,10 @@ class ProfileRecord(BaseModel):
 
 
 def load_profile(folder: Path) -> ProfileRecord:
-    """The record in a folder.
-
-    Raises:
-        UserError: missing, corrupted, or of another version.
-    """
+    """The record in a folder."""
     file = folder / RECORD_FILE
     with reading(file, AGAIN):
-        content = object_of(file, AGAIN)
-        if content["schema_version"] != SCHEMA:
-            raise ValueError(f"it has schema version {content['schema_version']!r:.20}, this ttabench reads {SCHEMA}")
-        record = ProfileRecord.model_validate(content)
-        _Shown.model_validate(content)
-    return record
+        return ProfileRecord.model_validate({"schema_version": 1, **object_of(file, AGAIN)})
 
 
 class ProfileFolder(ResultFolder[ProfileRecord]):
@@ -178,7 +127,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def is_empty(self) -> bool:
         """Whether no row is finished."""
-        return not self.rows
+        return not any(row.status in FINAL for row in self.rows.values())
 
     def discard(self) -> None:
         """Forget what was measured."""
@@ -188,24 +137,24 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
-        for line in self.journal.read()[0]:
+        for line in self.read()[0]:
             with suppress(ValueError, KeyError, TypeError):
                 self._take(line)
+        self.rows = {place: row for place, row in self.rows.items() if row.status in FINAL}
         return len(self.rows)
 
     def append(self, kind: str, value: Json, seconds: float = 0.0) -> None:
         """Keep one finding, at once."""
         line = {"kind": kind, "value": value, "seconds": seconds}
         self._take(line)
-        self.journal.append([line])
+        self.write([line])
 
     def _take(self, line: dict[str, Json]) -> None:
         kind, value = line["kind"], line["value"]
         self.seconds += float(line["seconds"])
         if kind == "row":
             row = Row.model_validate(value)
-            if row.status in FINAL:
-                self.rows[row.method, row.prefill] = row
+            self.rows[row.method, row.prefill] = row
         elif kind == "method":
             self.methods[value["name"]] = value
         else:
@@ -215,4 +164,4 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         """Write the table, then the record, then drop what it was made of."""
         write_atomically(self.path / TABLE_FILE, record.to_csv())
         write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
-        self.journal.discard()
+        super().discard()

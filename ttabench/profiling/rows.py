@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import largest
 
+T = TypeVar("T")
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
 FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
 """How rows end for good; failed ones are tried again by the same command."""
@@ -57,7 +58,6 @@ class Row(BaseModel):
     status: Status = "ok"
     """Measured; out of memory; refused by model or method; left out for want of time; the process died."""
     detail: str = ""
-    """Why it did not end well."""
     figures: dict[str, Figure] = {}
     """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ...
 
@@ -98,8 +98,8 @@ def oom(method: str, prefill: int, reason: str) -> Row:
     return Row(method=method, prefill=prefill, status="oom", detail=" ".join(reason.split())[:200])
 
 
-def measured(method: str, prefill: int, measure: Callable[[], Row]) -> Row:
-    """A row as measured; too little memory and refusals of model or method are rows, too."""
+def measured(method: str, prefill: int, measure: Callable[[], T]) -> T | Row:
+    """What is measured or made; too little memory and refusals of model or method are rows."""
     try:
         return measure()
     except UserError as error:

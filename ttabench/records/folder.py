@@ -21,85 +21,23 @@ from ttabench.core.files import LOCK_FILE, locked
 from ttabench.core.types import Json
 
 LONGEST = 1 << 35
-"""Bytes of a journal that are read into memory."""
-DIGITS = 18
-"""Longest whole number of a journal: it fits into 64 bits."""
-MOST_SECONDS = 1e9
-"""No process works longer than 30 years."""
 T = TypeVar("T")
 RecordT = TypeVar("RecordT")
 
 
-class Journal:
-    """Findings of work that goes on, one JSON object a line; every line is checked before it counts.
-
-    Args:
-        path: need not exist.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._process = path, os.getpid()
-
-    def read(self) -> tuple[list[dict[str, Any]], int]:
-        """The lines that have a kind and a value, and how many others there are: damaged or cut.
-
-        A last line that was cut in the middle of writing is removed from the file, so that what is appended stands
-        apart.
-        """
-        try:
-            with reading(self.path, "Remove it, or give another --out.", most=LONGEST):
-                if self.path.is_symlink():
-                    raise ValueError("it is a link to another file")
-                content = self.path.read_bytes()
-                whole = content[: content.rfind(b"\n") + 1]
-                if len(whole) < len(content):
-                    files.cut(self.path, len(whole))
-        except Missing:
-            return [], 0
-        parsed = [_parsed(line) for line in whole.splitlines()]
-        kept = [line for line in parsed if "kind" in line and "value" in line]
-        return kept, len(parsed) - len(kept) + (len(whole) < len(content))
-
-    def append(self, lines: Iterable[Mapping[str, Json]]) -> None:
-        """Keep findings, at once: they are on the disk when it returns."""
-        if os.getpid() != self._process:
-            os._exit(0)  # a method forked itself: that copy is not to write the same run
-        files.append(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-
-    def discard(self) -> None:
-        """Forget all findings."""
-        try:
-            if self.path.is_dir() and not self.path.is_symlink():
-                raise IsADirectoryError(21, "Is a directory")
-            files.remove(self.path)
-        except OSError as error:
-            fault = f"{self.path} cannot be removed: {error.strerror or error}."
-            raise UserError(fault, "Remove it, or give another --out.") from None
+def seconds(line: Mapping[str, Any]) -> tuple[float, float]:
+    """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
+    wall, cpu = line.get("seconds") or (0.0, 0.0)
+    return float(wall), float(cpu)
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line; an empty one where it is none that can be stored."""
+    """The JSON object of a line; an empty one where it is none."""
     try:
-        parsed = json.loads(line, parse_int=_integer)
-        json.dumps(parsed, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
-
-
-def _integer(text: str) -> int:
-    if len(text) > DIGITS:
-        raise ValueError(f"a whole number of {len(text)} digits")
-    return int(text)
-
-
-def seconds(line: Mapping[str, Any]) -> tuple[float, float]:
-    """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
-    pair = line.get("seconds")
-    if not isinstance(pair, list) or len(pair) != 2:
-        return 0.0, 0.0
-    wall, cpu = (number if isinstance(number, int | float) and 0 <= number < MOST_SECONDS else 0.0 for number in pair)
-    return float(wall), float(cpu)
 
 
 def typed(cls: type[T], value: object) -> T:
@@ -118,15 +56,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 class ResultFolder(ABC, Generic[RecordT]):
-    """The folder of one result, `OUT/<id>`.
-
-    Args:
-        out: the folder of all results; made if missing.
-        name: the result's id.
-
-    Raises:
-        UserError: the folder cannot be made or written.
-    """
+    """The folder of one result, `OUT/<id>`, and its journal: findings of work that goes on, one JSON object a line."""
 
     record_file: ClassVar[str]
     partial_file: ClassVar[str]
@@ -134,13 +64,37 @@ class ResultFolder(ABC, Generic[RecordT]):
     """Message where it goes on, with its {name} and the {count} of finished parts."""
 
     def __init__(self, out: Path, name: str) -> None:
-        self.path = out / name
-        self.journal = Journal(self.path / self.partial_file)
+        self.path, self.journal, self._process = out / name, out / name / self.partial_file, os.getpid()
         files.made(self.path, out)
+
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """Lines of the journal that have a kind and a value, and how many others there are: damaged or cut.
+
+        A last line that was cut in the middle of writing is removed, so that what is appended stands apart.
+        """
+        try:
+            with reading(self.journal, "Remove it, or give another --out.", most=LONGEST):
+                if self.journal.is_symlink():
+                    raise ValueError("it is a link to another file")
+                content = self.journal.read_bytes()
+                whole = content[: content.rfind(b"\n") + 1]
+                if len(whole) < len(content):
+                    files.cut(self.journal, len(whole))
+        except Missing:
+            return [], 0
+        parsed = [_parsed(line) for line in whole.splitlines()]
+        kept = [line for line in parsed if {"kind", "value"} <= line.keys()]
+        return kept, len(parsed) - len(kept) + (len(whole) < len(content))
+
+    def write(self, lines: Iterable[Mapping[str, Json]]) -> None:
+        """Keep findings, at once: they are on the disk when it returns."""
+        if os.getpid() != self._process:
+            os._exit(0)  # a method forked itself: that copy is not to write the same run
+        files.append(self.journal, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     @staticmethod
     @abstractmethod
-    def load(folder: Path) -> RecordT:
+    def load(folder: Path, /) -> RecordT:
         """The record in a folder."""
 
     @classmethod
@@ -161,11 +115,15 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     def discard(self) -> None:
         """Drop the partial results."""
-        self.journal.discard()
+        try:
+            self.journal.unlink(missing_ok=True)
+        except OSError as error:
+            fault = f"{self.journal} cannot be removed: {error.strerror or error}."
+            raise UserError(fault, "Remove it, or give another --out.") from None
 
     def is_empty(self) -> bool:
         """Whether nothing was found that is worth keeping."""
-        return not self.journal.path.exists()
+        return not self.journal.exists()
 
     def stored(self) -> RecordT | None:
         """The finished record, if there is one."""
@@ -182,7 +140,7 @@ class ResultFolder(ABC, Generic[RecordT]):
             finally:
                 if not self.is_stored(self.path) and self.is_empty():
                     with suppress(OSError):
-                        files.remove(self.journal.path)
+                        files.remove(self.journal)
                         files.remove(self.path / LOCK_FILE)
                         self.path.rmdir()
 
@@ -203,18 +161,7 @@ class Obtained(Generic[RecordT]):
 def obtained(
     kind: type[FolderT], where: Path, work: Callable[[FolderT], RecordT], *, force: bool, notify: Callable[[str], None]
 ) -> Obtained[RecordT]:
-    """The result if it is stored, else what `work` makes of its folder.
-
-    Args:
-        kind: of result.
-        where: its folder.
-        work: is given the folder, what was found before taken up; stores the record and returns it.
-        force: make it anew even if it is stored.
-        notify: is told in one line what is worth knowing.
-
-    Raises:
-        UserError: the folder cannot be written, the stored record is damaged, or the work refuses.
-    """
+    """The result if it is stored, else what `work` makes of its folder."""
     if not force and kind.is_stored(where):  # it is whole: neither a lock nor a right to write is needed
         _tidy(kind, where)
         return Obtained(record=kind.load(where), folder=where, how="stored")
@@ -239,5 +186,5 @@ def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
 
     if (where / kind.partial_file).exists():
         with suppress(UserError, OSError), locked(where, busy):
-            Journal(where / kind.partial_file).discard()
+            (where / kind.partial_file).unlink()
             files.sweep(where)

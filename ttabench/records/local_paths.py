@@ -1,12 +1,9 @@
-"""Records without the paths of the machine they were made on: of every path its last part stays.
-
-A path is what is absolute, what leads to a file or folder here, and what the configuration names as one.
-"""
+"""Records without the paths of the machine they were made on: of every path its last part stays."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ttabench.core.types import Json
@@ -22,12 +19,37 @@ _LONGEST = 4096
 
 
 def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
-    """A record as JSON, every text in it and every name without its paths."""
-    named = {text for text in _named(record) if _is_path(text)}
-    inside = sorted(named, key=len, reverse=True)
-    paths = _told(record, inside)
-    assert isinstance(paths, dict), "a record is an object"
-    return paths
+    """A record as JSON, every text in it and every name without its paths: what is absolute, what leads to a file or
+    folder here, and what the configuration names as one."""
+    texts: list[str] = []
+
+    def noted(text: str) -> str:
+        texts.append(text)
+        return text
+
+    _changed(record, noted)
+    config = record.get("config", {})
+    named = [KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS]
+    paths = {text for text in named if re.search(r"[/\\]", text) and not _HUB.fullmatch(text)}
+    paths |= {text for text in [*named, *texts] if _leads_somewhere(text)}
+    longest_first = sorted(paths, key=len, reverse=True)
+
+    def without(text: str) -> str:
+        for path in longest_first:
+            text = text.replace(path, _last(path))
+        return source_name(text) if KINDS.match(text) else _ABSOLUTE.sub(lambda match: _last(match[0]), text)
+
+    changed: dict[str, Json] = _changed(record, without)
+    return changed
+
+
+def _changed(value: Json, change: Callable[[str], str]) -> Json:
+    """A value with every text in it changed, names too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(str(key)): _changed(part, change) for key, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, list | tuple) else value
 
 
 def without_homes(text: str) -> str:
@@ -49,51 +71,11 @@ def source_name(source: str) -> str:
     return kind[0] + _last(source[kind.end() :]) if kind else source
 
 
-def _named(record: Mapping[str, Json]) -> Iterator[str]:
-    """Paths that the configuration may name, and every text that leads somewhere here."""
-    config = record.get("config", {})
-    yield from (KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS)
-    yield from (text for text in _texts(record) if len(text) < _LONGEST and _leads_somewhere(text))
-
-
-def _texts(value: Json) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key in value:
-            yield from (*_texts(key), *_texts(value[key]))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)
-
-
-def _is_path(text: str) -> bool:
-    if "/" not in text and "\\" not in text:
-        return False
-    return _HUB.fullmatch(text) is None or _leads_somewhere(text)
-
-
 def _leads_somewhere(text: str) -> bool:
     try:
-        return ("/" in text or "\\" in text) and Path(text).exists()
+        return len(text) < _LONGEST and re.search(r"[/\\]", text) is not None and Path(text).exists()
     except (OSError, ValueError):
         return False
-
-
-def _told(value: Json, named: list[str]) -> Json:
-    if isinstance(value, str):
-        return _without(value, named)
-    if isinstance(value, Mapping):
-        return {_without(str(key), named): _told(part, named) for key, part in value.items()}
-    return [_told(part, named) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _without(text: str, named: list[str]) -> str:
-    for path in named:
-        text = text.replace(path, _last(path))
-    if KINDS.match(text):
-        return source_name(text)
-    return _ABSOLUTE.sub(lambda match: _last(match[0]), text)
 
 
 def _last(path: str) -> str:

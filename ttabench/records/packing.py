@@ -19,7 +19,6 @@ from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_F
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
 LEVEL = 15
-"""Of zstd."""
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:
@@ -30,15 +29,11 @@ def pack(suite: Path, *, scores: bool = False) -> int:
     Args:
         suite: the folder.
         scores: write samples without their texts, too, into a file that may be passed on.
-
-    Raises:
-        UserError: a damaged record, one whose folder has another name, or a folder that cannot be written.
     """
     folders = {file.parent.name: file.parent for file in suite.glob(f"*/{RECORD_FILE}")}
     if not folders:
         return 0
     with locked(suite, lambda: None):
-        _refuse_foreign(suite)
         rows = {name: _row(suite / name) for name in {**suite_archive.runs(suite), **folders}}
         order = sorted(rows, key=lambda name: (rows[name]["created"], name))
         samples = {name: table for name in order if (table := _content(suite / name)[1]) is not None}
@@ -60,9 +55,6 @@ def unpack(suite: Path, out: Path) -> int:
     """Write every packed run of a suite into a folder of its own below `out`; returns how many.
 
     A folder that holds a finished run is left as it is. Where `out` is the suite, its files are removed.
-
-    Raises:
-        UserError: `out` cannot be written; an id that is no name of a folder.
     """
     to_unpack = {
         name: run for name, run in suite_archive.runs(suite).items() if not (out / name / RECORD_FILE).exists()
@@ -82,18 +74,6 @@ def unpack(suite: Path, out: Path) -> int:
         for name in (RUNS_FILE, ALL_SAMPLES_FILE, SCORES_FILE):
             remove(suite / name)
     return len(to_unpack)
-
-
-def _refuse_foreign(suite: Path) -> None:
-    """Refuse to replace tables that `pack` did not write: all of ours have these columns."""
-    of_samples = ("run", "own_columns")
-    ours = {RUNS_FILE: ("id", "record", "created"), ALL_SAMPLES_FILE: of_samples, SCORES_FILE: of_samples}
-    for name, columns in ours.items():
-        if (suite / name).exists():
-            try:
-                read_table(suite / name, columns)
-            except UserError:
-                raise UserError(f"{suite / name} holds no packed runs and is not replaced.", "Move it away.") from None
 
 
 def _row(run: Path) -> dict[str, Json]:

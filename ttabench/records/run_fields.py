@@ -12,7 +12,6 @@ from ttabench.core.declared import HOW, RUN, WHAT, Declared
 from ttabench.core.types import Json
 
 DEFAULT_OUT = Path("results/scratch")
-"""Where runs are stored and looked for."""
 
 
 def batch_size(typed: str | int) -> int:
@@ -49,7 +48,6 @@ class RunFields:
     ] = None
     split: Annotated[str, Declared("Split of the task.", WHAT)] = "test"
     limit: Annotated[int | None, Declared("Ask at most this many queries (all context is still read).", WHAT)] = None
-    """None asks all."""
     ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
     device: Annotated[str, Declared("auto, cpu, cuda, cuda:N, xpu or mps.", HOW, hashed=False)] = "auto"
     dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
@@ -81,13 +79,11 @@ class StoredConfig(RunFields):
     seed: int = 0
     preset: str = ""
     settings: Mapping[str, Json] = field(default_factory=dict)
-    """All settings of the method, JSON values."""
     task_options: Mapping[str, Json] = field(default_factory=dict)
     """All settings of the task's protocol, and arguments of its generator."""
     checkpoint: str = ""
     state: str = ""
     chat_template: bool = False
-    """Whether context and question stand in the tokenizer's chat template."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and of code
     that others wrote ("method", "reader", "metric NAME")."""
@@ -96,4 +92,3 @@ class StoredConfig(RunFields):
 SWAPPED = "Answer under the own state, another context's and none, and compare: is a gain memory?"
 """What `--swap-state` does: three runs, one for each `state_of`."""
 RUN_FIELDS = tuple(each.name for each in fields(RunFields))
-"""Their names."""

@@ -16,7 +16,6 @@ from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_sto
 from ttabench.records.scores import changed_column, digests_of
 
 LONGEST = 1 << 40
-"""Bytes of a file of samples."""
 LARGEST = 1e100
 """No number of a query is so large; sums of such do not overflow."""
 NAMING = ("episode", "key")
@@ -24,11 +23,7 @@ NAMING = ("episode", "key")
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
-    """Write samples as Parquet, atomically; every sample has the same keys.
-
-    Returns:
-        The digests of what stands in the file.
-    """
+    """Write samples as Parquet, atomically; every sample has the same keys. Returns their digests."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,25 +44,13 @@ def has_samples(folder: Path) -> bool:
 def read_samples(
     folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
 ) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
-
-    Args:
-        folder: of the run.
-        columns: which.
-        record: of the run; the samples have to be its own.
-
-    Raises:
-        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
-    """
-    path = folder / SAMPLES_FILE
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them."""
     wanted = None if columns is None else list(columns)
     try:
         content, count = _content(folder, wanted)
     except Missing:
-        if suite_archive.record(folder) is not None:
-            fault = f"{folder.parent} holds the record of run {folder.name} and not its answers."
-            raise UserError(fault, "Run it again with another --out.") from None
-        raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
+        fault = f"{folder} does not exist, or holds a record and not its answers."
+        raise UserError(fault, "Run the evaluation again with --force, or another --out.") from None
     needed = [name for name in NAMING if wanted is None or name in wanted]
     if record is not None and wanted is None and (folder / RECORD_FILE).exists():
         needed += record.sample_digests  # suites that are packed keep fewer

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ttabench.core.meter import largest
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.stats.aggregation import Unit
 
@@ -20,7 +19,6 @@ class AskCost:
     encode_seconds: float = 0.0
     """To encode the patch that all of them share."""
     encode_cpu_seconds: float = 0.0
-    """The same of the processor."""
     encode_peak_bytes: int | None = 0
     """None, like all peaks, where the device does not tell."""
     patch_bytes: int = 0
@@ -29,11 +27,6 @@ class AskCost:
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
     ask_peak_bytes: int | None = 0
-
-    def answered(self, patch_bytes: int, peak_bytes: int | None) -> AskCost:
-        """The same after one more batch of queries."""
-        patch, peak = max(self.patch_bytes, patch_bytes), largest([self.ask_peak_bytes, peak_bytes])
-        return replace(self, patch_bytes=patch, ask_peak_bytes=peak)
 
 
 COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {
@@ -80,7 +73,6 @@ class Sample:
     answer: Answer
     metrics: dict[str, float]
     context_tokens: int | None
-    """Tokens that its reader had read."""
     ask_ms: float
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
@@ -140,4 +132,3 @@ class EpisodeCost:
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)
-    """See `State.labels`."""

@@ -102,7 +102,6 @@ class RunRecord(BaseModel):
     formerly: str = ""
     """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
-    """UTC, ISO 8601."""
     config: Annotated[dict[str, Json], _of(KINDS["config"])]
     method: Annotated[dict[str, Json], _of(KINDS["method"])]
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
@@ -113,7 +112,6 @@ class RunRecord(BaseModel):
     source: str
     seeds: dict[str, int]
     n: int
-    """Queries answered."""
     sample_digests: dict[str, str] = Field(default_factory=dict)
     """Of the samples, by column, see `score_digests`. Records of older versions lack them."""
     rows: tuple[Row, ...]
@@ -134,11 +132,7 @@ class RunRecord(BaseModel):
     code: dict[str, Json]
 
     def model_post_init(self, _: Any) -> None:
-        """Whoever shows the figures of a record knows by then how they are read.
-
-        Raises:
-            UserError: another record has declared a metric of the same name otherwise.
-        """
+        """Whoever shows the figures of a record knows by then how they are read."""
         for name, declared in self.task.get("declared", {}).items():
             declare(name, declared)
 
@@ -186,11 +180,7 @@ def is_stored(folder: Path) -> bool:
 
 
 def load_record(path: Path) -> RunRecord:
-    """Read a record from `run.json`, from the run's folder, or from where it is packed.
-
-    Raises:
-        UserError: missing, corrupted, or of another schema.
-    """
+    """Read a record from `run.json`, from the run's folder, or from where it is packed."""
     file = path / RECORD_FILE if path.is_dir() else path
     if file.name == suite_archive.RUNS_FILE:
         suite_archive.runs(file.parent)  # says what is wrong with it

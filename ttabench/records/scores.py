@@ -15,7 +15,6 @@ from typing import Any
 from ttabench.core.types import Json
 
 DIGITS = 16
-"""Of the digest of a column, hexadecimal."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
@@ -56,12 +55,7 @@ def holds_digests(samples: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def without_texts(table: Any, subtasks: Collection[str]) -> Any:
-    """A `pyarrow.Table` of samples with every text as its digest.
-
-    Args:
-        table: samples of one run.
-        subtasks: names of sub-tasks that its record has, too.
-    """
+    """A `pyarrow.Table` of samples with every text as its digest."""
     import pyarrow as pa
 
     columns = [_without_texts(name, table[name].combine_chunks(), subtasks) for name in table.column_names]

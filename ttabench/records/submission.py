@@ -27,11 +27,7 @@ class Part(NamedTuple):
 
 
 def part_of(folder: Path, record: RunRecord) -> Part:
-    """The part of a run that may be passed on.
-
-    Raises:
-        UserError: samples that cannot be read, or are not those of the record.
-    """
+    """The part of a run that may be passed on."""
     import pyarrow as pa
 
     scores = None
@@ -45,11 +41,7 @@ def part_of(folder: Path, record: RunRecord) -> Part:
 
 
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
-    """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes.
-
-    Raises:
-        UserError: scores of other kinds than those of another run; a folder that cannot be written.
-    """
+    """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
     kinds: dict[str, set[str]] = {}
     for column in (column for part in parts if part.scores is not None for column in part.scores.schema):
         if "null" not in str(column.type):

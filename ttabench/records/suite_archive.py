@@ -38,7 +38,6 @@ class Packed:
     """One run."""
 
     record: str
-    """The text of its run.json."""
     created: str
 
 
@@ -47,7 +46,6 @@ class Span:
     """The samples of one run in a file of samples."""
 
     columns: list[str]
-    """Those that it has."""
     places: list[tuple[int, int]] = field(default_factory=list)
     """(first row, rows)."""
 
@@ -66,11 +64,7 @@ def is_submission(file: Path) -> bool:
 
 
 def runs(suite: Path) -> dict[str, Packed]:
-    """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed.
-
-    Raises:
-        UserError: the file is damaged, or no submission.
-    """
+    """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed."""
     alone = suite.suffix == SUFFIX and suite.is_file()
     path, version = _version_of(suite if alone else suite / RUNS_FILE)
     return _runs(path, version, alone) if version else {}

@@ -1,12 +1,7 @@
 """The base model of a request, loaded once, on the checkpoint that it may stand on.
 
-    models = ModelCache()
-    lm = models.get(RunRequest(method="icl", task="streamingqa", model="smollm2-135m-qa"))
-
-A checkpoint of a method that reads nothing (`lora`) is a change of weights like any other; its deltas are added to the
-base before anything is read, and every method may stand on the sum. Records name it, and the base's fingerprint is that
-of the changed weights. Where the checkpoint itself stands on another one, that one is added first, and so on down.
-"""
+A checkpoint of a method that reads nothing (`lora`) is a change of weights: it is added to the base before anything is
+read, and the base's fingerprint is that of the changed weights."""
 
 from __future__ import annotations
 
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 Base: TypeAlias = "tuple[str | bool, ...]"
-"""Options that tell loaded base models apart."""
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
@@ -42,11 +36,7 @@ class ModelCache:
         self._loaded: dict[Base, LM] = {}
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
-        """The base model of a request, reading in its chat template or not.
-
-        Raises:
-            UserError: unknown, missing or unreachable model; a device or number format that is not there.
-        """
+        """The base model of a request, reading in its chat template or not."""
         key = base_of(request, chat_template=chat_template)
         if key not in self._loaded:
             from ttabench.core.environment import quiet_libraries
@@ -66,12 +56,7 @@ class ModelCache:
 
 
 def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
-    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`.
-
-    Raises:
-        UserError: no checkpoint there, one of another base, or of a method that has to read something first; one that
-            stands on a checkpoint that is not there or has changed.
-    """
+    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`."""
     import torch
 
     from ttabench.lm.forward.deltas import weight_changes

@@ -1,11 +1,5 @@
-"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own, and how much was kept of it.
-
-    budgeted(SNAPKV, 0.2, ())      ("budget=0.2", "window_share=0.5")
-    kept_share(costs)              0.203
-
-A method says which settings keep so much (`MethodSpec.keep`). These are what a run is identified by; what was asked for
-stands beside them in its record.
-"""
+"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own (`MethodSpec.keep`), which are
+what a run is identified by; and how much was kept of it."""
 
 from __future__ import annotations
 
@@ -35,11 +29,7 @@ WHY_NONE = {
 
 
 def asked(keep: float | None, keep_tokens: int | None) -> Amount | None:
-    """The budget asked for: a share (float) or tokens (int).
-
-    Raises:
-        UserError: both are given, or one that keeps nothing, or more than all.
-    """
+    """The budget asked for: a share (float) or tokens (int)."""
     if keep is not None and keep_tokens is not None:
         raise UserError(f"Both --keep {keep} and --keep-tokens {keep_tokens} are given.", "Give one of them.")
     if keep is not None and not 0 < keep <= 1:
@@ -73,11 +63,7 @@ def words(amount: Amount) -> str:
 
 
 def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[str, ...]:
-    """What was typed as `--set`, behind the settings that a budget stands for.
-
-    Raises:
-        UserError: the method has no budget, it is too small for it, or `--set` says otherwise.
-    """
+    """What was typed as `--set`, behind the settings that a budget stands for."""
     flag = "--keep" if isinstance(amount, float) else "--keep-tokens"
     if spec.keep is None:
         known = ", ".join(name for name, method in registry.methods().items() if method.keep is not None)

@@ -1,10 +1,6 @@
-"""Caveats of a run, stored as its notes: each one sentence without a full stop.
+"""Caveats of a run, stored as its notes, each one sentence without a full stop: known before a run, or after it.
 
-before a run    what the task's reader, the method's checkpoint and the base model leave to say
-after a run     what came of it: nothing was evicted or chosen, too few queries, answers that are empty or cut
-
-All of them follow from what a run stores, so a run that was killed and continued has the notes of one that was not.
-"""
+All follow from what a run stores, so a run that was killed and continued has the notes of one that was not."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 FEW = 10
-"""Queries below which a figure says next to nothing."""
 WORD = re.compile(r"[^\W\d_]+")
 """A word of letters only, so that numbers do not count."""
 ENGLISH = "smollm2-135m-qa"

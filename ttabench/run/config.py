@@ -66,9 +66,6 @@ class RunConfig(StoredConfig):
             raise UserError(f"--batch-size must be at least 1, got {self.batch_size}.", "Give a number, or auto.")
         if not 0 <= self.seed < SEEDS:
             raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
-        check_loading(self.device, self.dtype, self.bos)
-        if self.state_of not in STATES_OF:
-            raise UnknownName("state to answer under", self.state_of, list(STATES_OF))
 
     @property
     def base(self) -> str:

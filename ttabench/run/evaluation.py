@@ -1,14 +1,8 @@
-"""From a plan to a stored run: look whether it is stored, load, run, record.
-
-plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
-plan.config.identity()                                  # the run's id, before any model is loaded
-outcome = execute(plan, ModelCache(), Path("runs"))       # returns what is stored, continues, or runs
-"""
+"""From a plan to a stored run: look whether it is stored, load, run, record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,40 +18,28 @@ if TYPE_CHECKING:
     from ttabench.records.store import RunFolder
 
 Outcome: TypeAlias = "Obtained[RunRecord]"
-"""A run that is stored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watching:
-    """Callbacks of a run: `tick` with progress, `notify` with other lines worth knowing."""
-
-    tick: Tick = no_tick
-    notify: Callable[[str], None] = no_word
 
 
 def execute(
-    plan: Plan, models: ModelCache, out: Path, *, force: bool = False, watching: Watching | None = None
-) -> Outcome:
-    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
-
-    Raises:
-        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
-            loaded, or the context does not fit the model.
-    """
+    plan: Plan, models: ModelCache, out: Path, *, force: bool = False, tick: Tick = no_tick,
+    notify: Callable[[str], None] = no_word,
+) -> Outcome:  # fmt: skip
+    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start."""
     from ttabench.records.store import RunFolder
 
-    watchers = watching or Watching()
     where = out / plan.config.identity()
     if force or not RunFolder.is_stored(where):
         refuse_on_paper(plan)
 
     def work(folder: RunFolder) -> RunRecord:
-        return _run(plan, models, folder, watchers)
+        return _run(plan, models, folder, tick, notify)
 
-    return obtained(RunFolder, where, work, force=force, notify=watchers.notify)
+    return obtained(RunFolder, where, work, force=force, notify=notify)
 
 
-def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
+def _run(
+    plan: Plan, models: ModelCache, folder: RunFolder, tick: Tick, notify: Callable[[str], None]
+) -> RunRecord:  # fmt: skip
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
     from ttabench.run.caveats import caveats_after, caveats_before
@@ -77,15 +59,17 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     notes = caveats_before(plan, lm)
     pending = list(notes)
 
-    def tick(*counted: str | int) -> None:  # notes wait for it: a run that is refused at the start prints one line
+    def tell_notes() -> None:  # once something is done: a run that is refused at the start prints one line
         while pending:
-            watching.notify(f"Note: {pending.pop(0)}.")
-        if counted:
-            watching.tick(*counted)  # type: ignore[arg-type]
+            notify(f"Note: {pending.pop(0)}.")
+
+    def noted_tick(what: str, done: int, total: int) -> None:
+        tell_notes()
+        tick(what, done, total)
 
     with fitting(state, method.name):
-        run_episodes(context, plan.task, folder, tick)
-    tick()
+        run_episodes(context, plan.task, folder, noted_tick)
+    tell_notes()
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
@@ -93,5 +77,5 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     leftovers = folder.drop_leftovers()
     after = caveats_after(plan, method, folder.costs, folder.samples)
     for note in [*after, *([leftovers] if leftovers else [])]:
-        watching.notify(f"Note: {note}.")
+        notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, [*notes, *after]))

@@ -1,8 +1,4 @@
-"""A resolved run: every choice is made, and no model is loaded.
-
-plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
-plan.config.identity()                                  # the run's id
-"""
+"""A resolved run: every choice is made, and no model is loaded; `plan.config.identity()` is the run's id."""
 
 from __future__ import annotations
 
@@ -41,16 +37,16 @@ class Shared:
     MOST = 64
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], object] = {}
+        self._made: dict[tuple[object, ...], Any] = {}
 
     def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
         """The value of `make`, or of the earlier call with the same kind and arguments."""
         key = (kind, *of)
         if key not in self._made:
-            while len(self._made) >= self.MOST:
+            if len(self._made) == self.MOST:
                 del self._made[next(iter(self._made))]
             self._made[key] = make()
-        value: T = self._made[key]  # type: ignore[assignment]  # a key is of one kind
+        value: T = self._made[key]
         return value
 
 
@@ -65,7 +61,6 @@ class Plan:
     task_record: Mapping[str, Json]
     """The task's own description for the record, its metrics included."""
     metrics: tuple[Metric, ...]
-    """The one that was asked for, then those of the task."""
 
 
 def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> Plan:

@@ -1,10 +1,5 @@
-"""Whether a base model has positions for all that a method keeps of a context: seen before anything is answered.
-
-    refuse_on_paper(plan)       before a model is loaded, where it is beyond doubt: by letters
-    refuse_by_tokens(plan, lm)  before the first query, by the model's own tokens
-
-Both take the positions from the method's cost on paper, for each place at which something is asked.
-"""
+"""Whether a base model has positions for all that a method keeps of a context, seen before anything is answered: by
+letters before a model is loaded, where it is beyond doubt; by its own tokens before the first query."""
 
 from __future__ import annotations
 
@@ -39,11 +34,7 @@ class _Fewest:
 
 
 def refuse_on_paper(plan: Plan) -> None:
-    """Refuse a plan whose contexts need more positions than its base model has, however few tokens they are.
-
-    Raises:
-        UserError: they do; says how many, and what would fit.
-    """
+    """Refuse a plan whose contexts need more positions than its base model has, however few tokens they are."""
     shape = shape_of(plan.request.model)
     if shape is not None:
         _refuse(plan, replace(shape, starts=0), _Fewest(), "at least ")

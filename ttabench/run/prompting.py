@@ -1,12 +1,6 @@
-"""How a task is asked of a model where the user leaves it open: in turns of a chat template or not, in which words.
+"""How a task is asked where the user leaves it open: in turns of a chat template or not, in which words.
 
-    prompting = resolve_prompting(RunRequest(method="icl", task="squad_seq", model="smollm2-135m"))
-    prompting.chat, prompting.options                   False, {"prompt": "qa", "examples": "1"}
-
-What was typed comes first. Then weights that were tuned are asked as they were trained: the checkpoint under the model,
-or that of `lora`. Then the task's card says how models with a chat template are asked. All others are asked as the
-card's protocol says.
-"""
+First counts what was typed, then how tuned weights were trained, then what the card says of models with a template."""
 
 from __future__ import annotations
 
@@ -43,11 +37,7 @@ class Prompting:
     """Of the task: those that were typed, and those of the prompt that follow from the model."""
 
     def query(self, question: str, key: str, want: Want) -> Ask:
-        """A question in the words of the task, as the model is asked it.
-
-        Raises:
-            UserError: the task asks no questions about what was read.
-        """
+        """A question in the words of the task, as the model is asked it."""
         options = {**self.card.protocol, **self.options}
         if self.card.reader not in ASKING or "prompt" not in options:
             raise UserError(f"The task {self.card.name} has no prompt for questions of your own.", "Leave --task out.")
@@ -62,11 +52,7 @@ class Prompting:
 
 
 def resolve_prompting(request: RunRequest, card: Card | None = None) -> Prompting:
-    """How the task of a request is asked of its model; `card`: the task's, where it was read already.
-
-    Raises:
-        UserError: the task asks nothing in turns, or an option cannot be read.
-    """
+    """How the task of a request is asked of its model; `card`: the task's, where it was read already."""
     card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
     scored = _SCORED.get(card.reader, "")
     if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":

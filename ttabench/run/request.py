@@ -1,9 +1,4 @@
-"""The request of a user, as typed: its fields are the options of `eval`, each declared once.
-
-    RunRequest(method="mac", task="streamingqa", settings=("hierarchy=16",))
-
-`records.run_fields` has those that a record keeps as they are; here stand those that are resolved to something else.
-"""
+"""The request of a user, as typed: its fields are the options of `eval`; `records.run_fields` has those that stay."""
 
 from __future__ import annotations
 
@@ -61,7 +56,6 @@ class RunRequest(RunFields):
         str,
         Declared("mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", RUN, default=False),
     ] = ""
-    """Empty: `mini` for the nano model, `hub` for any other."""
     task_options: Annotated[
         tuple[str, ...],
         Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),
@@ -77,7 +71,6 @@ class RunRequest(RunFields):
                  "is one and the task's card has a prompt for it)", WHAT, default=False,
                  flags=("--chat-template/--no-chat-template",)),
     ] = None  # fmt: skip
-    """None: where there is one and the card of the task has words for it."""
 
     def __post_init__(self) -> None:
         from ttabench.readers.formats import readable

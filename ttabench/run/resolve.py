@@ -1,8 +1,4 @@
-"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here.
-
-resolve_method(RunRequest(method="mac", task="streamingqa")).settings   # of the shipped checkpoint, else of the preset
-resolve_method(request).build(lm)                                      # the method, its checkpoint loaded
-"""
+"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ class ResolvedMethod:
     spec: MethodSpec
     preset: str
     changes: Mapping[str, Json]
-    """Settings the user typed."""
     settings: Mapping[str, Json]
     """All settings in use, as records keep them."""
     settings_object: Any
@@ -53,14 +48,9 @@ class ResolvedMethod:
     checkpoint: Path | None = None
     checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
-    """The training record of the checkpoint."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
-        """The method on a base model.
-
-        Raises:
-            UserError: the checkpoint belongs to another base model, or does not fit.
-        """
+        """The method on a base model."""
         if self.checkpoint is None:
             made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object)
             return made
@@ -95,11 +85,7 @@ class ResolvedMethod:
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:
-        """The state of one reader, as `ttabench adapt` wrote it.
-
-        Raises:
-            UserError: missing, damaged, of another method, base model, setting or checkpoint, or of several readers.
-        """
+        """The state of one reader, as `ttabench adapt` wrote it."""
         from ttabench.methods.states import load_state
 
         state = load_state(folder, self.belongs(lm), str(lm.device))
@@ -133,10 +119,6 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
 
     Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--keep` and
     `--set`.
-
-    Raises:
-        UserError: an unknown method, preset or setting; a budget that the method cannot keep to; a checkpoint that is
-            missing or of another method.
     """
     spec = registry.find(request.method)
     amount = asked(request.keep, request.keep_tokens)
@@ -219,9 +201,6 @@ def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     """The project's own checkpoint of a method for a task.
 
     It is named by both; an adapter of several tasks serves each of them that has none of its own.
-
-    Raises:
-        UserError: there is one, but not here.
     """
     name = TRAINED_FOR.get(task, task)
     if f"{model}/{method}-{name}" in chosen():
@@ -259,11 +238,7 @@ def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
 
 
 def named(checkpoint: str, base: str) -> Path:
-    """The folder of a checkpoint: a path, or the project's own of that name for this base model.
-
-    Raises:
-        UserError: none is known under that name (the closest one is named), or it is not here.
-    """
+    """The folder of a checkpoint: a path, or the project's own of that name for this base model."""
     if not checkpoint.startswith(SHIPPED):
         return Path(checkpoint)
     name = checkpoint.removeprefix(SHIPPED)

@@ -4,7 +4,7 @@
     Ask, Ask, ...         --> session.answer(...)     timed as "ask", stored batch by batch
 
 A method that does not look at the question gets one patch, encoded once ("encode"), for all queries in a row. The loop
-knows neither tables nor files: finished queries go to a `Sink`, progress to a callback, time and memory to a `Meter`.
+knows neither tables nor files: finished queries go to a folder, progress to a callback, time and memory to a `Meter`.
 
 Whose state answers tells memory from mere format: the text's own, one made of another text, or none. What stands in the
 window is always the text's own: the tensors that a method names in `own_tensors`, and the pieces a task keeps there.
@@ -12,10 +12,10 @@ window is always the text's own: the tensors that a method names in `own_tensors
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,27 +31,12 @@ from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.samples import AskCost, EpisodeCost, Looked, Sample, kept
+from ttabench.records.store import RunFolder
 from ttabench.stats.metric import Metric
 
 MOST_PIECES = 256
 """Of more that were read nothing is kept: telling where each query looks grows with queries times pieces (`mac` on one
 thread: 1.4 s of 4.4 over 165 documents, 262 s of 357 over 1,665)."""
-
-
-class Sink(Protocol):
-    """Where finished queries go, and what was finished before (see `records.store`)."""
-
-    def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
-        """Samples of this episode from before, with a value of each of these metrics."""
-
-    def finished(self, episode: str) -> bool:
-        """Whether all of an episode that was taken up is done, its cost stored."""
-
-    def append(self, samples: Sequence[Sample]) -> None:
-        """Keep these, at once."""
-
-    def end_episode(self, cost: EpisodeCost) -> None:
-        """An episode is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +52,6 @@ class RunContext:
     start: State | None = None
     """A state of one row that every episode begins with; by default an empty one."""
     ask_only: bool = False
-    """Leave all observations out."""
     state_of: str = "own"
     """Whose state answers, see `config.STATES_OF`; only with "own" is all of the text read and its cost measured."""
 
@@ -89,23 +73,19 @@ class _Counts:
             self._tick(what, self._done[what], max(self._done[what], self._totals[what]))
 
 
-def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:
-    """Run all episodes of a task; what the sink has finished already is not run again.
-
-    Raises:
-        UserError: the context or a query does not fit the model, or the task does not fit the method.
-    """
+def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick) -> None:
+    """Run all episodes of a task; what the folder holds already is not run again."""
     size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
-        before = sink.take_up(episode, context.of_one_query())
-        if sink.finished(episode.key):
+        before = folder.take_up(episode, context.of_one_query())
+        if folder.finished(episode.key):
             counts.add("read", 0 if context.ask_only else len(episode.observes()))
             counts.add("answered", len(asks))
         else:
-            _EpisodeRun(context, (episode, other), before, sink, counts, size).run()
+            _EpisodeRun(context, (episode, other), before, folder, counts, size).run()
 
 
 class _EpisodeRun:
@@ -116,11 +96,11 @@ class _EpisodeRun:
         context: RunContext,
         read: tuple[Episode, Episode | None],
         before: Sequence[Sample],
-        sink: Sink,
+        folder: RunFolder,
         counts: _Counts,
         size: BatchSize,
     ) -> None:
-        self.context, self.sink, self.counts, self.size = context, sink, counts, size
+        self.context, self.folder, self.counts, self.size = context, folder, counts, size
         self.episode, other = read
         if context.state_of == "own":
             self.session = Session(context.lm, context.method, context.start)
@@ -134,18 +114,14 @@ class _EpisodeRun:
         """Costs of asking, by the group that shared a patch; of a run that goes on, with those counted before."""
 
     def run(self) -> None:
-        """Read and ask, in the order of the steps, and store what it cost.
-
-        Raises:
-            UserError: the context or a query does not fit the model, or logits are not finite; answers are kept.
-        """
+        """Read and ask, in the order of the steps, and store what it cost."""
         self._check_reads_on()
         try:
             self._take_steps()
         except NotFinite as error:
             kept = "What was answered before is kept; the same command continues."
             raise UserError(f"{self.episode.key}: {error.what}", f"{error.hint} {kept}") from None
-        self.sink.end_episode(self._cost())
+        self.folder.end_episode(self._cost())
 
     def _take_steps(self) -> None:
         for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
@@ -186,7 +162,7 @@ class _EpisodeRun:
             self._encode(asks, group)
         for together in alike(self.context.lm, asks):
             for samples in in_batches(together, self.size, lambda batch: self._answer(batch, group)):
-                self.sink.append(samples)
+                self.folder.append(samples)
                 self.counts.add("answered", len(samples))
 
     @torch.no_grad()
@@ -216,9 +192,14 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"])
         slots = self.session.context_slots(patch, asks[0]) if context.method.looks_at_question else 0
-        self.asked[group] = cost = replace(cost, read_slots=max(cost.read_slots, slots))
+        so_far = self.asked[group]
+        self.asked[group] = cost = replace(
+            so_far,
+            patch_bytes=max(so_far.patch_bytes, patch.nbytes),
+            ask_peak_bytes=largest([so_far.ask_peak_bytes, self.meter.peak_bytes["ask"]]),
+            read_slots=max(so_far.read_slots, slots),
+        )
         told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
         looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
         metrics = context.of_one_query()
@@ -299,11 +280,7 @@ def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
 
 
 def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:
-    """Every episode of a task, with the one whose observations take the place of its own (None: they do not).
-
-    Raises:
-        UserError: the source of the task has no other context.
-    """
+    """Every episode of a task, with the one whose observations take the place of its own (None: they do not)."""
     if state_of != "other":
         yield from ((episode, None) for episode in task.episodes(lm))
         return

@@ -1,11 +1,6 @@
 """The request that made a state, kept in its header, so that `ask` needs no options.
 
-    save_state(folder, state, {**resolved.belongs(lm), MADE: made_with(request, chat=False)})
-    request_of(header(folder), folder).method                "mac"
-
-Names stand as they were typed; paths of models, checkpoints, methods and cards are made absolute. A method in a file is
-the exception: a state names it for people, and only a file that the user names is executed.
-"""
+A method in a file is named there for people: only a file that the user names is executed."""
 
 from __future__ import annotations
 
@@ -27,7 +22,6 @@ from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 
 MADE = "made_with"
-"""Where a state's header says it."""
 ASKING = ("task", "chat_template")
 """Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
 NOTHING: Mapping[str, Json] = MappingProxyType({})
@@ -52,10 +46,6 @@ def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], bu
     """A request that goes on from a state, under the method, settings and base model that the state was made with.
 
     Fields that were typed stay as they are, and those in `but`; with a method that was typed all of them.
-
-    Raises:
-        UserError: there is no such state, it is damaged, or it does not say how it was made; its method is in a file,
-            which only the user can name.
     """
     if "method" in typed:
         return request
@@ -66,12 +56,7 @@ def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], bu
 
 
 def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Json] = NOTHING) -> RunRequest:
-    """The request that a state was made for; of a state that does not say, its method and model by name.
-
-    Raises:
-        UserError: what the header says is no request, or another one than was typed beside it; its method is in a file,
-            which was not typed.
-    """
+    """The request that a state was made for; of a state that does not say, its method and model by name."""
     recipe = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
     try:
         kept = {name: recipe[name] for name in READING_FIELDS if name in recipe}

@@ -28,7 +28,7 @@ from ttabench.run.plan import make_plan
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import cells
 from ttabench.sweep.options import ASSIGNED, OPTIONS, SWAP
-from ttabench.sweep.worker import MODELS
+from ttabench.sweep.worker import models_of
 
 if TYPE_CHECKING:
     import pandas
@@ -53,11 +53,7 @@ class Run:
 
     @property
     def samples(self) -> pandas.DataFrame:
-        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds.
-
-        Raises:
-            UserError: they were not kept, or are damaged.
-        """
+        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds."""
         import pandas
 
         return pandas.DataFrame(read_samples(self.folder, record=self.record))
@@ -122,7 +118,7 @@ def evaluate(
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
     use_threads(threads)
     plan = make_plan(wanted[0].request, wanted[0].seed)
-    models = MODELS.of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
+    models = models_of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
     place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
     outcome = execute(plan, models, place, force=force)
     return Run(outcome.folder, outcome.record)
@@ -140,9 +136,6 @@ def load(*names: str | Path) -> list[Run]:
 
     Args:
         names: folders of runs, or of such folders; single runs; patterns of them, `"results/**"`.
-
-    Raises:
-        UserError: a name that is nothing of this; nothing but damaged runs. Other damaged ones are a warning each.
     """
     folders: dict[Path, None] = {}
     for name in names:
@@ -163,9 +156,6 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
         runs: what `evaluate` or `load` gave.
         metric: by default each task's main one.
         all_pairs: test every pair.
-
-    Raises:
-        UserError: no runs, a metric that none has. Runs that are left out are a warning each.
     """
     import pandas
 

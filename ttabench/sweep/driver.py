@@ -11,7 +11,6 @@ from pathlib import Path
 from ttabench.core.errors import UserError
 from ttabench.records.schema import is_stored
 from ttabench.sweep.engines import Engine, Job, Report, Resources
-from ttabench.sweep.planning import Run
 
 FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Errors of the system after which nothing can be written: no other run would come to an end."""
@@ -25,16 +24,12 @@ class Manner:
     engine: Engine
     resources: Resources = field(default_factory=Resources)
     force: bool = False
-    """Make again what is stored."""
 
 
-def swept(runs: Sequence[Run], manner: Manner) -> Generator[Report]:
-    """Make these runs; for every one a report in a last state, and reports of those that go on.
-
-    Raises:
-        UserError: the engine runs nothing, or nothing more can be written.
-    """
-    jobs = {run.id: _job(run, manner) for run in runs}
+def swept(runs: Sequence[Job], manner: Manner) -> Generator[Report]:
+    """Make these runs; for every one a report in a last state, and reports of those that go on."""
+    out, here = str(manner.out.absolute()), str(Path.cwd())
+    jobs = {run.id: replace(run, out=out, folder=here, force=manner.force) for run in runs}
     todo = []
     for job in jobs.values():
         if not manner.force and is_stored(manner.out / job.id):
@@ -65,10 +60,3 @@ def _made(jobs: Sequence[Job], manner: Manner) -> Iterator[Report]:
         yield report
         if report.state == "failed" and any(sign in report.reason for sign in FULL):
             raise UserError(report.reason, "What is stored is stored; the same command goes on.")
-
-
-def _job(run: Run, manner: Manner) -> Job:
-    return Job(
-        id=run.id, label=run.label, base=run.base, request=run.request, seed=run.seed, out=str(manner.out.absolute()),
-        folder=str(Path.cwd()), force=manner.force,
-    )  # fmt: skip

@@ -31,26 +31,33 @@ ENGINES = {
     "slurm": "ttabench.sweep.on_slurm:OnSlurm",
 }
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-"""Package that has to be installed for an engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run as it travels to where it is made."""
+    """One run of a sweep, as it travels to where it is made."""
 
     id: str
-    label: str
-    base: str
-    """The base model; jobs of one base stand together."""
     request: RunRequest
     seed: int
-    out: str
-    """Folder of all runs."""
-    folder: str
+    base: str
+    """Base model that a process has to load for it, as text; runs of one base stand together."""
+    method: str
+    """With what was said of it alone."""
+    task: str
+    model: str = ""
+    """Name of the base model, where those of the sweep differ."""
+    out: str = ""
+    folder: str = ""
     """Where the command was given: relative paths begin there."""
     force: bool = False
     patient: bool = False
     """Waits where another process is making this run; else that is a report."""
+
+    @property
+    def label(self) -> str:
+        """The run in words, without a comma."""
+        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
 
 
 State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]
@@ -78,11 +85,9 @@ class Resources:
     """The resources of a sweep's runs."""
 
     jobs: int = 1
-    """Runs at a time."""
     threads: int | None = None
     """Of a run; None leaves torch's own choice."""
     gpus: float = 0.0
-    """Of a run."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Of the engine, as typed."""
 
@@ -91,21 +96,12 @@ class Engine(Protocol):
     """See the module."""
 
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
-        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`.
-
-        Raises:
-            UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.
-        """
+        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`."""
         ...
 
 
 def engine(name: str) -> Engine:
-    """The engine of this name.
-
-    Raises:
-        UnknownName: there is none.
-        UserError: what it needs is not installed.
-    """
+    """The engine of this name."""
     if name in ENGINES:
         module, _, attribute = ENGINES[name].partition(":")
         try:

@@ -78,11 +78,7 @@ def _names(kind: str, word: str) -> bool:
 
 
 def read(path: Path) -> Read:
-    """A suite.
-
-    Raises:
-        UserError: the file is missing, no YAML, too long, has a key twice.
-    """
+    """A suite."""
     with reading(path):
         loader = _Loader(checked(path, KIND))
         try:

@@ -1,35 +1,36 @@
 """From what a suite says to its runs, one cell each: methods x tasks x models x seeds x whatever else is a list.
 
-What is said of all runs, of a model, a task and a method comes together in this order, later ones winning; settings
-(`set`, `task_set`) key by key. What stands with a method has to mean something to it, and so it is with a task. What
-stands elsewhere goes to those that know it, and to one of them at least.
-"""
+What is said of all, of a model, a task and a method comes together in this order, later ones winning, settings key by
+key. What stands with a method has to mean something to it; what is said of all goes to those that know it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import product
 from math import prod
 from pathlib import Path
 
 from ttabench.core.architectures import NANO
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.progress import no_word
 from ttabench.core.types import Json
 from ttabench.methods import registry
+from ttabench.methods.settings import key_of
+from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import readable
 from ttabench.readers.protocol_options import known_options
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.file import Place, Read
-from ttabench.sweep.options import ASSIGNED, AXES, SWAP, Value, requested, text_of
+from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, requested, text_of
 from ttabench.sweep.suite import checked
-from ttabench.sweep.takers import BUDGETS, LACKS, SETTING, ForSome, Known
 
 MOST = 10_000
-"""Runs of a suite."""
+LACKS = {"preset": "has presets", "checkpoint": "is trained", **dict.fromkeys(BUDGETS, "has a budget")}
+"""Options that not every method takes, and what is not true of those that do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,42 @@ class _Layer:
 
 
 @dataclass
+class _ForSome:
+    """Something that was said of all, and goes to the methods or tasks that know it."""
+
+    name: str
+    word: str
+    takers: dict[str, None] = field(default_factory=dict)
+    others: dict[str, None] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    """Settings or presets that one of them has."""
+
+    @property
+    def remark(self) -> str:
+        """Who takes it, and who does not; empty where all do, or none does."""
+        if not self.others or not self.takers:
+            return ""
+        once = ", which run once without it" if self.name in BUDGETS else ""
+        return f"{self.word} goes to {', '.join(self.takers)}; not to {', '.join(self.others)}{once}."
+
+    def fault(self) -> UserError:
+        """What is wrong where none takes it; the closest one that is known is named."""
+        kind, whose = (
+            "preset" if self.name == "preset" else "setting",
+            "tasks" if self.name == "task_set" else "methods",
+        )
+        if self.known:
+            return UnknownName(f"{kind} of these {whose}", self.word.removeprefix("preset "), sorted(self.known))
+        lacking = LACKS.get(self.name, f"has {kind}s")
+        return UserError(f"None of these {whose} {lacking}, so {self.word} means nothing.", "Leave it out.")
+
+
+@dataclass
 class _Grid:
     """The cells of a suite as they are found, and what was said for nothing so far."""
 
     read: Read
-    for_some: dict[Place, ForSome] = field(default_factory=dict)
-    """By where it stands."""
+    for_some: dict[Place, _ForSome] = field(default_factory=dict)
     count: int = 0
     """Cells that were counted, before they were made."""
 
@@ -69,12 +100,12 @@ class _Grid:
         refuse_more(self.count + prod(map(len, layers.values())) * len(seeds))
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
             order = [common[0], model, task, method, *common[1:]]
-            known = self._known(method, task, model, order)
+            spec, card, known = self._known(method, task, model, order)
             flat: dict[tuple[str, str], Json] = {}
             assigned: dict[Place, str] = {method.place: str(method.values["method"])}
             for layer in order:
                 for name, key, value, place in _settings(layer):
-                    if self._goes(layer, name, key, value, place, known):
+                    if self._goes(layer, name, key, value, place, (spec, card, known.get(name))):
                         flat[name, key] = value
                         assigned[place] = key or name
             names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
@@ -92,7 +123,10 @@ class _Grid:
                         words = {**names, **chosen, SWAP: swapped, "seed": seed}
                         yield words, Cell(request=request, seed=seed, said={**assigned, place: "Seed"})
 
-    def _known(self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]) -> Known:
+    def _known(
+        self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]
+    ) -> tuple[MethodSpec, str, dict[str, Collection[str] | None]]:
+        """The method, the name of the task, and names that may be set by option; None where nobody knows."""
         with self.read.at(method.place):
             spec = registry.find(str(method.values["method"]))
         name = str(task.values["task"])
@@ -100,23 +134,36 @@ class _Grid:
             card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
         usual = "mini" if model.values["model"] == NANO else "hub"
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
-        options = known_options(card, str(sources[-1]))
-        return Known(
-            spec=spec,
-            task=card.name,
-            keys={"set": [field.name for field in fields(spec.Settings)], "task_set": options},
-        )
+        own = [field.name for field in fields(spec.Settings)]
+        return spec, card.name, {"set": own, "task_set": known_options(card, str(sources[-1])), "preset": spec.presets}
 
-    def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: Known) -> bool:
-        """Whether what a layer says is for this method and task."""
-        whose = SETTING.get(name, "method" if name in LACKS else "")
+    def _goes(
+        self, layer: _Layer, name: str, key: str, value: Json, place: Place,
+        of: tuple[MethodSpec, str, Collection[str] | None],
+    ) -> bool:  # fmt: skip
+        """Whether what a layer says is for this method and task; of a list of presets one is enough."""
+        whose = "task" if name == "task_set" else "method" if name in ("set", *LACKS) else ""
         if whose in ("", *layer.strict):
             return True
+        spec, task, known = of
+        if name in ASSIGNED:
+            fits = known is None or key_of(key, known) in known
+        elif name == "preset":
+            fits = any(preset in spec.presets for preset in (value if isinstance(value, list) else [value]))
+        else:
+            fits = _keeps(spec, name) if name in BUDGETS else spec.trainable
         word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {text_of(value)}")
-        one = self.for_some.setdefault(place, ForSome(name=name, word=word))
-        fits = known.fits(name, key, value)
-        (one.takers if fits else one.others)[known.task if whose == "task" else known.spec.name] = known
+        one = self.for_some.setdefault(place, _ForSome(name, word))
+        (one.takers if fits else one.others)[task if whose == "task" else spec.name] = None
+        one.known.update(known or ())
         return fits
+
+
+def _keeps(spec: MethodSpec, name: str) -> bool:
+    """Whether a method has a budget of this kind, a share or tokens."""
+    with suppress(ValueError):
+        return spec.keep is not None and bool(spec.keep(0.5 if name == "keep" else 1024))
+    return False
 
 
 def refuse_more(count: int) -> None:
@@ -127,15 +174,7 @@ def refuse_more(count: int) -> None:
 
 
 def cells(read: Read, notify: Callable[[str], None] = no_word) -> list[Cell]:
-    """The runs of a suite in their order: model by model, then task by task.
-
-    Args:
-        read: the suite.
-        notify: called with a remark on each thing said of all that not all take.
-
-    Raises:
-        UserError: a key, a name or a value that means nothing, or nothing to run; says where.
-    """
+    """The runs of a suite in their order: model by model, then task by task."""
     suite = checked(read)
     grid = _Grid(read)
     axes = {axis: _entries(suite, axis, plural) for axis, plural in AXES.items() if axis != "seed"}

@@ -20,10 +20,10 @@ AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"
 RENAMED = {"settings": "set", "task_options": "task_set"}
 """Fields of a request that have another name as options."""
 ASSIGNED = frozenset(RENAMED.values())
-"""Options of several keys, each with a value."""
 SWAP = "swap_state"
 """Three runs in place of one: `state_of` of a request is not said otherwise."""
 AUTO = "auto"
+BUDGETS = ("keep", "keep_tokens")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Option:
 
     name: str
     field: str
-    """Of a request."""
     kind: Any
     """Type of a value, as an annotation."""
     help: str
@@ -55,7 +54,6 @@ def _kind(field: Field) -> Any:
 
 
 OPTIONS: Mapping[str, Option] = _options()
-"""By name, without the axes."""
 
 
 def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
@@ -72,15 +70,7 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
-    """The request that options ask for.
-
-    Args:
-        typed: options by name, `method`, `task` and `model` among them, each with one value.
-        state_of: whose state answers.
-
-    Raises:
-        UserError: a word that is none of those that an option knows.
-    """
+    """The request that options ask for."""
     values: dict[str, Any] = {name: typed[name] for name in ("method", "task", "model")}
     for option in OPTIONS.values():
         if option.name not in typed or option.name == SWAP:

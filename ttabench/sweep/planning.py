@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ttabench.core.errors import UserError
 from ttabench.report.blocks import STATES
 from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
-from ttabench.run.request import RunRequest
+from ttabench.sweep.engines import Job
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import Cell
-from ttabench.sweep.takers import BUDGETS
+from ttabench.sweep.options import BUDGETS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run of a sweep."""
-
-    id: str
-    request: RunRequest
-    seed: int
-    base: str
-    """Base model that a process has to load for it, as text."""
-    method: str
-    """With what was said of it alone."""
-    task: str
-    model: str = ""
-    """Name of the base model, where those of the sweep differ."""
-
-    @property
-    def label(self) -> str:
-        """The run in words, without a comma."""
-        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
-
-
-def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
-    """The runs of these cells, each once, in an order that keeps base models.
-
-    Raises:
-        UserError: one of them is wrong; says where in the suite.
-    """
+def planned(cells: Sequence[Cell], read: Read) -> list[Job]:
+    """The runs of these cells, each once, in an order that keeps base models."""
     shared = Shared()
-    made: dict[int, Run] = {}
+    made: dict[int, Job] = {}
     # those that read the same rows one after the other: rows are made once, and only the newest are kept
     for number, cell in sorted(enumerate(cells), key=lambda run: (run[1].request.task, run[1].seed)):
         try:
             made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
         except UserError as error:
             raise read.placed(error, cell.said) from None
-    runs: dict[str, Run] = {}
+    runs: dict[str, Job] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])
     if len({run.request.base_name for run in runs.values()}) > 1:
@@ -60,7 +35,7 @@ def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
     return sorted(runs.values(), key=lambda run: order[run.base])
 
 
-def share(runs: Sequence[Run], part: str) -> list[Run]:
+def share(runs: Sequence[Job], part: str) -> list[Job]:
     """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -68,12 +43,12 @@ def share(runs: Sequence[Run], part: str) -> list[Run]:
     return list(runs[int(match[1]) - 1 :: int(match[2])])
 
 
-def _run(cell: Cell, plan: Plan) -> Run:
+def _run(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
     more = [f"checkpoint={request.checkpoint}"] if request.checkpoint else []
     budget = [f"{name}={value}" for name in BUDGETS if (value := getattr(request, name)) is not None]
     more += [f"preset={request.preset}"] if request.preset else []
-    return Run(
+    return Job(
         id=config.identity(),
         request=request,
         seed=cell.seed,

@@ -9,15 +9,14 @@ from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, cr
 from pydantic_core import CoreSchema
 
 from ttabench.core.architectures import NANO
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import STRICT
-from ttabench.readers.faults import UNKNOWN, brief, fields_at
+from ttabench.readers.faults import UNKNOWN, first_fault
 from ttabench.sweep.file import KIND, Place, Read
 from ttabench.sweep.options import ASSIGNED, AXES, OPTIONS
 
 SEED = Annotated[int, Field(ge=0)]
-UNION = ("int", "str", "bool", "float")
 
 
 class _Part(BaseModel):
@@ -78,11 +77,7 @@ Suite = create_model(
 
 
 def checked(read: Read) -> dict[str, Json]:
-    """What a suite says, the names of its entries written out, and nothing that it does not say.
-
-    Raises:
-        UserError: a key or value that a suite has no use for; says in which line, and what was meant.
-    """
+    """What a suite says, the names of its entries written out, and nothing that it does not say."""
     if not isinstance(read.data, dict):
         where = read.where(()) or "The suite"
         raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")
@@ -113,24 +108,10 @@ def _objects(value: Json) -> Iterator[dict[str, Json]]:
 
 
 def _fault(error: ValidationError, read: Read) -> UserError:
-    """The first fault; before all others a key that there is not, for it may be why something else is missing."""
+    """The first fault, with its line."""
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
-    place = _place(fault["loc"], read.data)
-    alike = [validation_fault for validation_fault in faults if _place(validation_fault["loc"], read.data) == place]
-    fault = next(
-        (validation_fault for validation_fault in alike if not validation_fault["type"].endswith("_type")), fault
-    )  # of its type, but no good
-    where = f"{read.where(place)}: " if read.where(place) else ""
-    name = str(place[-1]) if place else "top level"
-    if fault["type"] == UNKNOWN:
-        unknown = UnknownName("key", name, fields_at(Suite, place[:-1]))
-        return UserError(where + unknown.what, unknown.hint)
-    message = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "missing":
-        return UserError(f"{where}{fault['loc'][-1]} is missing.", "Say it there.")
-    several = " (or a list of such)" if any(str(part) in UNION for part in fault["loc"]) else ""
-    return UserError(f"{where}{name}: {message}{several}, received {brief(fault['input'])}.", "Mend that value.")
+    return UserError(*first_fault(error, read.where(_place(fault["loc"], read.data)) or "The suite", Suite))
 
 
 def _place(loc: tuple[int | str, ...], data: Json) -> Place:

@@ -5,50 +5,32 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from ttabench.core import memory
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.files import held
-from ttabench.core.progress import no_tick
 from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import Watching, execute
+from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job, Report, State
 
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
 LONGEST = 300
-"""Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 
 
-class Models:
-    """The base model that is loaded; another one takes its place."""
-
-    def __init__(self) -> None:
-        self._base, self._cache = "", ModelCache()
-
-    def of(self, base: str) -> ModelCache:
-        """Where it is, or will be once it is asked for."""
-        if base != self._base:
-            self._base, self._cache = base, ModelCache()
-        return self._cache
+@lru_cache(maxsize=1)
+def models_of(_base: str) -> ModelCache:
+    """Where a base model is, or will be once it is asked for; a process holds one at a time."""
+    return ModelCache()
 
 
-MODELS = Models()
-"""Of this process."""
-
-
-def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | None = None) -> Report:
-    """Make a run, or find it; whatever goes wrong is the reason in the report.
-
-    Args:
-        job: the run.
-        models: what is loaded here.
-        tell: is told how far it is.
-    """
+def take(job: Job, tell: Callable[[Report], None] | None = None) -> Report:
+    """Make a run, or find it; whatever goes wrong is the reason in the report."""
     began = last = time.monotonic()
 
     def tick(what: str, done: int, total: int) -> None:
@@ -69,8 +51,7 @@ def take(job: Job, models: Models = MODELS, tell: Callable[[Report], None] | Non
             raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
         if not job.patient and held(Path(job.out) / job.id):
             return report("busy")
-        watching = Watching(tick=no_tick if tell is None else tick)
-        outcome = execute(plan, models.of(job.base), Path(job.out), force=job.force, watching=watching)
+        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force, tick=tick)
     except UserError as error:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
