@@ -38,9 +38,6 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         given: model arguments; lm-eval has turned some of the texts into numbers.
         more: what lm-eval adds of its own: batch size, device.
-
-    Raises:
-        UserError: an unknown argument, method, model, setting ...
     """
     named = {
         key: "none" if value is None else value

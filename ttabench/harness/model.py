@@ -74,11 +74,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> AdaptedLM:
-        """From model arguments, and what lm-eval adds of its own (batch size, device).
-
-        Raises:
-            UserError: an unknown argument, method, model, setting ...
-        """
+        """From model arguments, and what lm-eval adds of its own (batch size, device)."""
         return cls(**arguments.parts(arg_dict, additional_config or {}))
 
     @property
@@ -113,11 +109,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The turns of a dialogue as the base model's tokenizer writes them.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or it fails.
-        """
+        """The turns of a dialogue as the base model's tokenizer writes them."""
         return self.reader.dialogues.write(chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:

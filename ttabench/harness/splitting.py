@@ -68,9 +68,6 @@ def seam(encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], context
         prefix: what all the contexts begin with.
         pieces: what the prefix is made of, each text with the joiner in front of it.
         contexts: whole contexts, each of which goes on behind the prefix.
-
-    Raises:
-        UserError: the tokenizer joins prefix and query, wherever the text is cut.
     """
     (first,) = encode(contexts[:1], False)
     for texts in _candidates(encode, prefix, pieces, first):

@@ -34,11 +34,7 @@ class Loaded:
 
 
 def load_run(folder: Path) -> RunRecord:
-    """The record of a run, its configuration one that this version can tell.
-
-    Raises:
-        UserError: it is missing or damaged; the line names the file.
-    """
+    """The record of a run, its configuration one that this version can tell."""
     record = load_record(folder)
     try:
         whole(record.config)
@@ -48,11 +44,7 @@ def load_run(folder: Path) -> RunRecord:
 
 
 def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
-    """The runs in these folders, in their order.
-
-    Raises:
-        UserError: all are damaged, and no others stand beside them (`alone`).
-    """
+    """The runs in these folders, in their order."""
     runs: list[tuple[Path, RunRecord]] = []
     damaged: list[str] = []
     for folder in folders:
@@ -76,9 +68,6 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
     A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
-
-    Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
     """
     if not names:
         return runs_in(out)
@@ -154,9 +143,6 @@ def at_path(name: str) -> list[Path] | None:
     """Runs that a path or a pattern of paths leads to; None where it leads nowhere.
 
     A file that is no record is returned as it is: reading it says so. A folder without runs may hold folders of runs.
-
-    Raises:
-        UserError: no pattern of paths.
     """
     path = Path(name)
     if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := packed_in(path.parent)):
@@ -195,11 +181,7 @@ def runs_below(folder: Path, levels: int = 2) -> list[Path]:
 
 
 def by_id(name: str, out: Path) -> Path:
-    """The run whose id begins like this.
-
-    Raises:
-        UserError: none does, or several do; what is packed there is damaged.
-    """
+    """The run whose id begins like this."""
     ids = [folder.name for folder in runs_in(out) if folder.name != RUNS_FILE]
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:

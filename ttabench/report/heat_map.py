@@ -49,11 +49,7 @@ class HeatMap:
 
 
 def draw(heat_map: HeatMap, path: Path) -> None:
-    """Write the picture.
-
-    Raises:
-        UserError: as `check_path`.
-    """
+    """Write the picture."""
     check_path(path, "--attention")
     figure = drawn(heat_map)
     with warnings.catch_warnings():

@@ -37,12 +37,7 @@ class Wanted:
 
 
 def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
-    """Print a list; what can be listed where none is named.
-
-    Raises:
-        UnknownName: no such list, no such method, no such preset.
-        UserError: a name or a filter where none is taken; a corrupted record.
-    """
+    """Print a list; what can be listed where none is named."""
     if what and what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":

@@ -81,11 +81,7 @@ def joined(answers: Sequence[Answers | None]) -> Answers:
 
 
 def answered(runs: Sequence[Run], metric: str) -> Values:
-    """What every query of these runs adds to a metric, in order; nothing of a run whose samples lack a column it takes.
-
-    Raises:
-        UserError: samples that are missing or damaged.
-    """
+    """What every query of these runs adds to a metric, in order; nothing of a run whose samples lack a column it takes."""
     if known(metric).ratio is not None:
         return _units(runs)
     corpus = known(metric).corpus is not None

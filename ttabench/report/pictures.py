@@ -21,11 +21,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
-    """Whether a picture, or what else ends so, can be written under this name, which was typed behind this option.
-
-    Raises:
-        UserError: another suffix, or no folder that can be written.
-    """
+    """Whether a picture, or what else ends so, can be written under this name, which was typed behind this option."""
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
     if not path.parent.is_dir():
@@ -37,11 +33,7 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
 
 
 def write(figure: Figure, path: Path, *, around: bool = False, dpi: int = 150) -> None:
-    """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too.
-
-    Raises:
-        UserError: a folder that cannot be written.
-    """
+    """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too."""
     kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
     try:
         with replacing(path) as scratch:

@@ -64,11 +64,7 @@ class Mark(NamedTuple):
 
 
 def plot(comparison: Comparison, path: Path, size: tuple[int, int] | None = None) -> Path:
-    """Draw the comparison to a .png, .svg or .pdf, by default of `SIZE` pixels, or higher for many panels.
-
-    Raises:
-        UserError: another suffix, nothing to draw, a folder that cannot be written.
-    """
+    """Draw the comparison to a .png, .svg or .pdf, by default of `SIZE` pixels, or higher for many panels."""
     check_path(path)
     panels = panels_of(comparison)
     if not panels:

@@ -57,10 +57,6 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
     """The runs that are meant, in the order of the names, then those of others; see above.
 
     Ids and methods are looked for in `out`; methods that were named and `wanted` choose among those of others, too.
-
-    Raises:
-        UserError: a name that is nothing of this, nothing but names without runs, nothing but damaged records.
-        UnknownName: a task, method or model that no run has.
     """
     found: dict[Path, None] = {}
     skipped, methods, ids = [], [], []

@@ -74,9 +74,6 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
         wanted: samples.
         form: see `render.FORMATS`.
         everything: no setting, figure or text is left out.
-
-    Raises:
-        UserError: no such run, or several; no such page; another run that was asked nothing alike.
     """
     chosen = render.known_format(form)
     folder = _one_run(name, out)

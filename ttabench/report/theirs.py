@@ -60,9 +60,6 @@ def taken(files: Sequence[Path], ours: Sequence[Run]) -> Theirs:
     """The runs of submissions that are not ours already.
 
     A run with the id of another and other scores is another run: its id gets the name of its file.
-
-    Raises:
-        UserError: a file that is not there.
     """
     known: dict[str, list[RunRecord]] = {}
     for _, record in ours:

@@ -30,9 +30,6 @@ def load(name: str, cache_dir: str | None = None) -> Any:
 
     Its `compute(predictions, references)` gives `{name: mean}`. A reference is one gold answer or a list of them, the
     target first, see `metrics`. What it is fed is kept in memory; `evaluate` itself writes to `cache_dir`.
-
-    Raises:
-        UserError: no such metric, or one that needs log-probabilities.
     """
     chosen = metric(name)
     if name not in NAMES:

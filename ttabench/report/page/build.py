@@ -111,11 +111,7 @@ def closed(script: str) -> str:
 
 
 def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
-    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out.
-
-    Raises:
-        UserError: samples that cannot be read, a folder that cannot be written.
-    """
+    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
     write_atomically(path, page(comparison, samples=samples, remarks=remarks))
 
 

@@ -64,11 +64,7 @@ class Disagreements:
 
 
 def disagreeing(block: Block, most: int) -> Disagreements:
-    """The queries of a block that its methods did not answer equally well, so many at most.
-
-    Raises:
-        UserError: samples that cannot be read.
-    """
+    """The queries of a block that its methods did not answer equally well, so many at most."""
     if not any(block.values):
         return Disagreements(shown=(), count=0, note="Answers are not stored with these runs, only their figures.")
     gains: dict[Query, dict[int, float]] = {}  # by the place of the line in the block; more is better
