@@ -187,22 +187,22 @@ def test_scripts_of_libraries_end_nothing_either() -> None:
 def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: list[Path]) -> None:
     (block,) = compare(folders).blocks
     found = disagreeing(block, most=1)
-    assert found.count == 2, "that icl and none differ on the third is no disagreement of methods"
-    (first,) = found.shown
-    assert (first.key, first.prompt, first.gold) == ("a", "Who?", "Ada")
-    assert {side.label: (side.prediction, side.gain) for side in first.sides} == {
+    assert found["count"] == 2, "that icl and none differ on the third is no disagreement of methods"
+    (first,) = found["shown"]
+    assert (first["key"], first["prompt"], first["gold"]) == ("a", "Who?", "Ada")
+    assert {side["label"]: (side["prediction"], side["gain"]) for side in first["sides"]} == {
         "icl": ("Ada", "100.0"), "mac": ("Ada", "100.0"), "none": ("Bob", "0.0"), "lora": ("Bob", "0.0"),
     }  # fmt: skip
-    assert first.sides[0].nats == "-1.50 (2 tokens)"
-    assert disagreeing(block, most=0).shown == ()
+    assert first["sides"][0]["nats"] == "-1.50 (2 tokens)"
+    assert disagreeing(block, most=0)["shown"] == []
 
 
 def test_of_perplexities_samples_show_nats(tmp_path: Path) -> None:
     stretches = [{("book", 0): (10, 7, own)} for own in (2.0, 3.0)]
     folders = [scored(tmp_path, f"r{place}", own) for place, own in enumerate(stretches)]
     (block,) = compare(folders).blocks
-    (found,) = disagreeing(block, most=5).shown
-    assert [side.gain for side in found.sides] == ["20.00 nats", "30.00 nats"]
+    (found,) = disagreeing(block, most=5)["shown"]
+    assert [side["gain"] for side in found["sides"]] == ["20.00 nats", "30.00 nats"]
 
 
 def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
@@ -212,14 +212,16 @@ def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Pat
         store_samples(folder, [{**row, **hidden} for row in rows])
     (block,) = compare(folders).blocks
     found = disagreeing(block, most=5)
-    assert "Scores are stored with these runs, and not the texts" in found.note
-    assert {(each.prompt, each.gold, side.prediction) for each in found.shown for side in each.sides} == {("", "", "")}
+    assert "Scores are stored with these runs, and not the texts" in found["note"]
+    assert {
+        (each["prompt"], each["gold"], side["prediction"]) for each in found["shown"] for side in each["sides"]
+    } == {("", "", "")}
     text = page(compare(folders))
     assert "sha256:" not in re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
     for folder in folders:
         (folder / SAMPLES_FILE).unlink()
     (block,) = compare(folders).blocks
-    assert disagreeing(block, most=5).note == "Answers are not stored with these runs, only their figures."
+    assert disagreeing(block, most=5)["note"] == "Answers are not stored with these runs, only their figures."
 
 
 def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> None:
@@ -256,7 +258,7 @@ def test_lower_is_better_where_it_is_and_what_is_no_number_is_not_drawn(folders:
     chart = by_bytes(block, look)
     assert chart is not None
     assert chart.caption.startswith("Higher and further to the left is better.")
-    entries = [replace(entry, metric="ppl") for entry in block.entries]
+    entries = [replace(entry, group=replace(entry.group, metric="ppl")) for entry in block.entries]
     entries[0] = replace(entries[0], value=float("inf"))
     chart = by_bytes(replace(block, place=replace(block.place, metric="ppl"), entries=tuple(entries)), look)
     assert chart is not None
@@ -378,8 +380,8 @@ def test_lines_that_answer_alike_are_counted_at_the_end_of_a_sample(tmp_path: Pa
     folders = [answering(tmp_path, f"r{place}", {"a": one}, method)
                for place, (method, one) in enumerate((("mac", right), ("h2o", wrong), ("lora", right)))]  # fmt: skip
     (block,) = compare(folders).blocks
-    (sample_shown,) = disagreeing(block, 5).shown
-    assert sample_shown.ends == "best mac and 1 more 100.0, worst h2o 0.0"
+    (sample_shown,) = disagreeing(block, 5)["shown"]
+    assert sample_shown["ends"] == "best mac and 1 more 100.0, worst h2o 0.0"
 
 
 def test_of_one_block_tables_do_not_repeat_its_name_and_numbers_are_sorted_by_size(folders: list[Path]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.report.test_compare import stored
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.choosing import shown, standing_of
 from ttabench.report.compare import compare, share, shown_share
-from ttabench.report.entries import Entry, ceiling_of, floor_of, front
+from ttabench.report.entries import ceiling_of, floor_of, front
 from ttabench.report.verdict import sentences, verdict
 from ttabench.stats.estimate import difference, single
 from ttabench.stats.testing import LEVEL, holm
@@ -158,9 +160,10 @@ def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
     tables, alarms, naive = 250, 0, 0
     for _ in range(tables):
         answers = [[draw.gauss(0, 1) for _ in range(30)] for _ in range(12)]
-        entries = [
-            Entry(label=str(i), method=["none", "icl"][i] if i < 2 else str(i), task="t", source="mini", model="nano",
-                  seeds=(0,), metric="f1", value=sum(own), stderr=None, n=30, costs={}, runs=())
+        entries: list[Any] = [
+            SimpleNamespace(label=str(i), method=["none", "icl"][i] if i < 2 else str(i), metric="f1", worth=sum(own),
+                            costs={}, state_of="own", aside="", shared=0,
+                            group=SimpleNamespace(theirs="", configured=i))
             for i, own in enumerate(answers)
         ]  # fmt: skip
         sides = [[single(str(i), value) for i, value in enumerate(own)] for own in answers]

@@ -102,7 +102,7 @@ def compare(
     elif for_people and not short and blocks > MANY_BLOCKS:
         render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
     if strict:
-        from ttabench.report.further import problems
+        from ttabench.report.cautions import problems
 
         faults = problems(comparison)
         for line in faults:
@@ -187,11 +187,11 @@ def _more(comparison: Comparison, *, diff: bool, flips: bool, every: bool) -> li
 
     tables = []
     if diff:
-        from ttabench.report.further import differing
+        from ttabench.report.differing import differing
 
         tables.append(differing(comparison))
     if flips:
-        from ttabench.report.further import flips_tables
+        from ttabench.report.differing import flips_tables
 
         changed = flips_tables(comparison, every=every)
         whole = tuple(row for table in changed for row in table.data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -169,7 +169,7 @@ def _difference(claim: Claim, sides: _Sides) -> Difference | None:
     goal = sides.right.values if claim.right_step is None else sides.right.at(claim.right_step)
     if claim.share != 1.0:
         goal = mixed(sides.floor.values if sides.floor else None, goal, claim.share)
-    return difference((sides.left.entry, sides.left.values), (sides.right.entry, goal))
+    return difference(replace(sides.left.entry, values=sides.left.values), replace(sides.right.entry, values=goal))
 
 
 def _blind(claim: Claim, blocks: Sequence[_Sides], *, decided: bool) -> str:

@@ -154,7 +154,7 @@ class Held:
         """Under its own state less under another text's."""
         if self.other is None:
             return None
-        return difference((self.entry, self.values), (self.entry, self.other.values))
+        return difference(replace(self.entry, values=self.values), replace(self.entry, values=self.other.values))
 
     def at(self, step: int | None) -> Values:
         """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
@@ -254,14 +254,14 @@ def _at(place: Place, held: Sequence[Held]) -> list[Held]:
         there = replace(one, answers=answers, step=place.step, fault=less or one.fault)
         if there.values or not answers.values:
             by_state[one.group.record.state_of].append(there)
-    others = {one.entry.configured: one for one in by_state["other"]}
-    return [replace(one, other=others.get(one.entry.configured)) for one in by_state["own"]]
+    others = {one.group.configured: one for one in by_state["other"]}
+    return [replace(one, other=others.get(one.group.configured)) for one in by_state["own"]]
 
 
 def _trainings(held: Sequence[Held]) -> dict[int | None, Held]:
     """Those of one recipe by the seed of the training; of several configurations the first, with that as its fault."""
     whole = [one for one in held if not one.fault.startswith(LESS)] or held
-    recipes = {repr(recipe(one.group.record) or one.entry.configured) for one in whole}
+    recipes = {repr(recipe(one.group.record) or one.group.configured) for one in whole}
     if len(recipes) > 1:
         fault = f"was run in {len(recipes)} configurations, and which is meant is not declared"
         return {None: replace(whole[0], fault=fault)}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -79,6 +80,21 @@ class Group:
     def seeds(self) -> tuple[int, ...]:
         """Those of its runs, in order."""
         return tuple(sorted({seed_of(record) for _, record in self.runs}))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Those of its runs."""
+        return tuple(record.id for _, record in self.runs)
+
+    @cached_property
+    def configured(self) -> str:
+        """Options that tell configurations of methods apart, whatever the block and whose state answered."""
+        config = with_defaults(self.record.config)
+        kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
+        options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
+        inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
+        options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
+        return repr((self.theirs, self.method, options_in_order))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,18 +258,8 @@ def shared(group: Group, block: Sequence[Group]) -> int:
     return sum(other.get(key) == group.varying[key] for key in _apart(group, block) for other in others)
 
 
-def configured(group: Group) -> str:
-    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
-    config = with_defaults(group.record.config)
-    kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
-    options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
-    inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
-    options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
-    return repr((group.theirs, group.method, options_in_order))
-
-
 def _told_by(group: Group) -> tuple[str, str]:
-    return configured(group), str(group.varying[STATE_OF])
+    return group.configured, str(group.varying[STATE_OF])
 
 
 def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
     ends = [place for place in _ends(entries) if place in pair]
     if len(ends) == 2:
         return "room"
-    if one.state_of != other.state_of and (one.method, one.configured) == (other.method, other.configured):
+    if one.state_of != other.state_of and one.group.configured == other.group.configured:
         return "state"
     if not ends or one.aside or other.aside or "own" != one.state_of == other.state_of:
         return "others"

@@ -34,16 +34,13 @@ from ttabench.report.entries import (
     entry_of,
     floor_of,
     limit_of,
-    over_runs,
-    pooled,
     share_of_gap,
     within_limit,
 )
 from ttabench.report.finding import loaded, refuse_all_damaged
-from ttabench.report.pairing import Answers, Run, Values, answers_of, joined
+from ttabench.report.pairing import Answers, Run, answers_of, joined
 from ttabench.stats.testing import LEVEL
 
-__all__ = ["Block", "Comparison", "Difference", "Entry", "Unpaired", "compare", "over_runs", "pooled"]
 LOST = -10.0
 """A loss of so many times the way has no figure that says more than that the method fails."""
 BEYOND = 2.0
@@ -55,11 +52,8 @@ class Block:
     """Runs that read and ask the same under one base model, compared with each other."""
 
     place: Place
-    groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
-    """One for each group, floor and ceiling first, those of one method together."""
-    values: tuple[Values, ...]
-    """Terms that the queries of each group add to the metric."""
+    """Floor and ceiling first, those of one method together."""
     limited: tuple[Aside, ...] = ()
     """Groups that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
@@ -116,7 +110,8 @@ class Comparison:
         """All that is set aside: asked less, then cut or with nothing evicted."""
         limited = [line for block in self.blocks for line in block.limited]
         marked = [
-            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason, runs=entry.runs)
+            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason,
+                  runs=entry.group.ids)
             for block in self.blocks for entry in block.entries if entry.aside
         ]  # fmt: skip
         return (*limited, *marked)
@@ -166,20 +161,16 @@ def compared(
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    groups = tuple(within_limit([group for group, _ in labelled]))
+    groups = within_limit([group for group, _ in labelled])
     limited = [
-        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group),
-              runs=tuple(record.id for _, record in group.runs))
+        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group), runs=group.ids)
         for group, label in labelled if group not in groups
     ]  # fmt: skip
-    labels = [label for group, label in labelled if group in groups]
-    by_group = [joined([answers[record.id] for _, record in group.runs]) for group in groups]
     entries = [
-        entry_of(place, label, group, own, shared(group, groups))
-        for group, label, own in zip(groups, labels, by_group, strict=True)
-    ]
-    return Block(place=place, groups=groups, entries=tuple(entries),
-                 values=tuple(own.values for own in by_group), limited=tuple(limited))  # fmt: skip
+        entry_of(place, label, group, joined([answers[run] for run in group.ids]), shared(group, groups))
+        for group, label in labelled if group in groups
+    ]  # fmt: skip
+    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
 
 
 def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, Natural]]:
@@ -189,15 +180,15 @@ def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, 
 
 
 def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> Block:
-    entries, sides = block.entries, list(zip(block.entries, block.values, strict=True))
+    entries = block.entries
     seen = shown(entries, standing, every=all_pairs)
     more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
     differences, further = (
         tuple(replace(apart, family=family_of(entries, pair)) for pair in pairs
-              if (apart := difference(sides[pair[0]], sides[pair[1]])) is not None)
+              if (apart := difference(entries[pair[0]], entries[pair[1]])) is not None)
         for pairs in (seen, more)
     )  # fmt: skip
-    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(block.groups, sides)))
+    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(entries)))
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:

@@ -123,9 +123,9 @@ def by_setting(block: Block) -> list[Curves]:
 def _varied(block: Block) -> dict[str, list[Line]]:
     """Lines of a method that differ in one number alone, by its name."""
     lines: dict[str, list[Line]] = {}
-    own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
-    for method in dict.fromkeys(entry.method for _, entry in own):
-        alike = [(_varying(group), entry) for group, entry in own if entry.method == method]
+    own = [entry for entry in block.entries if entry.state_of == "own"]
+    for method in dict.fromkeys(entry.method for entry in own):
+        alike = [(_varying(entry.group), entry) for entry in own if entry.method == method]
         keys = [
             key for key in dict.fromkeys(key for varying, _ in alike for key in varying)
             if key not in (*OF_BLOCKS, STATE_OF) and len({repr(varying.get(key)) for varying, _ in alike}) > 1
@@ -134,7 +134,7 @@ def _varied(block: Block) -> dict[str, list[Line]]:
             families: dict[str, list[Point]] = {}
             for varying, entry in alike:
                 if _is_number(value := varying.get(key)):
-                    rest = repr([entry.theirs, *(varying.get(name) for name in keys if name != key)])
+                    rest = repr([entry.group.theirs, *(varying.get(name) for name in keys if name != key)])
                     families.setdefault(rest, []).append(_point(value, entry))
             for points in (points for points in families.values() if len(points) > 1):
                 label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
@@ -167,7 +167,7 @@ def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens
 
 def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Units that standard errors of these blocks are over, each once."""
-    return tuple(dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in blocks))
+    return tuple(dict.fromkeys(PLURALS[block.entries[0].group.record.unit] for block in blocks))
 
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:

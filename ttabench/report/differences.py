@@ -13,17 +13,13 @@ from itertools import combinations
 from itertools import count as count_up
 from typing import Any
 
-from ttabench.report.blocks import Group
 from ttabench.report.choosing import Family, can_be_averaged, family_of
 from ttabench.report.entries import Entry, higher_is_better
-from ttabench.report.pairing import Values
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import SIGN, Apart, Part, stratified
 from ttabench.stats.metrics import known
 from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
-
-Side = tuple[Entry, Values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +102,16 @@ class Unpaired:
     reason: str
 
 
-def difference(left: Side, right: Side) -> Difference | None:
+def difference(left: Entry, right: Entry) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
-    (ours, of_left), (theirs, of_right) = left, right
-    shared = [query for query in of_left if query in of_right]
-    sides = [[values[query] for query in shared] for values in (of_left, of_right)]
-    apart = paired_difference(known(ours.metric).kind, sides) if shared else None
+    shared = [query for query in left.values if query in right.values]
+    sides = [[line.values[query] for query in shared] for line in (left, right)]
+    apart = paired_difference(known(left.metric).kind, sides) if shared else None
     if apart is None:
         return None
-    better, worse = _flipped(sides[0], sides[1], ours.metric)
-    return Difference(**vars(apart), left=ours.label, right=theirs.label, task=ours.task, block=ours.block,
-                      metric=ours.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
+    better, worse = _flipped(sides[0], sides[1], left.metric)
+    return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
+                      metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
 
 
 def between(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
@@ -158,20 +153,20 @@ def worth(value: object, metric: str) -> float | None:
     return -value.nll if isinstance(value, Unit) else None
 
 
-def unpaired(groups: Sequence[Group], sides: Sequence[Side]) -> Iterator[Unpaired]:
+def unpaired(entries: Sequence[Entry]) -> Iterator[Unpaired]:
     """Every pair of a block without a query that both answered."""
-    for (ours, left), (theirs, right) in combinations(zip(groups, sides, strict=True), 2):
-        if left[1].keys().isdisjoint(right[1].keys()):
-            reason = _why(ours, theirs, left[1], right[1])
-            yield Unpaired(block=left[0].block, left=left[0].label, right=right[0].label, reason=reason)
+    for left, right in combinations(entries, 2):
+        if left.values.keys().isdisjoint(right.values.keys()):
+            yield Unpaired(block=left.place.name, left=left.label, right=right.label, reason=_why(left, right))
 
 
-def _why(ours: Group, theirs: Group, left: Values, right: Values) -> str:
-    """Why two groups of a block share no query."""
+def _why(one: Entry, other: Entry) -> str:
+    """Why two lines of a block share no query."""
+    left, right, seeds = one.values, other.values, (one.group.seeds, other.group.seeds)
     if not left or not right:
         return "the answers are not kept"
-    if not set(ours.seeds) & set(theirs.seeds):
-        return f"other seeds ({' and '.join(','.join(map(str, group.seeds)) for group in (ours, theirs))})"
+    if not {*seeds[0]} & {*seeds[1]}:
+        return f"other seeds ({' and '.join(','.join(map(str, own)) for own in seeds)})"
     if any(isinstance(value, Unit) for value in left.values()):
         return "no stretch of text was scored by both with one base and tokenizer"
     if {query[:3] for query in left} & {query[:3] for query in right}:

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 from ttabench.core.accelerators import name_of
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report.blocks import CEILING, FLOOR, Group, Place, configured
-from ttabench.report.pairing import Answers
-from ttabench.run.budget import asked_of
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place
+from ttabench.report.pairing import Answers, Values
 from ttabench.run.caveats import kept_whole
 from ttabench.stats import aggregation
 from ttabench.stats.metrics import known
@@ -52,34 +51,19 @@ class Entry:
     """One line of a comparison: all runs of one configuration, whatever their seed."""
 
     label: str
-    method: str
-    task: str
-    source: str
-    model: str
-    block: str = ""
-    """Name of the block in which it stands."""
-    seeds: tuple[int, ...]
-    metric: str
+    place: Place
+    group: Group
+    values: Values
+    """Terms that its queries add to the metric."""
     value: float
     stderr: float | None
     n: int
     costs: Mapping[str, float | None]
     """Means over the runs, by `COSTS`."""
-    budget: int | float | None = None
-    """What was asked to be kept: tokens, or a share of the context; None where nobody said."""
-    runs: tuple[str, ...]
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
-    state_of: str = "own"
-    """Whose state answered, see `run.runner`."""
-    theirs: str = ""
-    """Name of the submission that it is from; empty where it is ours."""
-    configured: str = ""
-    """Options of its method, whoever's state answered."""
     step: Step = PIECES
     """Names of its steps."""
-    trained: int = 0
-    """Parameters of its method that were trained before it read anything."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
     load: float | None = None
@@ -90,6 +74,21 @@ class Entry:
     """Why it is set aside; empty where it is not."""
     reason: str = ""
     """The same in words: "read 36 % of the context"."""
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        return self.group.method
+
+    @property
+    def metric(self) -> str:
+        """The one compared."""
+        return self.group.metric
+
+    @property
+    def state_of(self) -> str:
+        """Whose state answered, see `run.runner`."""
+        return self.group.record.state_of
 
     @property
     def marked(self) -> str:
@@ -131,12 +130,8 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
     loads = [load for record in records if (load := _others(record)) is not None]
     step = LENGTHS if first.task.get("lengths") else DISTANCES if first.task.get("distances") else PIECES
     return Entry(
-        label=label, method=rows[0].method, task=rows[0].task, source=rows[0].source, model=rows[0].model,
-        block=place.name, seeds=tuple(sorted({row.seed for row in rows})), metric=group.metric,
-        value=value, stderr=stderr, n=n, costs={cost: _mean(records, cost) for cost in COSTS},
-        budget=asked_of(first.config), runs=tuple(record.id for record in records),
-        steps=_by_step(group, answers, step), state_of=first.state_of, theirs=group.theirs,
-        configured=configured(group), step=step, trained=int(first.method.get("parameters") or 0),
+        label=label, place=place, group=group, values=answers.values, value=value, stderr=stderr, n=n,
+        costs={cost: _mean(records, cost) for cost in COSTS}, steps=_by_step(group, answers, step), step=step,
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
         load=max(loads, default=None), shared=shared, aside=aside, reason=reason,
     )  # fmt: skip
@@ -252,7 +247,7 @@ def _only(entries: Sequence[Entry], method: str) -> Entry | None:
 def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
     """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; the likeliest first."""
     matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    own = [entry for entry in matching if not entry.theirs] or matching
+    own = [entry for entry in matching if not entry.group.theirs] or matching
     return sorted(own, key=lambda entry: -entry.shared)
 
 
@@ -273,7 +268,7 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 
 def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
     """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
-    if len({(line.n, line.seeds) for line in (entry, floor, ceiling)}) > 1:
+    if len({(line.n, line.group.seeds) for line in (entry, floor, ceiling)}) > 1:
         return None
     gap = ceiling.worth - floor.worth
     return (entry.worth - floor.worth) / gap if gap > 0 else None

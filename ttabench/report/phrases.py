@@ -20,6 +20,7 @@ from ttabench.report.blocks import CEILING
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference, between
 from ttabench.report.entries import Entry, higher_is_better
+from ttabench.run.budget import asked_of
 from ttabench.stats.aggregation import Unit
 from ttabench.stats.varying import Varying
 
@@ -84,7 +85,7 @@ class Field:
         if low is not None and high is not None:
             low, high = sorted((sign * low, sign * high))
         amount = figures.with_interval(self.metric, abs(tested.value), low, high, points)
-        settled = self._settled(tested, len(pairs[0][0].seeds))
+        settled = self._settled(tested, len(pairs[0][0].group.seeds))
         return f"{amount} {_side(self.metric, tested.value)} {named}{settled}{where}"
 
     def _settled(self, tested: Difference, seeds: int) -> str:
@@ -93,7 +94,7 @@ class Field:
         p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {_probability(tested.p_holm)}"
         if tested.beyond_chance:
             return p_value
-        unit = self.blocks[0].groups[0].record.unit
+        unit = self.blocks[0].entries[0].group.record.unit
         if any(map(lone, self.blocks)):
             return f"{p_value}: not settled with the questions of one {unit}"
         units = [(tested.units, PLURALS["query" if tested.units == tested.n else unit]), (tested.across, ACROSS[unit])]
@@ -143,10 +144,10 @@ class Field:
 def lone(block: Block) -> bool:
     """Whether what varies is there once (in every sub-task), and has several queries: then errors are too small."""
     clusters: dict[str, Counter[str]] = {}
-    for value in (value for values in block.values for value in values.values()):
+    for value in (value for entry in block.entries for value in entry.values.values()):
         name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
         clusters.setdefault(stratum, Counter())[name] += 1
-    several = any(count > len(block.values) for own in clusters.values() for count in own.values())
+    several = any(count > len(block.entries) for own in clusters.values() for count in own.values())
     return several and all(len(own) == 1 for own in clusters.values())
 
 
@@ -188,7 +189,7 @@ def kept_bytes(pairs: Sequence[tuple[Entry, Entry]], other: str) -> str:
     """Bytes of state of the first against the second: `1/4 of the bytes of icl`, in the geometric mean over blocks;
     empty where equal or not known. Where a budget was asked for, bytes are those that it counts: `kept_share`."""
     shares = [(_share(one), _share(two)) for one, two in pairs]
-    if any(one.budget is not None for one, _ in pairs) and all(all(own) for own in shares):
+    if any(asked_of(one.group.record.config) is not None for one, _ in pairs) and all(all(own) for own in shares):
         kept = shares
     else:
         kept = [(one.costs.get("state_bytes"), two.costs.get("state_bytes")) for one, two in pairs]

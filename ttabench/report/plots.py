@@ -151,7 +151,7 @@ def heading(blocks: Sequence[Block]) -> str:
 def explanation(comparison: Comparison) -> str:
     """Explanation of bars, lines and hollow marks."""
     sentences = [f"Bars: one standard error over {enumerated(units_of(comparison.blocks))}."]
-    methods = [(entry.block, entry.method) for entry in comparison.entries]
+    methods = [(entry.place.name, entry.method) for entry in comparison.entries]
     if len(set(methods)) < len(methods):
         sentences.append("Lines join settings of one method.")
     if any(line.level for block in comparison.blocks for curves in by_setting(block) for line in curves.lines):

@@ -220,7 +220,7 @@ def _above_another(field: Field, label: str) -> bool:
 def _swapped(entries: Sequence[Entry]) -> Iterator[Swapped]:
     labels: dict[str, dict[str, str]] = {}
     for entry in entries:
-        labels.setdefault(entry.configured, {})[entry.state_of] = entry.label
+        labels.setdefault(entry.group.configured, {})[entry.state_of] = entry.label
     for own in labels.values():
         if "own" in own and len(own) > 1:
             yield Swapped(own["own"], own.get("other", ""), own.get("none", ""))

@@ -36,9 +36,9 @@ class Look:
 def looks_of(block: Block) -> list[Look]:
     """The lines of a block whose samples tell it, under their own state."""
     looks = []
-    for group, entry in zip(block.groups, block.entries, strict=True):
+    for entry in block.entries:
         seen: list[Looked] = []
-        for folder, record in group.runs if entry.state_of == "own" and not entry.aside else ():
+        for folder, record in entry.group.runs if entry.state_of == "own" and not entry.aside else ():
             columns = read_samples(folder, COLUMNS, record) if has_samples(folder) else {}
             if all(name in columns for name in COLUMNS):
                 rows = zip(*(columns[name] for name in COLUMNS), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ttabench.core.amounts import figure
 from ttabench.core.errors import UserError
@@ -60,23 +60,6 @@ class Shown:
     rows: tuple[tuple[Cell, ...], ...]
     live: bool = True
     """Whether it can be sorted and filtered."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """One run."""
-
-    id: str
-    label: str
-    block: str
-    seed: int
-    value: str
-    facts: tuple[tuple[str, str], ...]
-    """(what, text): command, settings that are no default, model, costs, when and where it was made, notes."""
-    settings: str
-    """All of them, a line each."""
-    costs: str
-    """All of them, a line each."""
 
 
 MISSING = -1e308
@@ -182,22 +165,24 @@ def steps_of(block: Block) -> Shown | None:
     return _shown("", "Figures of the curves", caption, _rows(steps_table(block)), live=False)
 
 
-def about_runs(comparison: Comparison) -> Iterator[About]:
-    """Every run that stands in a block, in the order of their lines."""
+def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
     places = [block.place for block in comparison.blocks]
     for block in comparison.blocks:
-        for group, entry in zip(block.groups, block.entries, strict=True):
-            file = [("from", file_called(entry.theirs))] if entry.theirs else []
+        for entry in block.entries:
+            group = entry.group
+            file = [("from", file_called(group.theirs))] if group.theirs else []
             for _, record in group.runs:
                 row, config = record.value(group.metric), flat(whole(record.config).to_json())
-                yield About(
-                    id=record.id, label=entry.label, block=called(block.place, places), seed=seed_of(record),
-                    value=f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
-                    facts=(*file, *_facts(record)),
-                    settings="\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
-                    costs="\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
-                                    for name, value in record.cost.items()),
-                )  # fmt: skip
+                yield {
+                    "id": record.id, "label": entry.label, "block": called(block.place, places),
+                    "seed": seed_of(record),
+                    "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                    "facts": (*file, *_facts(record)),
+                    "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
+                    "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
+                                       for name, value in record.cost.items()),
+                }  # fmt: skip
 
 
 def _facts(record: RunRecord) -> tuple[tuple[str, str], ...]:
