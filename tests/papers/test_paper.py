@@ -82,18 +82,6 @@ def test_what_is_missing_is_run_once(ttabench: Command, tmp_path: Path, monkeypa
     assert "2 runs, 2 stored" in elsewhere.err
 
 
-def test_a_run_that_fails_is_told_and_the_command_leaves_with_1(
-    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite = tmp_path / "few.yaml"
-    task = {"task": "streamingqa", "task_set": {"documents": 1665}, "limit": 2}
-    suite.write_text(json.dumps({"methods": ["icl"], "tasks": [task]}))  # more than the window holds
-    monkeypatch.setattr(declared, "suites", lambda *_: {"nano": suite})
-    ran = ttabench("paper", "mac/table1", "--run", "--out", tmp_path / "runs", "--json")
-    assert ran.code == 1
-    assert "icl on streamingqa documents=1665 seed 0: " in ran.err
-
-
 def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> None:
     (tmp_path / "suite").mkdir()
     run(tmp_path / "suite", "uniform", 0.2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.places import ROOT
 from ttabench.papers.judging import Judged, judged
 from ttabench.papers.matching import stored
@@ -110,12 +110,6 @@ def test_rows_of_other_machines_and_loads_are_not_compared(tmp_path: Path) -> No
         assert row.reason == ("" if verdict == "reproduced" else "measured on different machines or loads")
 
 
-def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
-    found = claims(tmp_path, profile({("generative_adapter", SHORT): times(1.0, 1.0, 1.0)}))
-    assert found[READS, "512 tokens"].reason == "not measured for cpt"
-    assert found[READS, "8K tokens"].reason == "not measured for generative-adapter and cpt"
-
-
 def rates(value: float, low: float, high: float) -> dict[str, Figure]:
     """A row of `profile --throughput`: samples a second."""
     return {"samples_per_second": Figure(value=value, low=low, high=high, n=5)}
@@ -179,15 +173,6 @@ def test_profiles_are_found_as_runs_are_and_damaged_ones_named(tmp_path: Path) -
     found = stored([tmp_path])
     assert found.profiles == ()
     assert "cannot be read" in found.damaged[0]
-
-
-def test_a_folder_with_a_damaged_profile_alone_says_what_is_damaged(ttabench: Command, tmp_path: Path) -> None:
-    (tmp_path / "suite").mkdir()
-    keep(profile({}), tmp_path / "suite")
-    (file,) = (tmp_path / "suite").rglob("profile.json")
-    file.write_text("{")
-    line = one_line(ttabench("paper", "mac/figure2", "--runs", tmp_path / "suite", "--out", tmp_path / "none"))
-    assert f"{file} cannot be read" in line
 
 
 def test_a_table_of_profiles_is_shown(ttabench: Command, tmp_path: Path) -> None:

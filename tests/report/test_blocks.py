@@ -50,30 +50,6 @@ def test_labels_name_what_differs_in_the_block_alone(tmp_path: Path) -> None:
     assert [block.place.name for block in found.blocks] == ["first (mini), base nano", "second (mini), base nano"]
 
 
-def test_a_method_of_a_package_is_told_by_its_version_and_by_its_code_where_that_differs(tmp_path: Path) -> None:
-    def told(*origins: str) -> list[str]:
-        (folder := tmp_path / f"{len(list(tmp_path.iterdir()))}").mkdir()
-        names = [stored(folder, f"r{number}", VALUES, method="sinkpool", inputs={"method": origin})
-                 for number, origin in enumerate(origins)]  # fmt: skip
-        return [entry.label.removeprefix("sinkpool method=") for entry in compare(names).entries]
-
-    versions = ["pool==0.1", "pool==0.10"]
-    assert told(*(f"{version} (code 3f0c2a9b71de)" for version in versions)) == versions
-    codes = [f"pool==0.1 (code {digits})" for digits in ("3f0c2a9b71de", "91de3f0c2a9b")]
-    assert told(*codes) == codes
-
-
-def test_titles_have_what_all_lines_share(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, name, VALUES, method=name) for name in ("mac", "icl", "none")]
-    table, _ = comparison_tables(compare(folders))
-    assert table.title == "t (mini), base nano: f1, 3 queries, seed 0"
-    assert [row[0] for row in table.rows] == ["none", "icl", "mac"]
-    assert not {"#n", "seeds"} & set(table.columns)
-    few = stored(tmp_path, "few", {"a": 1.0}, seed=1, method="mac")
-    table, _ = comparison_tables(compare([*folders[1:], few]))
-    assert {"#n", "seeds"} <= set(table.columns)
-
-
 def test_why_a_pair_is_not_paired_is_said(tmp_path: Path) -> None:
     first = stored(tmp_path, "first", VALUES)
     second = stored(tmp_path, "second", VALUES, seed=1, method="none")
@@ -153,15 +129,6 @@ def test_several_lines_of_icl_are_no_method_among_others(tmp_path: Path) -> None
     assert alone is not None
     assert both.order == ("mac",)
     assert alone.order == ("icl max_tokens=1", "icl max_tokens=2")
-
-
-def test_methods_stand_in_one_order_in_all_blocks(tmp_path: Path) -> None:
-    names = {8: ("h2o", "mac"), 16: ("mac", "h2o", "none")}
-    folders = [stored(tmp_path, f"{count}{name}", VALUES, method=name, task_options={"documents": count})
-               for count, own in names.items() for name in own]  # fmt: skip
-    assert [[entry.label for entry in block.entries] for block in compare(folders).blocks] == [
-        ["h2o", "mac"], ["none", "h2o", "mac"]
-    ]  # fmt: skip
 
 
 def test_a_checkpoint_that_tells_lines_apart_stands_for_the_seed_it_was_trained_with(tmp_path: Path) -> None:

@@ -14,14 +14,12 @@ import pytest
 from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
-from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
 from ttabench.records.suite_archive import read_table
 from ttabench.report.compare import compare
-from ttabench.report.comparison_tables import comparison_data, comparison_tables, entries_table
-from ttabench.report.entries import front
+from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
@@ -68,20 +66,6 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     apart = found.differences[-1]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
-
-
-def test_trained_parameters_have_a_column_where_a_method_has_some(tmp_path: Path) -> None:
-    plain = stored(tmp_path, "r1", {"a": 0.5, "b": 0.5}, method="none")
-    few = [entries_table(block) for block in compare([plain]).blocks]
-    assert [table.columns.count("#trained") for table in few] == [0]
-    path = stored(tmp_path, "r2", {"a": 1.0, "b": 0.5}, method="mac")
-    save_record(load_record(path).model_copy(update={"method": {"parameters": 4_530_000}}), path)
-    found = compare([plain, path])
-    (table,) = [entries_table(block) for block in found.blocks]
-    place = table.columns.index("#trained")
-    assert [row[place] for row in table.rows] == ["0", "4.53 M"]
-    (runs, *_) = comparison_data(found)
-    assert [row["trained_parameters"] for row in runs.data] == [0, 4_530_000]
 
 
 def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
@@ -271,17 +255,6 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert [row["value"] for row in rows] == [0.0, 0.5, 0.5]
 
 
-def test_bad_requests(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no runs"):
-        compare([])
-    folder = stored(tmp_path, "r1", {"a": 1.0})
-    with pytest.raises(UnknownName, match="f1"):
-        compare([folder], metric="f11")
-    (folder / "samples.parquet").write_text("damaged")
-    with pytest.raises(UserError, match=r"samples\.parquet"):
-        compare([folder])
-
-
 def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> None:
     folders = [
         stored(tmp_path, f"{count}", {"a": 0.5, "b": 1.0}, method="streamadapter", settings={"queries": count},
@@ -324,30 +297,3 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-def test_milliseconds_of_a_busy_machine_are_marked_and_make_no_front(tmp_path: Path) -> None:
-    """mac is slower than icl, and no better: on a calm machine it is not on the front."""
-    folders = []
-    for name, load, ms in (("none", 1.0, 1.0), ("icl", 1.0, 2.0), ("mac", 1.0, 9.0)):
-        path = stored(tmp_path, name, {"a": 1.0, "b": 0.0}, method=name)
-        record = load_record(path)
-        cost = {**record.cost, "ask_ms": ms, "load_average_start": load, "load_average_end": 0.4}
-        save_record(record.model_copy(update={"cost": cost, "hardware": {"threads": 1}}), path)
-        folders.append(path)
-    calm = compare(folders)
-    assert [entry.busy for entry in calm.entries] == [False, False, False]
-    assert [entry.label for entry in front(calm.entries)] == ["none"]
-    table = comparison_tables(calm)[0]
-    assert "~" not in "".join(cell for row in table.rows for cell in row)
-    assert "Front" not in table.caption
-    record = load_record(folders[0])
-    cost = {**record.cost, "load_average_end": 3.25}
-    save_record(record.model_copy(update={"cost": cost}), folders[0])
-    busy = compare(folders)
-    assert [entry.load for entry in busy.entries] == [2.25, 0.0, 0.0]
-    assert [entry.label for entry in front(busy.entries)] == ["none", "icl", "mac"], "alike in value and bytes"
-    table = comparison_tables(busy)[0]
-    assert [row[table.columns.index("#ask ms")] for row in table.rows] == ["~1.0", "2.0", "9.0"]
-    assert "~ load of other programs while it ran: 2.2 (load average)." in table.caption
-    assert "Front: of value and state alone here, without ask ms." in table.caption

@@ -56,13 +56,6 @@ def _rows(spec: dict[str, object]) -> list[dict[str, object]]:
     return rows  # type: ignore[no-any-return]
 
 
-def test_runs_that_tell_nothing_have_none(tmp_path: Path) -> None:
-    found = compared(tmp_path, {"icl": NONE, "lora": NONE})
-    (block,) = found.blocks
-    assert found_and_attended(block, styles(["icl", "lora"])) == []
-    assert "how often the right piece is found" not in page(found)
-
-
 def test_samples_of_an_older_version_have_none(tmp_path: Path) -> None:
     for method in ("mac", "rag"):
         path = stored(tmp_path, method, {"a": 1.0}, method=method)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -104,15 +103,6 @@ def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, tt
         assert "holds a profile, not a run" in one_line(ttabench(*words))
 
 
-def test_strict_leaves_with_1_and_says_why(out: Path, ttabench: Command) -> None:
-    assert ttabench("compare", "mac", "icl", "--out", out, "--strict").code == 0
-    stored(out, "later", VALUES, seed=1, task="one", method="mac")
-    ran = ttabench("compare", "mac", "icl", "--out", out, "--strict", "--json")
-    assert ran.code == 1
-    assert "Strict: one: icl lacks seed 1." in ran.err
-    assert json.loads(ran.out)["runs"], "it is shown all the same"
-
-
 def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
     stored(out, "better", {"a": 1.0, "b": 1.0}, task="two", method="none")
     words = ("compare", "none", "mac", "--task", "two", "--out", out, "--flips")
@@ -120,12 +110,6 @@ def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
     (row,) = ttabench(*words, "--json").json()["flips"]
     assert (row["key"], row["left"], row["left_value"], row["right_value"], row["gain"]) == ("b", "mac", 0.0, 1.0, -1.0)
     assert row["prompt"]
-
-
-def test_forms_and_places_that_are_refused(out: Path, tmp_path: Path, ttabench: Command) -> None:
-    assert "no known ending" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "table.xlsx"))
-    assert "cannot be written" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "no" / "table.md"))
-    assert "Did you mean 'parquet'?" in one_line(ttabench("compare", "--out", out, "--format", "parqet"))
 
 
 def test_a_metric_that_some_runs_lack_leaves_them_out(out: Path, ttabench: Command) -> None:

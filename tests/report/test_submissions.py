@@ -22,7 +22,6 @@ from tests.report.test_page import HOSTILE, Read
 from ttabench.records.packing import pack
 from ttabench.records.schema import load_record, save_record
 from ttabench.records.scores import digest_of
-from ttabench.records.suite_archive import FORMAT
 
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 0.0}
 BETTER = {**VALUES, "q1": 1.0, "q3": 1.0}
@@ -183,40 +182,6 @@ def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(
     assert found["none (theirs: again)"] == ("aaaa00000001@again", pytest.approx(2 / 3))
 
 
-def test_floor_and_ceiling_are_ours_where_both_have_them(
-    ttabench: Command, out: Path, lab: Path, tmp_path: Path
-) -> None:
-    stored(lab, "bbbb00000003", dict.fromkeys(VALUES, 0.0), method="none")
-    assert ttabench("export", lab, "-o", tmp_path / "b.parquet").code == 0
-    found = ttabench("compare", out, "--with", tmp_path / "b.parquet", "--all-pairs", "--json").json()
-    families = {frozenset((row["left"], row["right"])): row["family"] for row in found["differences"]}
-    assert families[frozenset(("mac (theirs: b)", "none"))] == "none"
-    assert families[frozenset(("icl", "none"))] == "room"
-    assert families[frozenset(("mac (theirs: b)", "none (theirs: b)"))] == "others"
-
-
-def test_names_choose_among_others_too_and_they_may_stand_alone(
-    ttabench: Command, out: Path, file: Path, tmp_path: Path
-) -> None:
-    labels = [row["label"] for row in ttabench("compare", out, "mac", "--with", file, "--json").json()["runs"]]
-    assert labels == ["mac (theirs: lab-b)"]
-    ran = ttabench("compare", out, "--with", file, "--method", "mac,icl", "--json")
-    assert [row["label"] for row in ran.json()["runs"]] == ["icl", "mac (theirs: lab-b)"]
-    (tmp_path / "empty").mkdir()
-    ran = ttabench("compare", "--out", tmp_path / "empty", "--with", file, "--json")
-    assert len(ran.json()["runs"]) == 2
-    ran = ttabench("compare", tmp_path / "empty", "--with", file, "--json")
-    assert ran.err.startswith("Skipped 1 of 1 names, which hold no runs")
-    assert len(ran.json()["runs"]) == 2
-    other = tmp_path / "other"
-    other.mkdir()
-    shutil.copy(file, other / "lab-b.parquet")
-    stored(other, "cccc00000001", VALUES, method="rag")
-    assert ttabench("export", other, "-o", other / "lab-b.parquet").code == 0
-    ran = ttabench("compare", out, "--with", file, "--with", other / "lab-b.parquet", "--json")
-    assert f"rag (theirs: {other / 'lab-b.parquet'})" in [row["label"] for row in ran.json()["runs"]]
-
-
 def changed_score(rows: list[Row]) -> None:
     rows[0]["queries"]["f1"][1] = 0.5
 
@@ -260,20 +225,8 @@ def no_parquet(file: Path) -> None:
     file.write_text("mac,0.9\n")
 
 
-def nothing(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def no_rows(file: Path) -> None:
-    parquet.write_table(parquet.read_table(file).slice(0, 0), file)
-
-
 def other_table(file: Path) -> None:
     parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
-
-
-def later_layout(file: Path) -> None:
-    parquet.write_table(parquet.read_table(file).replace_schema_metadata({FORMAT: b"9"}), file)
 
 
 def no_ids(file: Path) -> None:
@@ -283,10 +236,7 @@ def no_ids(file: Path) -> None:
 
 FILES = {
     no_parquet: "cannot be read",
-    nothing: "cannot be read",
-    no_rows: "holds no run",
     other_table: "is no submission",
-    later_layout: "is a submission of layout b'9', this ttabench reads 2",
     no_ids: "the column run has what is no text",
 }
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttabench.core.errors import UnknownName
 from ttabench.core.types import Answer, Ask, Choose, Generate
 from ttabench.stats.aggregation import aggregate
 from ttabench.stats.estimate import student
@@ -74,13 +73,6 @@ def test_hand_made_cases(
     assert got == pytest.approx({"em": em, "em_prefix": em_prefix, "f1": f1, "f1_max": f1_max})
 
 
-@pytest.mark.parametrize(
-    ("prediction", "expected"), [(" port ansel\n", 1), ("Port Ansel", 1), ("the Port Ansel", 0), ("port ansel.", 0)]
-)
-def test_only_case_and_outer_blanks_are_forgiven(prediction: str, expected: float) -> None:
-    assert METRICS["em_lower"](prediction, ask("Port Ansel", "ansel")) == expected
-
-
 @settings(deadline=None)
 @given(st.text(), st.lists(st.text(), min_size=1, max_size=4))
 def test_relations_between_metrics(prediction: str, golds: list[str]) -> None:
@@ -103,11 +95,6 @@ def test_empty_golds_are_counted() -> None:
     assert empty_golds([ask("The"), ask("Port Ansel"), ask("-", "x")]) == 2
 
 
-def test_unknown_metric_names_the_closest() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'f1_max'"):
-        metric("f1max")
-
-
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
 def test_aggregate_matches_statistics(values: list[float]) -> None:
@@ -121,8 +108,3 @@ def test_aggregate_matches_statistics(values: list[float]) -> None:
     if not set(values) <= {0.0, 1.0}:
         wide = 2 * student(len(values) - 1) * stderr
         assert got.ci_high - got.ci_low == pytest.approx(wide, rel=1e-4, abs=1e-9)
-
-
-def test_aggregate_of_one_value_has_no_error() -> None:
-    got = aggregate([0.5])
-    assert (got.mean, got.n, got.stderr, got.ci_low, got.ci_high) == (0.5, 1, None, None, None)

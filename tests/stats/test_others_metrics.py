@@ -144,28 +144,6 @@ def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Comman
     assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
 
 
-def test_options_are_judged_by_their_likelihoods(ttabench: Command, mine: Path) -> None:
-    words = ("eval", "--method", "none", "--task", "superglue", "--limit", 5, "--out", "runs", "--json", "--metric")
-    (run,) = ttabench(*words, "./mine.py:chosen").json()["runs"]
-    assert next(row for row in run["rows"] if row["metric"] == "chosen")["value"] < 0
-    assert "scores given texts, which closeness does not judge" in one_line(
-        ttabench("eval", "--task", "pg19", "--metric", "./mine.py:closeness")
-    )
-
-
-def test_check_says_whether_a_metric_is_sound(ttabench: Command, mine: Path) -> None:
-    for name in ("closeness", "letters", "chosen"):
-        assert ttabench("check", "--metric", f"./mine.py:{name}").code == 0
-    assert ttabench("check", "--metric", "f1_max").code == 0
-    beyond = ttabench("check", "--metric", "./mine.py:beyond")
-    assert (beyond.code, "BROKEN  every answer" in beyond.out) == (1, True)
-    unsteady = ttabench("check", "--metric", "./mine.py:unsteady", "--json")
-    assert unsteady.code == 1
-    assert [promise["kept"] for promise in json.loads(unsteady.out)["promises"]] == [True, False]
-    assert "has no value for a single answer" in one_line(ttabench("check", "--metric", "ppl"))
-    assert "one of them" in one_line(ttabench("check", "icl", "--metric", "f1"))
-
-
 def test_a_card_names_no_file(ttabench: Command, mine: Path) -> None:
     card = (Path(__file__).parents[1] / "methods/plugin/facts.yaml").read_text(encoding="utf-8")
     Path("card.yaml").write_text(card.replace("opening", '"./mine.py:closeness"'), encoding="utf-8")
