@@ -6,9 +6,9 @@ import pytest
 
 from tests.places import ROOT
 from ttabench.papers import declared
+from ttabench.papers.claims import figures as of_line
 from ttabench.papers.declared import PAPERS, by_model, figures
 from ttabench.papers.matching import named
-from ttabench.papers.wording import figures as of_line
 from ttabench.records.suite_archive import runs
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import cells

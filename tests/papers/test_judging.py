@@ -10,12 +10,10 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
-from ttabench.papers.claims import by_claim, headline, settings
-from ttabench.papers.declared import Claim, Place
-from ttabench.papers.judging import Judged, judged
+from ttabench.papers.claims import by_claim, claimed, headline, settings, size, theirs
+from ttabench.papers.declared import Claim, Place, Verdict
+from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, verdict_of
 from ttabench.papers.matching import fits, stored, words
-from ttabench.papers.verdicts import Verdict, mixed, near_an_end, over, verdict_of
-from ttabench.papers.wording import claimed, size, theirs
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 from ttabench.stats.aggregation import Unit

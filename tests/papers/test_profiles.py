@@ -9,9 +9,9 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
+from ttabench.papers.claims import claimed, ours
 from ttabench.papers.judging import Judged, judged
 from ttabench.papers.matching import stored
-from ttabench.papers.wording import claimed, ours
 from ttabench.profiling.record import RECORD_FILE, ProfileRecord, load_profile
 from ttabench.profiling.rows import Figure, Row
 

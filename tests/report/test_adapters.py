@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Command
 from ttabench.methods.checkpoint_header import header
-from ttabench.report.adapters import adapters_table
+from ttabench.report.listing import adapters_table
 from ttabench.run import resolve
 from ttabench.run.resolve import chosen, shipped
 

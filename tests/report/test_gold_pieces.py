@@ -12,8 +12,8 @@ from tests.report.test_compare import stored
 from ttabench.records.samples import Looked
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.page.build import page
-from ttabench.report.page.looks import found_and_attended, found_within, looks_of, share_by_age
-from ttabench.report.plot_style import styles
+from ttabench.report.page.charts import found_and_attended, found_within, looks_of, share_by_age
+from ttabench.report.pictures import styles
 
 MAC = [Looked(gold_share=0.9, gold_rank=1, gold_age=0, kept_pieces=8),
        Looked(gold_share=0.4, gold_rank=2, gold_age=2, kept_pieces=8),

@@ -24,7 +24,7 @@ from ttabench.report.page.build import closed, digest, embedded, libraries, page
 from ttabench.report.page.charts import by_bytes, by_time, lines_of
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import tables_of
-from ttabench.report.plot_style import styles
+from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 
 HOSTILE = "</script><script>alert(1)</script><!-- \x1b[2J\x00 \u2028 & <img src=x onerror=alert(2)> \u202e"

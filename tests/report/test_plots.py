@@ -17,7 +17,7 @@ from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.curves import Curves, by_setting, by_step
 from ttabench.report.finding import runs_in
-from ttabench.report.plot_style import MARKERS, styles
+from ttabench.report.pictures import MARKERS, styles
 from ttabench.report.plots import drawn, panels_of, plot
 from ttabench.stats.aggregation import aggregate
 

@@ -38,6 +38,11 @@ Cost: TypeAlias = Literal[
     "", "state_bytes", "adapt_seconds", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
 ]
 """What a claim about a cost is about; the last four stand in profiles alone."""
+COUNTED: tuple[Cost, ...] = ("state_bytes", "tensor_bytes")
+Verdict: TypeAlias = Literal[
+    "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
+]
+SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,
@@ -55,7 +60,6 @@ class Profiled(_Part):
     """Which rows of profiles a place has."""
 
     prefill: Annotated[int, Field(gt=0)]
-    """Those of so many tokens read."""
     since: Annotated[int, Field(gt=0)] | None = None
     """With claims about growth: from so many tokens on."""
 
@@ -107,7 +111,6 @@ class Claim(_Part):
     right_step: int | None = None
     """The step at which `right` is asked, where it is another than that of the place."""
     places: list[str] = []
-    """Names; all for none."""
     says: str = ""
     """Words of the paper, where figures alone do not suffice."""
     miniature: str = ""
@@ -126,9 +129,7 @@ class Table(_Part):
 
     about: str
     metric: str = ""
-    """As the paper's figures have it."""
     cost: str = ""
-    """The same of costs."""
     needs: Needs | None = None
     stored_only: str = ""
     """How its runs are made, where no suite makes them."""
@@ -258,6 +259,11 @@ def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, floa
         if all(getattr(figure, name) == word for name, word in named.items()):
             values_of_models.setdefault(figure.model, []).append(figure.value)
     return {model: values[0] for model, values in values_of_models.items() if len(values) == 1}
+
+
+def of_sign(sign: float) -> Verdict:
+    """The verdict of what is above zero where it has the sign of the claim."""
+    return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
 
 
 def list_table() -> Printed:

@@ -17,8 +17,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
-from ttabench.papers.declared import OWN, Cost, Place, Scale, Table, paper, scale_of_model
-from ttabench.papers.verdicts import COUNTED
+from ttabench.papers.declared import COUNTED, OWN, Cost, Place, Scale, Table, paper, scale_of_model
 from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
 from ttabench.profiling.record import ProfileRecord, load_profile
 from ttabench.profiling.rows import Figure, exactly, figure
@@ -50,7 +49,6 @@ class Stored:
     suites: Mapping[str, tuple[str, ...]]
     """Names of folders, by the id of a run."""
     damaged: tuple[str, ...] = ()
-    """A line for every run or profile that cannot be read."""
     profiles: tuple[tuple[str, ProfileRecord], ...] = ()
     """Those of `ttabench profile` with the names of the folders that hold them, each once."""
 
@@ -136,9 +134,7 @@ class Held:
     group: Group
     answers: Answers
     step: int | None = None
-    """That of the place."""
     suites: tuple[str, ...] = ()
-    """Folders that hold its runs."""
     fault: str = ""
     """Why nothing can be said of it, as it follows its name; empty where something can."""
     other: Held | None = None

@@ -22,12 +22,11 @@ from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults
 from ttabench.report.pairing import Run, base_of, seed_of
-from ttabench.report.theirs import name_in, names_of_runs
+from ttabench.report.selecting import name_in, names_of_runs
 from ttabench.run.budget import settings_kept
 
 STATE_OF = "state of"
 STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
-"""Words that follow the method, by whose state answered."""
 FLOOR, CEILING = "none", "icl"
 """Methods that a block begins with."""
 NOT_COMPARED = (
@@ -106,7 +105,6 @@ class Place:
     model: str
     metric: str
     options: Mapping[str, Json]
-    """Options that tell it from the other blocks of its task, source and model."""
 
     @property
     def name(self) -> str:

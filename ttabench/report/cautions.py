@@ -14,7 +14,7 @@ from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference
 from ttabench.report.entries import Aside, ceiling_of, ends_of, floor_of, running
 from ttabench.report.phrases import MANY, Field, listed, lone
-from ttabench.report.theirs import file_called
+from ttabench.report.selecting import file_called
 
 NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", *Looked.__dataclass_fields__}
 """Columns of samples that say how a query was answered, and not what the answer was."""
@@ -22,7 +22,6 @@ CHECK = (
     "Check its prompt, what was cut of the context, and whether the base model can use so long a text. A method that "
     "was trained for the task, or that chooses what to read, may be better without a fault."
 )
-"""What to do about a ceiling that is below a method."""
 
 
 def cautions(comparison: Comparison) -> Iterator[str]:

@@ -21,7 +21,6 @@ from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4
-"""Entries of a block of which every pair is shown."""
 Pair = tuple[int, int]
 """Places of two entries of a block, left and right."""
 
@@ -33,11 +32,9 @@ class Standing:
     order: tuple[str, ...]
     """Labels, the best first; at least one."""
     methods: Mapping[str, str]
-    """The method of each."""
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
     averaged: bool
-    """Whether the order is that of means; else of mean ranks."""
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Lines that were not run in all of these blocks, and places of the blocks in which they were."""
 

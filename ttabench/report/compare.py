@@ -61,7 +61,6 @@ class Block:
     further: tuple[Difference, ...] = ()
     """Of pairs that are not shown, and that sentences rest on."""
     unpaired: tuple[Unpaired, ...] = ()
-    """Every pair without a common query."""
 
     @property
     def tested(self) -> tuple[Difference, ...]:
@@ -86,7 +85,6 @@ class Comparison:
     overall: tuple[Difference, ...] = ()
     """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
     without_metric: tuple[str, ...] = ()
-    """Ids of runs that were left out, for they lack the metric."""
     damaged: tuple[str, ...] = ()
     """A line for every run that was left out, for its record or its samples are damaged."""
 

@@ -15,7 +15,7 @@ from ttabench.report.differences import Difference
 from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running, timed
 from ttabench.report.figures import plain, probability, shown, with_interval
 from ttabench.report.phrases import ACROSS, lone
-from ttabench.report.theirs import file_called
+from ttabench.report.selecting import file_called
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.stats.estimate import SIGN
 from ttabench.terminal.table import Bold, Cell, Table
@@ -32,7 +32,6 @@ GLOSSARY = {
     "#detectable": "Detectable: a true difference of this size is found 4 times in 5 (80 % power).",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
-"""Meanings of headings."""
 OURS = "here"
 """Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9

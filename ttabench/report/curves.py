@@ -25,7 +25,6 @@ class Point(NamedTuple):
 
     at: float
     entry: Entry
-    """Whose figure it is."""
     value: float
     """A share, as entries have it."""
     stderr: float | None
@@ -39,7 +38,6 @@ class Line:
     label: str
     method: str
     points: tuple[Point, ...]
-    """Ascending."""
     level: bool = False
     """Whether it is a figure of no such number, drawn from end to end: floor and ceiling."""
 
@@ -49,16 +47,12 @@ class Curves:
     """Lines of one picture."""
 
     about: str
-    """Task, source, base and options that all its lines have in common."""
     brief: str
-    """The same without source and base."""
     model: str
     axis: str
     metric: str
     tokens: bool
-    """Whether the numbers are tokens."""
     units: tuple[str, ...]
-    """Units that standard errors are over."""
     lines: tuple[Line, ...]
 
     @property

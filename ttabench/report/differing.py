@@ -19,7 +19,6 @@ MOST = 5
 LONGEST = 60
 Texts = Mapping[Place, tuple[str, tuple[str, ...], str]]
 PLAIN = ("verb", "seed", "method", "task")
-"""Fields that labels and blocks show already."""
 BY_SEED = ("rows", "others")
 """Inputs that every seed has its own of."""
 MOST_LABELS = 4

@@ -28,7 +28,6 @@ BUSY = 0.5
 """Load of others from which on milliseconds are not those of a calm machine."""
 Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
-"""Words that tables put behind the label."""
 
 
 class Step(NamedTuple):
@@ -37,7 +36,6 @@ class Step(NamedTuple):
     by: str
     axis: str
     tokens: bool = True
-    """Whether they are numbers of tokens, each about twice the one before."""
 
 
 PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)

@@ -43,7 +43,6 @@ class Answers(NamedTuple):
     """Answers of runs."""
 
     values: Values
-    """Terms of the metric by query, see `answered`."""
     steps: Mapping[Place, int]
     """Where in the stream each was asked; nothing of runs that have no figures by step."""
 

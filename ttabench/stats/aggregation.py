@@ -35,7 +35,6 @@ class Unit(NamedTuple):
     across: str = ""
     """See `Observed`."""
     question: str = ""
-    """See `Observed`."""
 
 
 def aggregate(values: Sequence[float]) -> Estimate:
@@ -58,7 +57,6 @@ class Ratio:
     terms: Callable[[Unit], Pair]
     """Terms that a unit adds to numerator and denominator."""
     figure: Figure = PERPLEXITY
-    """Of the sums over all units."""
     mean_over_texts: bool = False
     """The figure is the mean of the perplexities of the texts."""
 
@@ -119,7 +117,6 @@ class Mean:
 
 
 Kind: TypeAlias = Ratio | Corpus | Mean
-"""What a metric sums over queries."""
 
 
 def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:

@@ -44,7 +44,6 @@ class Estimate:
 
     mean: float
     n: int
-    """Observations."""
     units: int
     """Clusters, or questions where every stratum has one cluster."""
     stderr: float | None
@@ -214,18 +213,14 @@ class Part(NamedTuple):
     """A difference that goes into a mean over tasks."""
 
     stratum: str
-    """The task."""
     value: float
     stderr: float
     """0 where all that varies agrees."""
     freedom: float | None
     """Degrees of freedom of its error; None for a normal one."""
     units: int = 0
-    """The unit that varies in it."""
     across: int = 0
-    """How many of what else varies; see `clusters.Spread`."""
     shares: tuple[float, float] = (1.0, 0.0)
-    """How much of the variance each of the two shows by itself."""
 
 
 def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:

@@ -22,7 +22,6 @@ from ttabench.stats.metrics import METRICS, metric
 from ttabench.stats.texts import Written
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
-"""Metrics that `load` takes: those of a predicted text and its gold answers."""
 
 
 def load(name: str, cache_dir: str | None = None) -> Any:

@@ -97,4 +97,3 @@ CORPORA = {
     "mae": Corpus(terms=lambda values: [(error, 1.0) for error in _errors(values)], figure=DISTANCE),
     "rmse": Corpus(terms=lambda values: [(error**2, 1.0) for error in _errors(values)], figure=ROOT_MEAN_SQUARE),
 }
-"""By the name of the metric."""

@@ -29,7 +29,7 @@ from ttabench.report.comparison_tables import legend, not_paired, title_of
 from ttabench.report.curves import by_setting, by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
-from ttabench.report.plot_style import styles
+from ttabench.report.pictures import styles
 from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
 
@@ -45,7 +45,6 @@ EARLY = 'document.documentElement.dataset.scripts = "yes";'
 SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
-"""Queries of a block that are shown, by default."""
 WORDS = (
     ("block", "One task with one base model and one set of options: what is compared, is compared inside a block."),
     ("line", "A method with its settings. Seeds are pooled: each is another draw of texts, order or demonstrations."),
@@ -64,7 +63,6 @@ WORDS = (
     ("of gap", "How far a line goes from the floor (0 %) to the ceiling (100 %)."),
     ("ask ms, adapt s", "Milliseconds to answer a query, and seconds to read the text before."),
 )  # fmt: skip
-"""What those have to know who have not read the guide."""
 
 
 class Libraries(NamedTuple):
@@ -75,7 +73,6 @@ class Libraries(NamedTuple):
     tables: str
     """A module that sets `window.DataTable`."""
     style: str
-    """Of tables."""
 
 
 def refuse_missing() -> None:
@@ -119,8 +116,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.page.charts import by_bytes, by_time, lines_of
-    from ttabench.report.page.looks import found_and_attended
+    from ttabench.report.page.charts import by_bytes, by_time, found_and_attended, lines_of
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,

@@ -21,7 +21,6 @@ from ttabench.stats.metrics import known
 
 COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
-"""Characters that are shown."""
 
 
 def disagreeing(block: Block, most: int) -> dict[str, Any]:

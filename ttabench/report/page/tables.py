@@ -26,12 +26,11 @@ from ttabench.report.configuration import flat, whole
 from ttabench.report.entries import MARKS, best_of
 from ttabench.report.figures import plain, shown
 from ttabench.report.pairing import seed_of
-from ttabench.report.theirs import file_called
+from ttabench.report.selecting import file_called
 from ttabench.report.verdict import state_outcomes
 from ttabench.terminal.table import Bold, Table
 
 Row: TypeAlias = dict[str, str]
-"""Cells by their columns."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,9 @@ class Shown:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     live: bool = True
-    """Whether it can be sorted and filtered."""
 
 
 MISSING = -1e308
-"""Order of a number that is not known."""
 MOST_BLOCKS = 12
 """Columns of the grid of all blocks; of more blocks each has a row, with the best of its methods."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -72,7 +69,6 @@ HELD = (
     "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
     "shown to be better than either, or worse."
 )
-"""The marks of `Outcome`."""
 LINES = (
     "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
     "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
