@@ -86,7 +86,7 @@ def test_the_error_is_between_texts_where_there_are_several() -> None:
 def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
     runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
     parts = [estimated(RATIOS[name], run) for run in runs]
-    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
+    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name].figure)
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
@@ -95,19 +95,19 @@ def test_the_error_of_equal_runs_falls_with_the_root_of_their_number(name: str) 
     alone = estimated(RATIOS[name], PLAIN)
     assert alone is not None
     assert alone.stderr is not None
-    value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name])
+    value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name].figure)
     assert value == pytest.approx(alone.mean)
     assert error == pytest.approx(alone.stderr / 2)
 
 
 def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
-    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], None, draws=True)
+    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], MEAN, draws=True)
     assert value == pytest.approx(0.7)
     assert error == pytest.approx(0.2 / 3**0.5)
-    assert pooled([(0.5, 0.01, 10)], None, draws=True)[1] == pytest.approx(0.01)
-    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], None, draws=True, fresh=False)
+    assert pooled([(0.5, 0.01, 10)], MEAN, draws=True)[1] == pytest.approx(0.01)
+    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN, draws=True, fresh=False)
     assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02))), "draws that ask the same"
-    assert pooled([(0.5, 0.1, 10)] * 4, None, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
+    assert pooled([(0.5, 0.1, 10)] * 4, MEAN, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
 
 
 def test_a_difference_of_means_is_the_mean_of_differences() -> None:

@@ -21,6 +21,7 @@ from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.pairing import Answers, Values
 from ttabench.run.caveats import kept_whole
 from ttabench.stats import aggregation
+from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
@@ -148,8 +149,8 @@ def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    ratio = known(rows[0].metric).ratio
-    value, stderr = aggregation.pooled(figures, ratio, draws=draws, fresh=rows[0].source == "mini")
+    figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
+    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source == "mini")
     return value, stderr, sum(row.n for row in rows)
 
 

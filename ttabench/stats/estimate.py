@@ -83,7 +83,7 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | 
     inner, value = figure.inner(sums), _figure(sums, figure)
     if inner is None or value is None:
         return None
-    weight = figure.weight(sums, len(observed))
+    weight = sums[-1] if figure.weighs else float(len(observed))
     pull = figure.pull(sums)
     scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
     if scatter is None:
@@ -93,10 +93,9 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | 
     else:
         half = student(scatter.freedom) * scatter.error
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
-    ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
-    slope = value if figure.exponential else 1.0
-    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=slope * scatter.error, ci_low=ends[0],
-                    ci_high=ends[1], weight=weight)  # fmt: skip
+    error = figure.slope(value) * scatter.error
+    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=error, ci_low=figure.finish(low),
+                    ci_high=figure.finish(high), weight=weight)  # fmt: skip
 
 
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
@@ -150,12 +149,12 @@ def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
     inner = figure.inner(sums)
     if inner is None or (figure.exponential and inner > LARGEST_LOG):
         return None
-    return math.exp(inner) if figure.exponential else inner
+    return figure.finish(inner)
 
 
 def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull, slope = figure.pull(sums), value if figure.exponential else 1.0
+    pull, slope = figure.pull(sums), figure.slope(value)
     return [slope * pull(one.terms) for one in observed]
 
 
