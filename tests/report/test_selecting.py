@@ -10,7 +10,8 @@ from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.records.packing import pack
-from ttabench.report.selecting import Selected, Wanted, names_in, selected
+from ttabench.report.finding import Loaded
+from ttabench.report.selecting import Wanted, names_in, selected
 
 VALUES = {"a": 1.0, "b": 0.0}
 
@@ -27,7 +28,7 @@ def out(tmp_path: Path) -> Path:
     return folder
 
 
-def ids(found: Selected) -> list[str]:
+def ids(found: Loaded) -> list[str]:
     return sorted(record.id for _, record in found.runs)
 
 

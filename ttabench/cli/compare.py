@@ -19,7 +19,8 @@ from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
-    from ttabench.report.selecting import Selected, Wanted
+    from ttabench.report.finding import Loaded
+    from ttabench.report.selecting import Wanted
     from ttabench.terminal.table import Table
 
 PARQUET = "parquet"
@@ -173,7 +174,7 @@ def compared(
     return comparison, remarks
 
 
-def skipped(chosen: Selected, names: Sequence[str]) -> list[str]:
+def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     """A line for names that hold no run; none where all hold some."""
     if not chosen.skipped:
         return []

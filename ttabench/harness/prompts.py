@@ -184,13 +184,7 @@ class Prompts:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
     def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Body]:
-        """Where the prompt of each request is cut.
-
-        Args:
-            task: its name.
-            bodies: what each prompt ends with, None where its template does not tell.
-            requests: lm-eval's.
-        """
+        """Where the prompt of each request is cut; a body is None where a chat template does not tell it."""
         prompts = [request.args[0] for request in requests]
         if self.split == "none":
             return [Body(prompt) for prompt in prompts]

@@ -174,10 +174,8 @@ def _interval(row: Row) -> str:
 
 
 def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
-    """(command, what is to be known before it is run).
-
-    What cannot be resolved here (a method or a checkpoint that is gone) is written as the record has it.
-    """
+    """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
+    gone) is written as the record has it."""
     config, notes = whole(record.config), list[str]()
     words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
     if config.source != ("mini" if config.model == NANO else "hub"):

@@ -137,10 +137,8 @@ def short_source(source: str) -> str:
 
 
 def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
-    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs.
-
-    The metric compared is that by which each task is known where it is empty.
-    """
+    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs. The metric
+    compared is that by which each task is known where it is empty."""
     cards, names = _cards(runs), names_of_runs(runs)
     sources = {record.source for folder, record in runs if not name_in(names, folder)}
     groups: dict[str, list[Run]] = {}

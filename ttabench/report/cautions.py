@@ -145,10 +145,8 @@ def _same(comparison: Comparison) -> Iterator[str]:
 
 
 def same_as(block: Block) -> Iterator[tuple[str, str]]:
-    """(label, method of the control) of lines that read something and whose answers are the control's, bit by bit.
-
-    Full context counts against none, too. A line that is marked already, for it evicted nothing, is left out.
-    """
+    """(label, method of the control) of lines that read something and whose answers are the control's, bit by bit. Full
+    context counts against none, too. A line that is marked already, for it evicted nothing, is left out."""
     own = [entry for entry in block.entries if entry.state_of == "own"]
     for entry in own:
         group = entry.group
@@ -173,12 +171,8 @@ def _answers(record: RunRecord) -> dict[str, str]:
 
 
 def problems(comparison: Comparison) -> list[str]:
-    """One line each, without a full stop; none where all is well.
-
-    A run that is set aside, but for a window that cut the context; answers that are those of full context, or of no
-    context, to the last bit; a pair of a block without a common query; a seed that an entry lacks and another of its
-    block has; other rows under one seed, source and options; two bases of one name; runs without the metric; damage.
-    """
+    """What --strict does not accept, a line each without a full stop: what is set aside, but for a window that cut the
+    context, is not paired, answers like a control, lacks a seed or the metric, read other rows, or is damaged."""
     names = [block.place.name + block.place.metric for block in comparison.blocks]
     sentences = [f"{block.place.name}: another base of the same name in another block"
                  for block, name in zip(comparison.blocks, names, strict=True) if names.count(name) > 1]  # fmt: skip

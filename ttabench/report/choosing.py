@@ -51,12 +51,10 @@ class Standing:
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
-    """The order of lines that are running; None where nothing is.
-
-    Lines of several blocks are ranked on blocks that all of them share: those that many share, so that lines times
-    blocks is largest. The order is that of their means where values can be averaged, else of their mean ranks; of equal
-    ones those with fewer bytes of state come first. Values alone choose; what is said of them rests on the tests.
-    """
+    """The order of lines that are running; None where nothing is. Lines of several blocks are ranked on blocks that all
+    of them share: those that many share, so that lines times blocks is largest. The order is that of their means where
+    values can be averaged, else of their mean ranks; of equal ones those with fewer bytes of state come first. Values
+    alone choose; what is said of them rests on the tests."""
     entries_of_blocks = [{entry.label: entry for entry in running(entries)} for entries in blocks]
     labels = dict.fromkeys(label for own in entries_of_blocks for label in own)
     places = {label: tuple(place for place, own in enumerate(entries_of_blocks) if label in own) for label in labels}
@@ -112,12 +110,10 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
 
 
 def shown(entries: Sequence[Entry], standing: Standing | None, *, every: bool) -> list[Pair]:
-    """Pairs that are shown: all of at most four entries, or of any number if `every`.
-
-    Of more: each against the ceiling (the floor where there is none), the best against each, those the first line
-    is about against each other and the floor, and a line under its states. The floor stands right, then the ceiling;
-    the best of many stands left; else the order is that given.
-    """
+    """Pairs that are shown: all of at most four entries, or of any number if `every`. Of more: each against the ceiling
+    (the floor where there is none), the best against each, those the first line is about against each other and the
+    floor, and a line under its states. The floor stands right, then the ceiling; the best of many stands left; else the
+    order is that given."""
     if every or len(entries) <= FEW:
         return _ordered(entries, combinations(range(len(entries)), 2), [])
     ends, lines = _ends(entries), running(entries)

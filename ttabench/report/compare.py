@@ -199,10 +199,8 @@ def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def share(block: Block, entry: Entry) -> float | None:
-    """The share of the way from floor (0) to ceiling (1) that a line goes.
-
-    None of these two, and where the ceiling is not above the floor beyond chance, by the one difference of the two.
-    """
+    """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
+    not above the floor beyond chance, by the one difference of the two."""
     floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
@@ -219,10 +217,8 @@ def shown_share(part: float | None) -> str:
 
 
 def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
-    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps.
-
-    All blocks count in which floor, ceiling and the line were asked alike, those in which it lost, too.
-    """
+    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps. All blocks
+    count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
     gains, gaps = [], []
     for block in blocks:
         floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)

@@ -57,11 +57,9 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 
 
 def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
-    """The values alone, a line a method and a column a block, or the other way round where that is narrower.
-
-    Where both are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the
-    others. None of a single line, whose blocks are as short, unless the table stands alone.
-    """
+    """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
+    are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the others. None
+    of a single line, whose blocks are as short, unless the table stands alone."""
     labels = every_label(blocks)
     cells = {
         (entry.label, place): _bold(entry in best_of(block.entries), plain(entry.metric, entry.value))

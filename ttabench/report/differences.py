@@ -117,11 +117,8 @@ def between(differences: Iterable[Difference], left: str, right: str) -> Differe
 
 
 def overall(differences: Sequence[Difference]) -> Difference | None:
-    """The mean of the differences of two lines over blocks; see `estimate.stratified`.
-
-    A block whose difference shows no error counts with none where all that varies agrees, and not at all where there is
-    a single unit.
-    """
+    """The mean of the differences of two lines over blocks; see `estimate.stratified`. A block whose difference shows
+    no error counts with none where all that varies agrees, and not at all where there is a single unit."""
     erring = [one for one in differences if one.stderr is not None or one.units > 1]
     if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
@@ -194,13 +191,8 @@ def adjusted_by_family(differences: Sequence[Difference], counts: Mapping[Family
 def means(
     counting: Sequence[Sequence[Difference]], blocks: Sequence[Sequence[Difference]], order: Sequence[str]
 ) -> list[Difference]:
-    """Means over blocks with Holm's p: families of their own.
-
-    Args:
-        counting: what was tested in each of the blocks that count for the standing.
-        blocks: the same of all blocks, for states.
-        order: labels of the standing, the leader first.
-    """
+    """Means over blocks with Holm's p, families of their own: of what was tested in each of the blocks that count for
+    the standing (its labels in order), and of states in all blocks."""
     lines = len(order)
     counts: dict[Family, int] = {"none": lines, "icl": lines, "room": 1, "others": lines * (lines - 1) // 2}
     kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)

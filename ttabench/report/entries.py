@@ -137,11 +137,9 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
 
 
 def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
-    """(value, standard error, n) of one metric over runs that differ in their seed.
-
-    The error is over all that varies among what their queries add (`values`); without any it is that of the rows, see
-    `aggregation.pooled`. `draws`: each run is one draw of what varies.
-    """
+    """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
+    among what their queries add (`values`); without any it is that of the rows, see `aggregation.pooled`. `draws`: each
+    run is one draw of what varies."""
     estimate = aggregation.estimated(known(rows[0].metric).kind, values) if values else None
     return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
 
@@ -188,9 +186,7 @@ def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[floa
 
 def within_limit(block: Sequence[Group]) -> list[Group]:
     """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
-
-    Where no two share one, the group of the largest is left alone.
-    """
+    Where no two share one, the group of the largest is left alone."""
     limits = [_limit(group) for group in block]
     most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
     return [group for group, limit in zip(block, limits, strict=True) if limit == most]
@@ -274,11 +270,9 @@ def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
 
 
 def front(entries: Sequence[Entry]) -> list[Entry]:
-    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query.
-
-    Lines under their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of
-    a latency count, for clocks vary.
-    """
+    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query. Lines under
+    their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of a latency
+    count, for clocks vary."""
     points = []
     for entry in (entry for entry in entries if entry.state_of == "own"):
         size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms")

@@ -27,10 +27,15 @@ class NoRuns(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """Runs with their records, and a line for every one that was left out: the file, its fault and the remedy."""
+    """Runs with their records, and lines that say what was left out."""
 
-    runs: tuple[tuple[Path, RunRecord], ...]
+    runs: tuple[tuple[Path, RunRecord], ...] = ()
     damaged: tuple[str, ...] = ()
+    """The file of each, its fault and the remedy."""
+    skipped: tuple[str, ...] = ()
+    """What was named and holds no run."""
+    alike: tuple[str, ...] = ()
+    """Files of others that have runs of ours."""
 
 
 def load_run(folder: Path) -> RunRecord:
@@ -140,10 +145,8 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def at_path(name: str) -> list[Path] | None:
-    """Runs that a path or a pattern of paths leads to; None where it leads nowhere.
-
-    A file that is no record is returned as it is: reading it says so. A folder without runs may hold folders of runs.
-    """
+    """Runs that a path or a pattern of paths leads to; None where it leads nowhere. A file that is no record is
+    returned as it is: reading it says so. A folder without runs may hold folders of runs."""
     path = Path(name)
     if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := packed_in(path.parent)):
         return list(packed)

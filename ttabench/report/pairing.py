@@ -48,10 +48,8 @@ class Answers(NamedTuple):
 
 
 def answers_of(runs: Sequence[Run], metric: str) -> tuple[dict[str, Answers | None], list[str]]:
-    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged).
-
-    The metric is each run's main one for "".
-    """
+    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged). The
+    metric is each run's main one for ""."""
     answers: dict[str, Answers | None] = {}
     damaged = []
     for run in runs:

@@ -20,6 +20,7 @@ from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
 from ttabench.records.suite_archive import ASK, RUNS_FILE, SUFFIX, file_of, is_submission, runs
 from ttabench.report.finding import (
+    Loaded,
     NoRuns,
     at_path,
     by_id,
@@ -50,26 +51,14 @@ class Wanted:
         return cls(tasks=names_in(tasks or ()), methods=names_in(methods or ()), models=names_in(models or ()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selected:
-    """The runs, and what was named and holds none."""
-
-    runs: tuple[Run, ...]
-    skipped: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-
-
 def names_in(texts: Sequence[str]) -> tuple[str, ...]:
     """`["a,b", "c"]` as a, b and c."""
     return tuple(name for text in texts for part in text.split(",") if (name := part.strip()))
 
 
-def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Selected:
-    """The runs that are meant, in the order of the names, then those of others; see above.
-
-    Ids and methods are looked for in `out`; methods that were named and `wanted` choose among those of others, too.
-    """
+def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Loaded:
+    """The runs that are meant, in the order of the names, then those of others; see above. Ids and methods are looked
+    for in `out`; methods that were named and `wanted` choose among those of others, too."""
     found: dict[Path, None] = {}
     skipped, methods, ids = [], [], []
     for name in names:
@@ -96,7 +85,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
     damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
     runs = [*ours, *more.runs, *of_others]
     refuse_all_damaged(len(runs), list(damaged))
-    return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
+    return Loaded(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
 
 
 def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
@@ -169,15 +158,6 @@ def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[R
             raise UnknownName(kind, name, sorted(known), fault=f"None of these runs {have} the {kind} {name!r}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Theirs:
-    """Runs taken from submissions."""
-
-    runs: tuple[Run, ...] = ()
-    damaged: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-
-
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
     """`lab-b` for `files/lab-b.parquet`, or the path where two files have one name; each file once."""
     once = list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
@@ -201,11 +181,9 @@ def file_called(name: str) -> str:
     return name if name.endswith(SUFFIX) else name + SUFFIX
 
 
-def taken(files: Sequence[Path], ours: Sequence[Run]) -> Theirs:
-    """The runs of submissions that are not ours already.
-
-    A run with the id of another and other scores is another run: its id gets the name of its file.
-    """
+def taken(files: Sequence[Path], ours: Sequence[Run]) -> Loaded:
+    """The runs of submissions that are not ours already. A run with the id of another and other scores is another run:
+    its id gets the name of its file."""
     known: dict[str, list[RunRecord]] = {}
     for _, record in ours:
         known.setdefault(record.id, []).append(record)
@@ -221,7 +199,7 @@ def taken(files: Sequence[Path], ours: Sequence[Run]) -> Theirs:
             clash = record.id in known
             known.setdefault(record.id, []).append(record)
             runs.append((folder, record.model_copy(update={"id": f"{record.id}@{name}"}) if clash else record))
-    return Theirs(runs=tuple(runs), damaged=tuple(damaged), alike=tuple(alike))
+    return Loaded(runs=tuple(runs), damaged=tuple(damaged), alike=tuple(alike))
 
 
 def _runs_of(file: Path) -> tuple[list[Run], list[str]]:

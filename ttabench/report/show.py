@@ -62,15 +62,8 @@ class Sample:
 
 
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
-    """Print a run and a page of its samples; all samples that are wanted, for other programs.
-
-    Args:
-        name: as `finding.find_runs` takes it.
-        out: where ids are looked for.
-        wanted: samples.
-        form: see `render.FORMATS`.
-        everything: no setting, figure or text is left out.
-    """
+    """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
+    setting, figure or text is left out."""
     chosen = render.known_format(form)
     folder = _one_run(name, out)
     record, kept = load_run(folder), has_samples(folder)

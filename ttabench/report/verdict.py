@@ -29,10 +29,8 @@ STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 class Outcome(Enum):
     """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
-
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
-    only may have gained from practice with such texts.
-    """
+    only may have gained from practice with such texts."""
 
     HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",
@@ -184,10 +182,8 @@ def _of_ends(field: Field) -> str:
 
 
 def _state_sentences(comparison: Comparison) -> Iterator[str]:
-    """One for each configuration that was run under its own state and another one; of few perplexities one a block.
-
-    Of more blocks whose values cannot be averaged, outcomes are counted.
-    """
+    """One for each configuration that was run under its own state and another one; of few perplexities one a block. Of
+    more blocks whose values cannot be averaged, outcomes are counted."""
     places: dict[Swapped, list[Block]] = {}
     for block in comparison.blocks:
         for swapped in _swapped(block.entries):

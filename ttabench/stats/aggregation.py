@@ -37,10 +37,8 @@ class Unit(NamedTuple):
 
 
 def aggregate(values: Sequence[float]) -> Estimate:
-    """Mean, standard error and 95 % interval of at least one finite value, of independent ones.
-
-    Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right.
-    """
+    """Mean, standard error and 95 % interval of at least one finite value, of independent ones. Where every value is 0
+    or 1 the interval stays within 0 and 1, and has a width where all answers are right."""
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
     observed = [single(str(index), value) for index, value in enumerate(values)]

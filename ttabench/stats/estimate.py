@@ -223,14 +223,12 @@ class Part(NamedTuple):
 
 
 def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
-    """The mean of at least one difference; no interval and no p where none of them shows an error.
-
-    With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
-    section 5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths,
-    shots) may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are
-    those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
-    stays within `most`, the farthest that two figures can lie apart.
-    """
+    """The mean of at least one difference; no interval and no p where none of them shows an error. With d_b the
+    difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977, section
+    5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths, shots)
+    may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are those of
+    Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval stays
+    within `most`, the farthest that two figures can lie apart."""
     value, units = math.fsum(part.value for part in parts) / len(parts), sum(part.units for part in parts)
     strata: dict[str, list[Part]] = {}
     for part in parts:
