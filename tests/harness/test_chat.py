@@ -158,17 +158,6 @@ def test_a_template_that_changes_words_is_refused(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["turns", "one turn"])
-@pytest.mark.parametrize("name", ["bytes", "merging", "system"])
-def test_an_answer_that_is_begun_for_the_model(name: str, how: str) -> None:
-    lm, asked = base(name), task(gen_prefix="Answer:", fewshot_config={"sampler": "first_n", "gen_prefix": "Answer:"})
-    model = knowing("icl", lm, asked)
-    found, expected = run(model, asked, **SETTINGS[how]), run(hf(lm), asked, **SETTINGS[how])
-    assert found["samples"]["toy"][0]["arguments"][0][0].endswith("Answer:")
-    assert values(found) == pytest.approx(values(expected), abs=1e-4)
-    assert model.readings == 1
-
-
-@pytest.mark.parametrize("how", ["turns", "one turn"])
 def test_a_prompt_a_choice(how: str) -> None:
     """As WinoGrande, where the continuation is the same for all choices."""
     lm = base("merging")

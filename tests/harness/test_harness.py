@@ -274,12 +274,6 @@ def test_batches_that_do_not_fit_are_asked_in_halves(asked: dict[str, Any], monk
         assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-5)
 
 
-def test_sampling_is_refused() -> None:
-    requests = [Instance("generate_until", {}, ("a", {"do_sample": True, "temperature": 1.0}), 0, ("t", 0, 1))]
-    with pytest.raises(UserError, match="do_sample"):
-        adapted("icl", tiny_llama()).generate_until(requests)
-
-
 class _Words(LM):
     """A tokenizer in which a full stop takes the line breaks after it along."""
 

@@ -100,17 +100,9 @@ def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> No
     [
         (("paper", "mac/tabel1"), "Did you mean 'table1'"),
         (("paper", "mac"), "Which table of mac?"),
-        (("paper", "mac/table1", "--scale", "nanno"), "Did you mean 'nano'"),
         (("paper", "mac/table9", "--run"), "cannot be run here"),
-        (("paper", "mac/table2", "--run", "--scale", "smollm2-135m"), "no runs at scale smollm2-135m"),
-        (("paper", "mac/table6", "--run"), "no runs at scale nano"),
-        (("paper", "list", "--run"), "--run needs one table"),
-        (("paper", "mac/table1", "-o", "x.md"), "--save can only write the page of all claims"),
-        (("paper", "claims", "-o", "x.txt", "--out", "nothing"), "--save x.txt cannot be written"),
         (("paper", "claims", "--out", "nothing"), "There are no runs in nothing"),
         (("paper", "mac/table1", "--runs", "nothing"), "--runs nothing is not a folder"),
-        (("paper", "mac/table1", "--runs", "."), "There are no runs in ."),
-        (("paper", "mac/table1", "--format", "html"), "Unknown format"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -119,7 +119,6 @@ def rates(value: float, low: float, high: float) -> dict[str, Figure]:
     ("full", "concat", "verdict"),
     [
         (rates(10.0, 9.0, 11.0), rates(30.0, 23.0, 35.0), "reproduced"),
-        (rates(10.0, 9.0, 11.0), rates(30.0, 21.0, 35.0), "undecided"),
         (rates(30.0, 23.0, 35.0), rates(10.0, 9.0, 11.0), "contradicted"),
     ],
 )

@@ -125,8 +125,6 @@ def test_several_lines_of_icl_are_no_method_among_others(tmp_path: Path) -> None
             stored(tmp_path, "two", VALUES, settings={"max_tokens": 2})]  # fmt: skip
     both = compare(runs).standing
     alone = compare(runs[1:]).standing
-    assert both is not None
-    assert alone is not None
     assert both.order == ("mac",)
     assert alone.order == ("icl max_tokens=1", "icl max_tokens=2")
 

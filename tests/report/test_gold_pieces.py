@@ -54,12 +54,3 @@ def test_the_charts_say_model_and_n_and_retrieval_has_no_attention(tmp_path: Pat
 def _rows(spec: dict[str, object]) -> list[dict[str, object]]:
     (rows,) = spec["datasets"].values()  # type: ignore[attr-defined]
     return rows  # type: ignore[no-any-return]
-
-
-def test_samples_of_an_older_version_have_none(tmp_path: Path) -> None:
-    for method in ("mac", "rag"):
-        path = stored(tmp_path, method, {"a": 1.0}, method=method)
-        cells = sample("a").flat()
-        store_samples(path, [{key: value for key, value in cells.items() if not key.startswith(("gold_", "kept_"))}])
-    (block,) = compare(sorted(tmp_path.iterdir())).blocks
-    assert looks_of(block) == []

@@ -36,7 +36,6 @@ def test_names_that_are_there_can_be_read_and_the_largest_share_has_one(pieces: 
 def test_of_many_pieces_those_with_the_largest_shares_are_drawn_and_that_is_said() -> None:
     axes = drawn(a_map(MOST_QUESTIONS + 1, 3 * MOST_PIECES, peak=3 * MOST_PIECES - 1)).axes[0]
     image = axes.images[0].get_array()
-    assert image is not None
     assert image.shape == (MOST_QUESTIONS, MOST_PIECES)
     assert image[:, -1].min() > 0.5
     title = axes.get_title(loc="left")

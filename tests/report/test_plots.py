@@ -215,7 +215,6 @@ def test_nothing_is_clipped_or_hidden_and_colours_are_those_of_the_page(tmp_path
     boxes = [text.get_window_extent() for text in [*texts, *figure.legends]]
     assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
     drawn_chart = chart(found.blocks[0], styles(entry.method for entry in found.entries))
-    assert drawn_chart is not None
     scale = drawn_chart.spec["layer"][0]["encoding"]["color"]["scale"]
     assert dict(zip(scale["domain"], scale["range"], strict=True)) == {
         text.get_text(): handle.get_color()

@@ -66,27 +66,6 @@ def test_what_no_run_has_is_refused(out: Path) -> None:
         selected([], out, Wanted(tasks=("two",), methods=("kvpress",)))
 
 
-def test_a_wrong_name_beside_a_folder_is_looked_for_there(out: Path, tmp_path: Path) -> None:
-    for names, told in ((["mca"], "Did you mean 'mac'?"), (["onemca"], "Did you mean 'onemac'?")):
-        with pytest.raises(UnknownName) as raised:
-            selected([str(out), *names], tmp_path / "nowhere", Wanted())
-        line = f"No run of the folders given has an id that begins with {names[0]!r}, and there is no folder or method"
-        assert str(raised.value) == f"{line} of that name. {told}"
-    for name in ("nothere/run", str(tmp_path / "nothere")):
-        with pytest.raises(UserError, match=r"There is no file or folder .*nothere.* Check the path"):
-            selected([str(out), name], tmp_path / "nowhere", Wanted())
-    with pytest.raises(UnknownName) as raised:
-        selected([str(out), "zzz"], out, Wanted())
-    assert "See `ttabench list runs` and `ttabench list methods`." in str(raised.value)
-    with pytest.raises(
-        UnknownName, match=r"No run in the folder \S+runs has an id .* 'zzz', .* list runs --out \S+runs`"
-    ):
-        selected(["zzz"], out, Wanted())
-    assert ids(selected([str(out), "onema"], tmp_path / "nowhere", Wanted())).count("onemac") == 1
-    with pytest.raises(UserError, match="nowhere holds no runs"):
-        selected(["mca"], tmp_path / "nowhere", Wanted())
-
-
 def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, ttabench: Command) -> None:
     table, empty = tmp_path / "table.md", tmp_path / "empty"
     table.write_text("# a table")

@@ -135,18 +135,3 @@ def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
     assert ran.out.count(f"holds the record of run {OURS} and not its samples.") == 1
     assert "not its samples" in one_line(ttabench("show", f"{out}/{OURS}", "--wrong"))
     assert ttabench("show", f"{out}/{OURS}", "--json").json()["samples"] == []
-
-
-def test_what_cannot_be_shown_is_one_line(ttabench: Command, out: Path) -> None:
-    for words, told in (
-        (["nowhere"], "has an id that begins with 'nowhere'. See `ttabench list runs --out"), ([out], "holds 2 runs"),
-        ([OURS, "--page", "9"], "There is no page 9"), ([OURS, "--differs", "nowhere"], "that begins with 'nowhere'"),
-        ([OURS, "--format", "xml"], "Unknown format"),
-        ([out / "empty"], "holds no runs"),
-    ):  # fmt: skip
-        where = out / "empty" if told == "holds no runs" else out
-        assert told in one_line(ttabench("show", *words, "--out", where))
-    save_record(record("dddd00000004", config={"method": "icl", "task": "pg19"}), out / THEIRS)
-    store_samples(out / THEIRS, [replace(sample("z"), metrics={}).flat()])
-    assert "No sample of this run is right or wrong" in one_line(ttabench("show", THEIRS, "--out", out, "--wrong"))
-    assert "share no query" in one_line(ttabench("show", OURS, "--out", out, "--differs", THEIRS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -254,39 +253,6 @@ def test_a_file_that_is_no_submission_is_named_and_ours_are_compared(
     empty = out.parent / "empty"
     empty.mkdir()
     assert FILES[damage] in one_line(ttabench("compare", "--out", empty, "--with", file))
-
-
-def test_files_that_are_not_there_are_refused(ttabench: Command, out: Path, file: Path, tmp_path: Path) -> None:
-    assert "is no file. Name a file" in one_line(ttabench("compare", out, "--with", tmp_path / "none.parquet"))
-    assert "is a folder. Name a file" in one_line(ttabench("compare", out, "--with", out))
-    shutil.copy(file, tmp_path / "renamed.data")
-    ran = ttabench("compare", out, "--with", tmp_path / "renamed.data")
-    assert "its name does not end in .parquet" in ran.err
-    assert "is a submission: name it with --with" in one_line(ttabench("compare", file))
-
-
-def test_what_cannot_be_exported_is_refused_and_what_is_damaged_is_left_out(
-    ttabench: Command, out: Path, lab: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "There are no runs in" in one_line(ttabench("export", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
-    refused = one_line(ttabench("export", "--out", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
-    assert "There are no runs to export" in refused
-    assert "ends in .parquet" in one_line(ttabench("export", out, "-o", tmp_path / "a.csv"))
-    pack(out)
-    packed = (out / "runs.parquet").read_bytes()
-    assert "is not replaced" in one_line(ttabench("export", out, "-o", out / "runs.parquet"))
-    assert (out / "runs.parquet").read_bytes() == packed
-    shutil.copy(lab / "bbbb00000001" / "samples.parquet", lab / "bbbb00000002" / "samples.parquet")
-    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet", "--json")
-    assert ran.err.startswith("Left out: The samples of run bbbb00000002")
-    assert ran.json()["runs"] == 1
-    for run in lab.iterdir():
-        (run / "samples.parquet").unlink()
-    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet")
-    assert "2 of them have only figures" in ran.err
-    ran = ttabench("compare", out, "--with", tmp_path / "a.parquet", "--json")
-    assert {row["reason"] for row in ran.json()["unpaired"]} == {"the answers are not kept"}
 
 
 @PAGE

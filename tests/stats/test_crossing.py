@@ -12,7 +12,6 @@ from results.bench_coverage import (
     binary,
     continuous,
     coverage,
-    few_shared,
     observed,
     one_way,
     paired,
@@ -29,7 +28,6 @@ REPEATS = 800
 
 def told(some: list[Observed], figure: Figure = MEAN) -> Estimate:
     found = estimate(some, figure)
-    assert found is not None
     assert found.ci_low is not None
     assert found.ci_high is not None
     return found
@@ -80,11 +78,8 @@ def test_a_question_asked_at_several_steps_is_one() -> None:
     assert (found.n, found.units, found.stderr) == (40, 8, pytest.approx(rows.stderr))
     none = [each._replace(terms=(0.0, 1.0)) for each in some]
     apart, by_row = difference(some, none), difference(some[::5], none[::5])
-    assert apart is not None
-    assert by_row is not None
     assert (apart.test, apart.units) == (STUDENT, 8)
     assert (by_row.test, by_row.p) == (MCNEMAR, 0.0625), "five of eight rows, not 25 of 40"
-    assert apart.p is not None
     assert apart.p > 0.01
     assert estimate(some[:5]).stderr is None, "one question shows no error"  # type: ignore[union-attr]
 
@@ -134,20 +129,15 @@ def test_draws_that_agree_by_luck_show_the_error_of_their_questions() -> None:
     assert told(nested).stderr == pytest.approx((0.25 / 11) ** 0.5)
     wrong = [each._replace(terms=(0.0, 1.0)) for each in nested]
     apart = difference(nested, wrong)
-    assert apart is not None
     assert apart.test == STUDENT, "queries of one draw are no independent ones"
 
 
 DESIGNS = [
     (continuous, all_asked, 60, 3, (1, 0.1, 1)),
     (continuous, some_asked, 40, 5, (1, 0.2, 1)),
-    (continuous, few_shared, 30, 3, (1, 0.2, 1)),
     (binary, all_asked, 20, 3, (1, 0.2, 1)),
-    (binary, all_asked, 200, 3, (1, 0.05, 0.7)),
     (binary, some_asked, 50, 3, (1, 0.2, 1)),
-    (binary, all_asked, 20, 11, (1, 0.2, 1)),
     (paired, all_asked, 20, 5, (1, 0.3, 1)),
-    (paired, all_asked, 100, 3, (1, 0.2, 1)),
     (paired, some_asked, 60, 5, (1, 0.5, 0.5)),
 ]
 

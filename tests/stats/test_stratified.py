@@ -22,7 +22,6 @@ def test_strata_add_up() -> None:
     found = stratified(parts)
     assert found.value == pytest.approx(0.4)
     assert found.stderr == pytest.approx(math.hypot(parts[0].stderr, parts[1].stderr) / 2)
-    assert found.freedom is not None
     assert 2 < found.freedom < 4, "Satterthwaite's lies between one task's and their sum"
     assert (found.units, found.test) == (6, STRATIFIED)
 
@@ -65,7 +64,6 @@ def test_so_many_units_would_find_it() -> None:
             least = detectable(stderr / math.sqrt(times), None if freedom is None else freedom * times)
             assert (least <= value) == found
     strict, plain = needed(0.03, 0.02, None, 32, level=LEVEL / 10), needed(0.03, 0.02, None, 32)
-    assert strict is not None
     assert plain is not None
     assert strict > 1.5 * plain, "one of ten tests needs more"
     assert needed(0.03, 0.02, None, 32, fixed=0.9) is None, "more of them alone would not do"

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
@@ -97,14 +96,10 @@ def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     except (UnknownName, NoRuns) as error:
         if isinstance(error, NoRuns) and not folders:
             raise
-        if "/" in name:
-            raise UserError(f"There is no file or folder {name}.", "Check the path.") from None
-        ids = {folder.name for folder in (*folders, *runs_in(out))}
+        ids = [folder.name for folder in (*folders, *runs_in(out))]
+        fault = f"No run has an id that begins with {name!r}, and there is no file, folder or method of that name."
+        hint = "See `ttabench list runs` and `ttabench list methods`."
         known = [*ids, *registry.methods(), *registry.families()]
-        where = "of the folders given" if folders else f"in the folder {out}"
-        fault = f"No run {where} has an id that begins with {name!r}, and there is no folder or method of that name."
-        listed = "" if folders else f" --out {quote(str(out))}"
-        hint = f"See `ttabench list runs{listed}` and `ttabench list methods`."
         raise UnknownName("run", name, known, fault=fault, hint=hint) from None
 
 
