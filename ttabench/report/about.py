@@ -19,7 +19,7 @@ from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.readers.cards import load_card
 from ttabench.records.run_fields import RunFields
-from ttabench.records.schema import Row, RunRecord
+from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import NAMED, changes, flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
@@ -47,7 +47,9 @@ def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
     tables = [_about(record, everything=everything), _figures(record, everything=everything)]
     if everything:
-        tables[1:1] = [_configuration(record), _all_costs(record)]
+        rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
+        costs = Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
+        tables[1:1] = [_configuration(record), costs]
     return tables
 
 
@@ -142,11 +144,6 @@ def _configuration(record: RunRecord) -> Table:
     return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
 
 
-def _all_costs(record: RunRecord) -> Table:
-    rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
-    return Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
-
-
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
     figures = list(record.rows) if everything else main_rows(record)
@@ -156,21 +153,16 @@ def _figures(record: RunRecord, *, everything: bool) -> Table:
     if not everything and parts > MOST_SUBTASKS:
         figures = [row for row in figures if not row.subtask]
         caption += f" Figures of {parts} sub-tasks: --all."
+    ends = [[shown(row.metric, end, None) for end in (row.ci_low, row.ci_high) if end is not None] for row in figures]
     rows = tuple(
         (("* " if row.metric == main else "  ") + named(row), shown(row.metric, row.value, row.stderr),
-         _interval(row), f"{row.n:,}")
-        for row in figures if not told_already(row, record)
+         f"[{', '.join(own)}]" if len(own) == 2 else "-", f"{row.n:,}")
+        for row, own in zip(figures, ends, strict=True) if not told_already(row, record)
     )  # fmt: skip
     return Table(
         title="figures", columns=("metric", "#value ± stderr", "#95 % interval", "#n"), rows=rows,
         data=tuple(row.model_dump() for row in figures), names=("metric",), caption=caption,
     )  # fmt: skip
-
-
-def _interval(row: Row) -> str:
-    if row.ci_low is None or row.ci_high is None:
-        return "-"
-    return f"[{shown(row.metric, row.ci_low, None)}, {shown(row.metric, row.ci_high, None)}]"
 
 
 def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:

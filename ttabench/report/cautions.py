@@ -178,11 +178,10 @@ def problems(comparison: Comparison) -> list[str]:
                  for block, name in zip(comparison.blocks, names, strict=True) if names.count(name) > 1]  # fmt: skip
     for block in comparison.blocks:
         own = [f"{one.left} and {one.right} are not paired: {one.reason}" for one in block.unpaired]
-        own += [
-            *_lacking(block),
-            *_other_rows(block),
-            *(f"{label} has the answers of {end}" for label, end in same_as(block)),
-        ]
+        every = {seed for entry in block.entries for seed in entry.group.seeds}
+        own += [f"{entry.label} lacks seed {', '.join(map(str, lacking))}"
+                for entry in block.entries if (lacking := sorted(every - {*entry.group.seeds}))]  # fmt: skip
+        own += [*_other_rows(block), *(f"{label} has the answers of {end}" for label, end in same_as(block))]
         sentences += [f"{block.place.brief}: {sentence}" for sentence in own]
     sentences += [
         f"{one.block}: {one.label} is set aside: {one.reason}" for one in comparison.aside if one.kind != "cut"
@@ -192,13 +191,6 @@ def problems(comparison: Comparison) -> list[str]:
     if damaged := len(comparison.damaged):
         sentences.append("1 run or file of runs is damaged" if damaged == 1 else f"{damaged} runs or files are damaged")
     return sentences
-
-
-def _lacking(block: Block) -> Iterator[str]:
-    every = {seed for entry in block.entries for seed in entry.group.seeds}
-    for entry in block.entries:
-        if lacking := sorted(every - set(entry.group.seeds)):
-            yield f"{entry.label} lacks seed {', '.join(map(str, lacking))}"
 
 
 def _other_rows(block: Block) -> Iterator[str]:

@@ -52,9 +52,13 @@ def _changed(block: Block, apart: Difference, texts: Mapping[str, Texts]) -> Ite
 
 
 def _flips(block: Block, apart: Difference, data: list[dict[str, Cell]], every: bool) -> Table:
+    def short(text: Cell) -> str:  # the end of a question, and of an answer, in one line
+        line = " ".join(str(text or "").split())
+        return line if len(line) <= LONGEST else f"...{line[-LONGEST:]}"
+
     some = data if every or len(data) <= 2 * MOST else [*data[:MOST], *data[-MOST:]]
     rows = tuple(
-        (str(row["key"]), *(_short(row[name]) for name in ("prompt", "answer", "left_answer", "right_answer")),
+        (str(row["key"]), *(short(row[name]) for name in ("prompt", "answer", "left_answer", "right_answer")),
          " / ".join(plain(apart.metric, float(row[name] or 0.0)) for name in ("left_value", "right_value")))
         for row in some
     )  # fmt: skip
@@ -68,12 +72,6 @@ def _flips(block: Block, apart: Difference, data: list[dict[str, Cell]], every: 
         columns=("query", "question", "right answer", apart.left, apart.right, f"#{apart.metric}"),
         rows=rows, data=tuple(data), caption=" ".join(remarks),
     )  # fmt: skip
-
-
-def _short(text: Cell) -> str:
-    """The end of a question, the beginning of an answer is what tells; one line."""
-    line = " ".join(str(text or "").split())
-    return line if len(line) <= LONGEST else f"...{line[-LONGEST:]}"
 
 
 def differing(comparison: Comparison) -> Table:

@@ -128,9 +128,12 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
     aside, reason = _fault_of(records)
     loads = [load for record in records if (load := _others(record)) is not None]
     step = LENGTHS if first.task.get("lengths") else DISTANCES if first.task.get("distances") else PIECES
+    spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
+             for cost in COSTS}  # fmt: skip
+    costs = {cost: sum(own) / len(own) if own else None for cost, own in spent.items()}
     return Entry(
         label=label, place=place, group=group, values=answers.values, value=value, stderr=stderr, n=n,
-        costs={cost: _mean(records, cost) for cost in COSTS}, steps=_by_step(group, answers, step), step=step,
+        costs=costs, steps=_by_step(group, answers, step), step=step,
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
         load=max(loads, default=None), shared=shared, aside=aside, reason=reason,
     )  # fmt: skip
@@ -150,11 +153,6 @@ def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | 
     figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
     value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source == "mini")
     return value, stderr, sum(row.n for row in rows)
-
-
-def _mean(records: Sequence[RunRecord], cost: str) -> float | None:
-    values = [float(value) for record in records if (value := record.cost.get(cost)) is not None]
-    return sum(values) / len(values) if values else None
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:

@@ -91,7 +91,9 @@ class Field:
     def _settled(self, tested: Difference, seeds: int) -> str:
         if tested.p_holm is None:
             return ": no test can be made"
-        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {_probability(tested.p_holm)}"
+        p = tested.p_holm
+        probability = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
+        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {probability}"
         if tested.beyond_chance:
             return p_value
         unit = self.blocks[0].entries[0].group.record.unit
@@ -163,11 +165,6 @@ def _counted(count: int, word: str, seeds: int, *, named: bool = True) -> str:
     """`18 draws (3 seeds)`: a seed is one draw of every sub-task."""
     of_seeds = f" ({seeds:,} seed{'s' * (seeds > 1)})" if word == "draws" and seeds < count else ""
     return f"{count:,}{f' {word}' * named}{of_seeds}"
-
-
-def _probability(p: float) -> str:
-    """Two digits: 0.09, 0.0023, <0.001."""
-    return "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
 
 
 def about(count: int) -> int:

@@ -60,11 +60,12 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
     for in `out`; methods that were named and `wanted` choose among those of others, too."""
     found: dict[Path, None] = {}
     skipped, methods, ids = [], [], []
+    known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
     for name in names:
         at = at_path(name)
-        if at and not _is_no_record(at):
+        if at and not (len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             found.update(dict.fromkeys(at))
-        elif _is_method(name):
+        elif name.partition(":")[0] in known_methods:
             methods.append(name)
         elif at is not None:
             skipped.append(name)
@@ -101,14 +102,6 @@ def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
         hint = "See `ttabench list runs` and `ttabench list methods`."
         known = [*ids, *registry.methods(), *registry.families()]
         raise UnknownName("run", name, known, fault=fault, hint=hint) from None
-
-
-def _is_no_record(at: Sequence[Path]) -> bool:
-    return len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)
-
-
-def _is_method(name: str) -> bool:
-    return name.partition(":")[0] in {*registry.methods(), *registry.families(), *registry.installed()[0]}
 
 
 def _refuse(skipped: Sequence[str]) -> None:
