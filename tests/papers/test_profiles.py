@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
 from tests.places import ROOT
 from ttabench.papers.claims import claimed, ours
 from ttabench.papers.judging import Judged, judged
@@ -172,12 +171,3 @@ def test_profiles_are_found_as_runs_are_and_damaged_ones_named(tmp_path: Path) -
     found = stored([tmp_path])
     assert found.profiles == ()
     assert "cannot be read" in found.damaged[0]
-
-
-def test_a_table_of_profiles_is_shown(ttabench: Command, tmp_path: Path) -> None:
-    folder = ROOT / "results/profile-weights"
-    ran = ttabench("paper", "streamadapter/figure5", "--runs", folder, "--out", tmp_path, "--json").json()
-    claims = {(row["claim"], row["place"]): row for row in ran["claims"]}
-    memory = claims["streamadapter needs less memory than templora", "4K tokens"]
-    assert (memory["verdict"], memory["right_cost"]) == ("reproduced", 55_015_464)
-    assert claims["streamadapter answers in less time than full-context", "16K tokens"]["verdict"] == "no runs"

@@ -255,18 +255,6 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert [row["value"] for row in rows] == [0.0, 0.5, 0.5]
 
 
-def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{count}", {"a": 0.5, "b": 1.0}, method="streamadapter", settings={"queries": count},
-               task_options={"queries": 64})
-        for count in (4, 16)
-    ]  # fmt: skip
-    assert [entry.label for entry in compare(folders).entries] == [
-        "streamadapter queries=4",
-        "streamadapter queries=16",
-    ]
-
-
 def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
     answers = {"a": 0.5, "b": 1.0}
     folders = [

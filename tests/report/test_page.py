@@ -263,12 +263,3 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
     assert "there is no folder" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
     assert not Path("report.html").exists()
-
-
-def test_of_one_block_tables_do_not_repeat_its_name_and_numbers_are_sorted_by_size(folders: list[Path]) -> None:
-    lines, differences = tables_of(compare(folders))
-    assert (lines.columns[0], differences.columns[0]) == ("method", "pair")
-    assert [row[0].text for row in lines.rows] == ["none", "icl", "mac", "lora"]
-    sizes = [row[lines.columns.index("state")] for row in lines.rows]
-    assert {(cell.text, cell.order) for cell in sizes} == {("1.0 KiB", 1024.0)}
-    assert all(len(row) == len(table.columns) for table in (lines, differences) for row in table.rows)

@@ -105,23 +105,6 @@ def test_lines_along_a_setting_differ_in_nothing_else_and_the_ends_are_level(tmp
     assert "Dotted" in figure.legends[0].get_title().get_text()
 
 
-def test_lines_at_one_budget_stand_together_whatever_their_settings_are(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{method}{keep}", {"a": value, "b": 0.0}, method=method, keep=keep, settings=settings)
-        for method, keep, value, settings in (
-            ("snapkv", 0.2, 0.2, {"budget": 0.2, "window_share": 0.5}),
-            ("snapkv", 0.5, 0.4, {"budget": 0.5, "window_share": 0.5}),
-            ("h2o", 0.2, 0.6, {"heavy": 0.1, "recent": 0.1}),
-            ("h2o", 0.5, 0.8, {"heavy": 0.25, "recent": 0.25}),
-        )
-    ]
-    (found,) = by_setting(compare(folders).blocks[0])
-    assert (found.axis, found.places) == ("keep", [0.2, 0.5])
-    assert {line.label: [point.value for point in line.points] for line in found.lines} == {
-        "snapkv": [0.1, 0.2], "h2o": [0.3, 0.4],
-    }  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:

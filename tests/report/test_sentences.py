@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import LONG, asked, scored, stored
 from tests.report.test_verdict import made, right
@@ -56,16 +55,6 @@ def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> Non
     assert "above none (0.0), p <0.001; 30.0 points [" in told[0]
     assert "Set aside (--limit 8): none, icl and mac." in told
     assert [each for each in problems(found) if "set aside" in each]
-
-
-def test_runs_of_one_limit_are_compared(tmp_path: Path) -> None:
-    found = compare([stored(tmp_path, method, right(0.9, 8), method=method, limit=8) for method in ("none", "icl")])
-    assert labels(found) == ["none", "icl"]
-    assert found.aside == ()
-    assert problems(found) == []
-    alone = compare([tmp_path / "none", tmp_path / "icl", stored(tmp_path, "all", right(0.9), method="mac")])
-    assert labels(alone) == ["none", "icl"], "two lines share the limit, one has none"
-    assert "Set aside (no --limit): mac." in verdict(alone)
 
 
 def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
@@ -274,35 +263,6 @@ def test_no_test_is_no_praise(tmp_path: Path) -> None:
     assert "p <" not in told
 
 
-def test_a_summary_is_the_first_lines_and_one_table(tmp_path: Path, ttabench: Command) -> None:
-    for count in (4, 8, 16, 32):
-        for method, part in (("none", 0.1), ("mac", 0.6)):
-            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
-    whole, short = (ttabench("compare", "--out", tmp_path, *more) for more in ((), ("--summary",)))
-    assert short.out.startswith("\n".join(sentences(compare(sorted(tmp_path.iterdir())))))
-    assert "t: f1 by documents" in short.out
-    assert "differences over" not in short.out
-    assert "differences over" in whole.out
-    assert "4 blocks: --summary shows" in whole.err
-    assert short.err == ""
-    data = ttabench("compare", "--out", tmp_path, "--summary", "--json").json()
-    assert set(data) == {"verdict", "runs"}
-    every = ttabench("compare", "--out", tmp_path, "--json").json()
-    assert {"differences", "overall"} <= set(every)
-    (mean,) = every["overall"]
-    assert (mean["left"], mean["right"], mean["blocks"], mean["family"]) == ("mac", "none", 4, "none")
-
-
-def test_a_damaged_run_is_named_and_the_others_compared(tmp_path: Path, ttabench: Command) -> None:
-    made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.6})
-    (tmp_path / "t-h2o" / "run.json").write_text('{"schema_version": 2,')
-    ran = ttabench("compare", "--out", tmp_path)
-    assert ran.code == 0
-    assert ran.out.startswith("mac (50.0) is ")
-    assert "t-h2o" in ran.err
-    assert ttabench("compare", "--out", tmp_path, "--strict").code == 1
-
-
 def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
     shares = {"none": 0.4, "icl": 0.9}
     told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
@@ -342,16 +302,6 @@ def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
     more = made(tmp_path, "one", {"none": 0.0})
     assert "Not counted: two." in sentences(compare([*runs, *more])), "one line has no order"
     assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
-
-
-def test_a_difference_over_some_of_the_questions_says_so(tmp_path: Path) -> None:
-    """none has one seed, mac has two: their figures are of other questions than their difference."""
-    runs = [stored(tmp_path, "none", right(0.0), method="none"), stored(tmp_path, "mac", right(0.5), method="mac")]
-    assert "that both were asked" not in verdict(compare(runs))
-    more = stored(tmp_path, "later", right(1.0), seed=1, method="mac")
-    told = verdict(compare([*runs, more]))
-    assert told.startswith("mac (75.0) is 50.0 points [")
-    assert told.endswith("above none (0.0), p <0.001 (on the 60 questions that both were asked).")
 
 
 def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:

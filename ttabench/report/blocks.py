@@ -10,7 +10,7 @@ differ within the block; a configuration that stands in several blocks has one l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,16 +155,11 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
         told_apart = {key: value for key, value in (("card", cards[first.id]), ("metric", code)) if value}
         group = Group(runs=tuple(own), metric=compared, varying=varying(first),
                       material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
-        source = _as_here(first.source, sources) if theirs else first.source
+        here = [label for label in sources if short_source(label) == first.source] if theirs else []
+        source = here[0] if len(here) == 1 else first.source  # submissions name files without their folders
         task = repr((first.config.get("task"), source, base_of(first), compared))
         by_block.setdefault(task, {}).setdefault(repr(sorted(group.material.items())), []).append(group)
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
-
-
-def _as_here(source: str, ours: Collection[str]) -> str:
-    """The source of others' runs as ours have it: submissions name files without their folders."""
-    alike = [label for label in ours if short_source(label) == source]
-    return alike[0] if len(alike) == 1 else source
 
 
 def _cards(runs: Sequence[Run]) -> dict[str, str]:

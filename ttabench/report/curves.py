@@ -16,7 +16,7 @@ from ttabench.core.types import Json
 from ttabench.report.blocks import OF_BLOCKS, STATE_OF, Group, short_source, told
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.phrases import PLURALS
+from ttabench.report.phrases import PLURALS, enumerated
 from ttabench.run.budget import asked_of, settings_kept
 
 
@@ -170,11 +170,6 @@ def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
 def numbered(counts: Sequence[int]) -> str:
     """`48 to 192`, of numbers in ascending order."""
     return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """`draws, documents and books`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _is_number(value: Json) -> TypeGuard[float]:

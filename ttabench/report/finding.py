@@ -6,6 +6,7 @@ A packed run (`records.packed`) is named like one in a folder: SUITE/ID.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -152,8 +153,9 @@ def at_path(name: str) -> list[Path] | None:
         return list(packed)
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
-    if _is_run(path):
-        return [path]
+    with suppress(UserError):  # what a damaged file would say of it is nothing
+        if is_stored(path):
+            return [path]
     if path.is_dir():
         return runs_below(path)
     if len(path.parts) > 1 and path.parent / RUNS_FILE in packed_in(path.parent):
@@ -164,14 +166,6 @@ def at_path(name: str) -> list[Path] | None:
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'.") from None
     return None
-
-
-def _is_run(path: Path) -> bool:
-    """Whether a record is stored there; what a damaged file would say of it is nothing."""
-    try:
-        return is_stored(path)
-    except UserError:
-        return False
 
 
 def runs_below(folder: Path, levels: int = 2) -> list[Path]:

@@ -73,7 +73,9 @@ class Field:
         if tested is None:
             gap = self.gap(left, right)
             amount = f"{figures.plain(self.metric, abs(gap))}{points} {_side(self.metric, gap)} {named}"
-            return f"{amount}, untested ({self._why(left, right)})"
+            missing = (unpaired for block in self.blocks for unpaired in block.unpaired)
+            reasons = (unpaired.reason for unpaired in missing if {unpaired.left, unpaired.right} == {left, right})
+            return f"{amount}, untested ({next(reasons, 'a figure is no number')})"
         where = ""
         if tested.blocks < len(self.blocks) > 1:
             where = f" (tested on {tested.blocks} of {len(self.blocks)} {self.noun})"
@@ -107,12 +109,6 @@ class Field:
         more = about(max(tested.needed, now + 1))
         enough = _counted(more, word, math.ceil(seeds * more / now), named=bool(tested.across))
         return f"{p_value}: not settled with {names}; about {enough} would"
-
-    def _why(self, left: str, right: str) -> str:
-        """Why two lines have no difference."""
-        missing = (unpaired for block in self.blocks for unpaired in block.unpaired)
-        reasons = (unpaired.reason for unpaired in missing if {unpaired.left, unpaired.right} == {left, right})
-        return next(reasons, "a figure is no number")
 
     def end(self, which: Callable[[Sequence[Entry]], Entry | None]) -> str:
         """The label of floor or ceiling (`floor_of`, `ceiling_of`); empty where no block has one."""
@@ -179,6 +175,11 @@ def listed(names: Sequence[str], noun: str = "others") -> str:
     """`a, b and c`; more than `MANY` are counted."""
     if len(names) > MANY:
         return f"{len(names)} {noun}"
+    return enumerated(names)
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """`draws, documents and books`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

@@ -20,9 +20,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.report.blocks import called, short_source
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.curves import Curves, Point, by_setting, by_step, enumerated, numbered, over_blocks, units_of
+from ttabench.report.curves import Curves, Point, by_setting, by_step, numbered, over_blocks, units_of
 from ttabench.report.entries import Entry
 from ttabench.report.figures import scale
+from ttabench.report.phrases import enumerated
 from ttabench.report.pictures import bytes_ticks, check_path, styles, write
 
 if TYPE_CHECKING:

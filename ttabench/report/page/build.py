@@ -45,24 +45,6 @@ EARLY = 'document.documentElement.dataset.scripts = "yes";'
 SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
-WORDS = (
-    ("block", "One task with one base model and one set of options: what is compared, is compared inside a block."),
-    ("line", "A method with its settings. Seeds are pooled: each is another draw of texts, order or demonstrations."),
-    ("leads", "Has the best figure among the methods, by a difference that was tested, and not as good a one under "
-     "another text's state. Floor and ceiling do not count."),
-    ("points", "Differences of figures in per cent, 0 to 100. Of perplexity and nats, lower is better."),
-    ("state", "What a method keeps of the text once it has read it: a memory, changed weights, or keys and values."),
-    ("another text's state, an empty one", "Controls: the same questions under the state of another text, and under "
-     "none. Only a state that does better than both holds the text, and not practice in the task alone."),
-    ("[95 % interval]", "Where a difference would lie in 95 of 100 repetitions with other texts or draws; one that "
-     "includes 0 settles nothing."),
-    ("Holm p", "How often chance alone gives such a difference, corrected for all pairs that were tested; below 0.05 "
-     "we call the difference real."),
-    ("untested", "Without the scores of single queries there is no interval, and the difference may be chance."),
-    ("n", "Number of queries, all seeds together."),
-    ("of gap", "How far a line goes from the floor (0 %) to the ceiling (100 %)."),
-    ("ask ms, adapt s", "Milliseconds to answer a query, and seconds to read the text before."),
-)  # fmt: skip
 
 
 class Libraries(NamedTuple):
@@ -153,7 +135,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),
-        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks, words=WORDS,
+        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks,
         tables=tables_of(comparison), first=first, curves=curves, blocks=blocks, aside=comparison.aside,
         runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
         charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
