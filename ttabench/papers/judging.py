@@ -171,7 +171,7 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
 
 
 def _weights(held: Held) -> Json:
-    return held.group.record.config["inputs"].get("checkpoint")
+    return held.entry.group.record.config["inputs"].get("checkpoint")
 
 
 class _Sides(NamedTuple):

@@ -118,11 +118,6 @@ def headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     return "All blocks", [place.name for place in places]
 
 
-def origin(entry: Entry) -> str:
-    """Cell of the column `from`: the file of a submission, or that the runs lie here."""
-    return file_called(entry.group.theirs) if entry.group.theirs else OURS
-
-
 def title_of(block: Block) -> str:
     """Where the block stands, and what all its entries have in common."""
     first = block.entries[0]
@@ -149,7 +144,8 @@ def entries_table(block: Block, *, every: bool = False) -> Table:
 
     columns: dict[str, tuple[bool, list[str]]] = {  # whether it is shown, and its cells
         "method": (True, [entry.marked for entry in entries]),
-        "from": (any(entry.group.theirs for entry in entries), [origin(entry) for entry in entries]),
+        "from": (any(entry.group.theirs for entry in entries),
+                 [file_called(entry.group.theirs) if entry.group.theirs else OURS for entry in entries]),
         f"#{block.place.metric} ± stderr": (True, [
             _bold(entry in best, shown(entry.metric, entry.value, entry.stderr)) for entry in entries
         ]),

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
-from typing import Any
 
 from ttabench.report.choosing import Family, can_be_averaged, family_of
 from ttabench.report.entries import Entry, higher_is_better
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN, Apart, Part, stratified
+from ttabench.stats.estimate import SIGN, Apart, stratified
 from ttabench.stats.metrics import known
 from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
 
@@ -105,7 +104,9 @@ def difference(left: Entry, right: Entry) -> Difference | None:
     apart = paired_difference(known(left.metric).kind, sides) if shared else None
     if apart is None:
         return None
-    better, worse = _flipped(sides[0], sides[1], left.metric)
+    worths = [[worth(value, left.metric) for value in side] for side in sides]
+    gains = [one - other for one, other in zip(*worths, strict=True) if one is not None and other is not None]
+    better, worse = (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
     return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
                       metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
 
@@ -123,20 +124,11 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
     if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
     first = erring[0]
-    parts = [Part(one.task, one.value, one.stderr or 0.0, one.freedom, one.units, one.across, one.shares)
-             for one in erring]  # fmt: skip
-    mean = stratified(parts, known(first.metric).kind.figure.span)
+    mean = stratified([(one.task, one) for one in erring], known(first.metric).kind.figure.span)
     flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),
                    blocks=len(erring), better=better, worse=worse)  # fmt: skip
-
-
-def _flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:
-    """(queries on which left is better, on which it is worse); None of figures that no query has by itself."""
-    pairs = [(worth(one, metric), worth(other, metric)) for one, other in zip(left, right, strict=True)]
-    gains = [one - other for one, other in pairs if one is not None and other is not None]
-    return (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
 
 
 def worth(value: object, metric: str) -> float | None:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import sub
-from typing import NamedTuple
 
 from ttabench.stats.clusters import Observed, Spread, spread
 from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
@@ -208,48 +207,32 @@ def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) 
     return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
 
 
-class Part(NamedTuple):
-    """A difference that goes into a mean over tasks."""
+def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Apart:
+    """The mean of at least one difference, each with its task; no interval and no p where none of them shows an error.
 
-    stratum: str
-    value: float
-    stderr: float
-    """0 where all that varies agrees."""
-    freedom: float | None
-    """Degrees of freedom of its error; None for a normal one."""
-    units: int = 0
-    across: int = 0
-    shares: tuple[float, float] = (1.0, 0.0)
-
-
-def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
-    """The mean of at least one difference; no interval and no p where none of them shows an error. With d_b the
-    difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977, section
-    5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths, shots)
-    may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are those of
-    Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval stays
-    within `most`, the farthest that two figures can lie apart."""
-    value, units = math.fsum(part.value for part in parts) / len(parts), sum(part.units for part in parts)
-    strata: dict[str, list[Part]] = {}
-    for part in parts:
-        strata.setdefault(part.stratum, []).append(part)
-    variances = [((math.fsum(part.stderr for part in own) / len(parts)) ** 2, own) for own in strata.values()]
+    With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
+    section 5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths,
+    shots) may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are
+    those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
+    stays within `most`, the farthest that two figures can lie apart.
+    """
+    value, units = math.fsum(part.value for _, part in parts) / len(parts), sum(part.units for _, part in parts)
+    strata: dict[str, list[Apart]] = {}
+    for task, part in parts:
+        strata.setdefault(task, []).append(part)
+    variances = [((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own) for own in strata.values()]
     variance = math.fsum(each for each, _ in variances)
     if variance <= 0:
         return Apart(value=value, units=units)
-    error, freedom = math.sqrt(variance), _freedom(variance, variances)
+    degrees = [(each, min(known)) for each, own in variances
+               if each > 0 and (known := [part.freedom for part in own if part.freedom is not None])]  # fmt: skip
+    freedom = variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+    error = math.sqrt(variance)
     low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
     first, second = (
         math.fsum(each * math.fsum(part.shares[side] for part in own) / len(own) for each, own in variances) / variance
         for side in (0, 1)
     )
     return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
-                 freedom=freedom, test=STRATIFIED, across=sum(part.across for part in parts),
+                 freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts),
                  shares=(first, second))  # fmt: skip
-
-
-def _freedom(variance: float, variances: Sequence[tuple[float, Sequence[Part]]]) -> float:
-    """Satterthwaite's; infinite where all errors are normal."""
-    with_freedom = [(each, min(part.freedom for part in own if part.freedom is not None))
-            for each, own in variances if each > 0 and any(part.freedom is not None for part in own)]  # fmt: skip
-    return variance**2 / math.fsum(each**2 / freedom for each, freedom in with_freedom) if with_freedom else math.inf
