@@ -127,18 +127,3 @@ def test_several_lines_of_icl_are_no_method_among_others(tmp_path: Path) -> None
     alone = compare(runs[1:]).standing
     assert both.order == ("mac",)
     assert alone.order == ("icl max_tokens=1", "icl max_tokens=2")
-
-
-def test_a_checkpoint_that_tells_lines_apart_stands_for_the_seed_it_was_trained_with(tmp_path: Path) -> None:
-    runs = [
-        stored(tmp_path, f"r{seed}", VALUES, method="mac", settings={"seed": seed}, checkpoint=f"results/{name}",
-               inputs={"checkpoint": f"digest{seed}"})
-        for seed, name in ((0, "first"), (1, "second"))
-    ]  # fmt: skip
-    assert [entry.label for entry in compare(runs).entries] == ["mac checkpoint=first", "mac checkpoint=second"]
-    alike = [
-        stored(tmp_path, f"alike{seed}", VALUES, method="mac", settings={"seed": seed}, checkpoint="results/one",
-               inputs={"checkpoint": f"{seed}digest"})
-        for seed in (0, 1)
-    ]  # fmt: skip
-    assert all(f"seed={seed}" in entry.label for seed, entry in enumerate(compare(alike).entries))

@@ -15,11 +15,10 @@ from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import Comparison, compare
-from ttabench.report.curves import Curves, by_setting, by_step
+from ttabench.report.curves import Curves, by_setting
 from ttabench.report.finding import runs_in
 from ttabench.report.pictures import MARKERS, styles
 from ttabench.report.plots import drawn, panels_of, plot
-from ttabench.stats.aggregation import aggregate
 
 
 def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:
@@ -38,23 +37,6 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
     ]
     store_samples(path, [each.flat() for each in samples])
     return path
-
-
-def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
-    folders = [
-        stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
-        stepped(tmp_path, "r2", {1: (0.4, 0.1), 4: (0.8, 0.1)}, seed=1),
-        stored(tmp_path, "r3", {"a": 1.0}, method="none"),
-    ]
-    (block,) = compare(folders).blocks
-    (found,) = by_step(block)
-    (line,) = found.lines
-    assert (line.label, found.axis, found.units) == ("icl", "pieces read before the query", ("questions",))
-    assert [point.at for point in line.points] == found.places == [1, 4]
-    assert [point.value for point in line.points] == pytest.approx((0.3, 0.6))
-    four = ([0.1, 0.3, 0.3, 0.5], [0.3, 0.5, 0.7, 0.9])
-    assert [point.stderr for point in line.points] == pytest.approx([aggregate(values).stderr for values in four])
-    assert by_step(compare(folders[2:]).blocks[0]) == []
 
 
 SUITES = {
@@ -142,18 +124,6 @@ def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> Non
 
 def by_bytes(found: Comparison) -> Figure:
     return drawn(found.blocks, found)
-
-
-def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
-               for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
-    figure = by_bytes(compare(folders))
-    assert [axes.get_title() for axes in figure.axes] == ["one, n = 2", "two, n = 2"]
-    assert figure.get_suptitle() == "base nano"
-    assert not any(axes.get_legend() for axes in figure.axes)
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["none", "mac"]
-    assert legend.get_title().get_text().startswith("Bars: one standard error over questions.")
 
 
 def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
 from tests.report.test_page import HOSTILE, Read
 from ttabench.records.packing import pack
@@ -144,23 +142,6 @@ def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, ou
     assert json.loads(text)["config"]["checkpoint"] == "mac"
     (difference, *_) = ttabench("compare", out / "aaaa00000001", "--with", path, "--json").json()["differences"]
     assert difference["n"] == 6
-
-
-def test_other_questions_are_set_apart_with_the_reason(ttabench: Command, out: Path, lab: Path) -> None:
-    for run in lab.iterdir():
-        rows = [replace(sample(key), ask=replace(sample(key).ask, prompt="Where?")).flat() for key in VALUES]
-        store_samples(run, [{**row, "f1": value} for row, value in zip(rows, VALUES.values(), strict=True)])
-        record = load_record(run)
-        row = record.rows[0].model_copy(update={"value": 1 / 3})
-        save_record(record.model_copy(update={"rows": (row,)}), run)
-    path = lab.parent / "b.parquet"
-    assert ttabench("export", lab, "-o", path).code == 0
-    ran = ttabench("compare", out, "--with", path, "--json")
-    assert {(row["left"], row["right"]) for row in ran.json()["differences"]} == {
-        ("icl", "none"), ("mac (theirs: b)", "lora (theirs: b)")
-    }  # fmt: skip
-    assert all("other questions or answers under the same keys" in row["reason"] for row in ran.json()["unpaired"])
-    assert ttabench("compare", out, "--with", path, "--strict").code == 1
 
 
 def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(

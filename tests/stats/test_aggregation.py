@@ -85,14 +85,6 @@ def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
-@pytest.mark.parametrize("name", RATIOS)
-def test_the_error_of_equal_runs_falls_with_the_root_of_their_number(name: str) -> None:
-    alone = estimated(RATIOS[name], PLAIN)
-    value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name].figure)
-    assert value == pytest.approx(alone.mean)
-    assert error == pytest.approx(alone.stderr / 2)
-
-
 def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
     value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], MEAN, draws=True)
     assert value == pytest.approx(0.7)
