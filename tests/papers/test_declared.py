@@ -62,3 +62,15 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
         for place in table.places
         for line in named(table)
     )
+
+
+@pytest.mark.parametrize("name", declared.names())
+def test_claims_name_lines_and_places_of_their_table(name: str) -> None:
+    of, _, table = declared.table(name)
+    lines, places = declared.paper(of).lines_of(table), {place.name for place in table.places}
+    for claim in table.claims:
+        assert {claim.left, claim.right, claim.floor or claim.left} <= lines.keys()
+        assert {*claim.places} <= places
+        assert not claim.growth or all(place.profile and place.profile.since for place in table.placed(claim))
+    assert all((place.runs is None) != (place.profile is None) for place in table.places)
+    assert bool(table.needs) != bool(table.claims)

@@ -38,12 +38,8 @@ Done = TypeVar("Done")
 class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
-    Args:
-        method: on its base model.
-        start: state of one row that every reading starts from; an empty one by default.
-        batch_size: queries at once, fewer where they do not fit into memory; `batching.AUTO` for as many as fit.
-        prompts: how prompts are cut.
-        info: what lm-eval's results file says about the model.
+    Every reading starts from a state of one row (`start`), an empty one by default. Queries are asked so many at once,
+    fewer where they do not fit into memory. lm-eval's results file has what `info` says.
     """
 
     def __init__(

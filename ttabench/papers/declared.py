@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ttabench.core.architectures import NANO
 from ttabench.core.checked_file import read_text
@@ -80,12 +80,6 @@ class Place(_Part):
     """The mean over the tasks of `runs`, and not each by itself."""
     scales: list[Scale] = list(SCALES)
 
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> Place:
-        if (self.runs is None) == (self.profile is None):
-            raise ValueError("a place has runs or a profile")
-        return self
-
     @property
     def pattern(self) -> dict[str, Json]:
         """Pattern of its runs; of a state that was read before only where it says so."""
@@ -139,18 +133,6 @@ class Table(_Part):
     places: list[Place] = []
     claims: list[Claim] = []
 
-    @model_validator(mode="after")
-    def _whole(self) -> Table:
-        if (self.needs is None) == (not self.claims):
-            raise ValueError("a table has claims, or says what it needs")
-        names = {place.name for place in self.places}
-        if unknown := [name for claim in self.claims for name in claim.places if name not in names]:
-            raise ValueError(f"no place is called {unknown[0]}")
-        if any(claim.growth and not (place.profile and place.profile.since)
-               for claim in self.claims for place in self.placed(claim)):  # fmt: skip
-            raise ValueError("growth is from one length of a profile to another")
-        return self
-
     def placed(self, claim: Claim) -> list[Place]:
         """Where a claim is tested."""
         return [place for place in self.places if not claim.places or place.name in claim.places]
@@ -167,15 +149,6 @@ class Paper(_Part):
     def lines_of(self, table: Table) -> dict[str, dict[str, Json]]:
         """The pattern of every line that a table may name."""
         return {name: pattern(line) for name, line in {**self.lines, **table.lines}.items()}
-
-    @model_validator(mode="after")
-    def _lines_are_declared(self) -> Paper:
-        for table in self.tables.values():
-            for claim in table.claims:
-                for name in filter(None, (claim.left, claim.right, claim.floor)):
-                    if name not in self.lines and name not in table.lines:
-                        raise ValueError(f"no line is called {name}")
-        return self
 
 
 def pattern(model: BaseModel) -> dict[str, Json]:

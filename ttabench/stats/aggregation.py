@@ -115,11 +115,8 @@ def pooled(
     error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
     own: too wide, for part of it is in both.
 
-    Args:
-        figures: (value, standard error, weight) of each run.
-        figure: what they are.
-        draws: each run is one draw of what varies.
-        fresh: each run has rows of its own; else it may ask what the others ask.
+    Each run comes as (value, standard error, weight); with `draws` it is one draw of what varies, and `fresh` where it
+    has rows of its own, else it may ask what the others ask.
     """
     inner = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
     total = sum(weight for _, weight in inner)

@@ -25,9 +25,6 @@ from ttabench.stats.testing import mcnemar, unanimous
 NORMAL_95 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
-TESTS = (MCNEMAR, STUDENT, SIGN)
-"""What a p value is of: the exact test over single queries; Student's t over what varies; where all that varies differs
-alike, the exact test that as many coins fall alike."""
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
 
@@ -65,7 +62,8 @@ class Apart:
     freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
     test: str = ""
-    """The test that p is of: one of `TESTS`; empty where there is none."""
+    """The test that p is of: the exact one of single queries, Student's t over what varies, or where all that varies
+    differs alike the exact test that as many coins fall alike; empty where there is none."""
     across: int = 0
     """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
     shares: tuple[float, float] = (1.0, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ttabench.core.amounts import figure
 from ttabench.core.errors import UserError
@@ -33,18 +33,12 @@ from ttabench.terminal.table import Bold, Table
 Row: TypeAlias = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell as it is read and as it is sorted: numbers by their size, what is missing before them."""
 
     text: str
     order: float | str = ""
     strong: bool = False
-
-    @property
-    def numeric(self) -> bool:
-        """Whether it is a number, or one that is missing."""
-        return isinstance(self.order, float | int)
 
 
 @dataclass(frozen=True, kw_only=True)
