@@ -13,9 +13,8 @@ from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
-from ttabench.report.adapters import adapters_table
 from ttabench.report.comparison_tables import GLOSSARY
-from ttabench.report.listing import methods_table, models_table, settings_table, tasks_table
+from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
 from ttabench.report.page.build import WORDS
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table

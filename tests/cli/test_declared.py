@@ -32,7 +32,7 @@ from pathlib import Path
 from ttabench.cli import app
 from ttabench.core.errors import UserError
 from ttabench.records.schema import load_record
-from ttabench.report.command import command_of
+from ttabench.report.about import command_of
 
 out = Path(sys.argv[2])
 base = ["eval", "--method", "none", "--task", "streamingqa", "--task-set", "documents=2", "--limit", "2",

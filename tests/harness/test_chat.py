@@ -21,11 +21,9 @@ from tests.tiny import tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Observe
-from ttabench.harness import AdaptedLM, evaluate
+from ttabench.harness import AdaptedLM
 from ttabench.harness.prompts import Dialogues, Prompts, Templated
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.registry import methods
 from ttabench.methods.session import Session
 
@@ -114,27 +112,6 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(some: LM, how: str) ->
 
 
 @pytest.mark.parametrize("how", SETTINGS)
-def test_the_closed_book_is_the_base_model_without_demonstrations(some: LM, how: str) -> None:
-    model = adapted("none", some)
-    ours, bare = run(model, task(), **SETTINGS[how]), run(hf(some), task(num_fewshot=0), **SETTINGS[how])
-    full = run(adapted("icl", some), task(), **SETTINGS[how])
-    assert model.readings == 1
-    assert values(ours) == pytest.approx(values(bare), abs=1e-4)
-    assert values(ours) != pytest.approx(values(full), abs=1e-3)
-
-
-@pytest.mark.parametrize("how", SETTINGS)
-def test_what_is_evicted_is_not_there(some: LM, how: str) -> None:
-    def keeping(amount: float) -> list[float]:
-        model = AdaptedLM(H2O(some, H2OSettings(heavy=amount, recent=amount)), batch_size=4)
-        return values(run(model, task(), **SETTINGS[how]))
-
-    full = values(run(adapted("icl", some), task(), **SETTINGS[how]))
-    assert keeping(0.05) != pytest.approx(full, abs=1e-3), "a tenth"
-    assert keeping(400) == pytest.approx(full, abs=1e-3), "tokens, more than there are"
-
-
-@pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", [name for name in methods() if not name.startswith("kvpress")])
 def test_every_method_reads_the_demonstrations(name: str, how: str) -> None:
     model = adapted(name, base("merging"))
@@ -170,29 +147,6 @@ def test_without_demonstrations_nothing_is_read(name: str, knows: bool, caplog: 
 
 
 @pytest.mark.parametrize("how", ["turns", "one turn"])
-def test_different_demonstrations_are_read_one_by_one(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    lm, asked = base("merging"), task(fewshot_config={"sampler": "default"})
-    model = knowing("icl", lm, asked)
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        found = run(model, asked, **SETTINGS[how])
-    assert values(found) == pytest.approx(values(run(hf(lm), asked, **SETTINGS[how])), abs=1e-4)
-    assert model.readings == found["config"]["reading"]["toy"]["contexts"] > 1
-    assert "different contexts" in caplog.text
-
-
-def test_what_is_asked_whole_is_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    lm, asked = base("merging"), task(fewshot_config={"sampler": "default"})
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        found = run(adapted("none", lm), asked, fewshot_as_multiturn=False)  # a task that the model does not know
-        whole = run(adapted("none", lm, prompts=Prompts(split="none")), task())
-    assert found["config"]["reading"]["toy"]["answered_without_context"] == 12
-    assert whole["config"]["reading"]["toy"]["answered_without_context"] == 12
-    assert values(whole) == pytest.approx(values(run(hf(lm), task())), abs=1e-4)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("ttabench")]
-    assert [("12 of 12" in line, "first_n" in line) for line in said] == [(True, True), (True, False)]
-
-
-@pytest.mark.parametrize("how", ["turns", "one turn"])
 def test_a_template_that_changes_words_is_refused(how: str) -> None:
     lm = base("merging")
     lm.tokenizer.chat_template = LOUD
@@ -201,17 +155,6 @@ def test_a_template_that_changes_words_is_refused(how: str) -> None:
     bare = task(num_fewshot=0)
     found = run(knowing("icl", lm, bare), bare, **SETTINGS[how])
     assert values(found) == pytest.approx(values(run(hf(lm), bare, **SETTINGS[how])), abs=1e-4)
-
-
-@pytest.mark.parametrize("how", ["turns", "one turn"])
-@pytest.mark.parametrize("name", ["bytes", "merging", "system"])
-def test_an_answer_that_is_begun_for_the_model(name: str, how: str) -> None:
-    lm, asked = base(name), task(gen_prefix="Answer:", fewshot_config={"sampler": "first_n", "gen_prefix": "Answer:"})
-    model = knowing("icl", lm, asked)
-    found, expected = run(model, asked, **SETTINGS[how]), run(hf(lm), asked, **SETTINGS[how])
-    assert found["samples"]["toy"][0]["arguments"][0][0].endswith("Answer:")
-    assert values(found) == pytest.approx(values(expected), abs=1e-4)
-    assert model.readings == 1
 
 
 @pytest.mark.parametrize("how", ["turns", "one turn"])
@@ -249,8 +192,3 @@ def test_turns_go_with_the_prompt_through_lm_evals_cache_of_requests() -> None:
     model = adapted("icl", lm)
     model.loglikelihood([Instance("loglikelihood", {}, (prompt, "no"), 0, ("t", 0, 1))])
     assert model.readings == 1
-
-
-def test_a_tokenizer_without_a_template_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"nano has no chat template.*--apply_chat_template"):
-        evaluate(model_args="method=icl,model=nano", tasks=[task()], task_manager=manager(), apply_chat_template=True)

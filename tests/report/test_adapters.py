@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.conftest import Command
 from ttabench.methods.checkpoint_header import header
-from ttabench.report.adapters import adapters_table
+from ttabench.report.listing import adapters_table
 from ttabench.run import resolve
 from ttabench.run.resolve import chosen, shipped
 
@@ -46,11 +44,3 @@ def test_figures_are_those_of_the_header() -> None:
     assert shown[6:12] == ("1,200", "76,800", "153,600", "gold documents", "3.93 M", "44")
     assert rows["nano/ccm-metaicl"]["labels"] == "none"
     assert rows["nano/streamadapter-superglue"]["trained_on"] == "superglue rules=mixed, mini train"
-
-
-def test_the_list_names_them(ttabench: Command) -> None:
-    told = json.loads(ttabench("list", "adapters", "--json").out)
-    rows = told["adapters"] if isinstance(told, dict) else told
-    assert [row["adapter"] for row in rows] == list(shipped())
-    shown = ttabench("list", "adapters").out
-    assert all(name in shown for name in shipped())

@@ -14,14 +14,12 @@ import pytest
 from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
-from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
 from ttabench.records.suite_archive import read_table
 from ttabench.report.compare import compare
-from ttabench.report.comparison_tables import comparison_data, comparison_tables, entries_table
-from ttabench.report.entries import front
+from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
@@ -59,29 +57,15 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     found = compare(folders)
     assert [entry.label for entry in found.entries] == ["none", "icl k=1", "icl k=2"], "the floor first"
     first = found.entries[1]
-    assert first.seeds == (0, 1)
+    assert first.group.seeds == (0, 1)
     assert first.n == 6
-    assert first.runs == ("r1", "r2")
+    assert first.group.ids == ("r1", "r2")
     assert first.value == pytest.approx(2 / 3)
     assert first.costs["adapt_seconds"] == 1.5
     assert first.stderr == pytest.approx(aggregate([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]).stderr)
     apart = found.differences[-1]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
-
-
-def test_trained_parameters_have_a_column_where_a_method_has_some(tmp_path: Path) -> None:
-    plain = stored(tmp_path, "r1", {"a": 0.5, "b": 0.5}, method="none")
-    few = [entries_table(block) for block in compare([plain]).blocks]
-    assert [table.columns.count("#trained") for table in few] == [0]
-    path = stored(tmp_path, "r2", {"a": 1.0, "b": 0.5}, method="mac")
-    save_record(load_record(path).model_copy(update={"method": {"parameters": 4_530_000}}), path)
-    found = compare([plain, path])
-    (table,) = [entries_table(block) for block in found.blocks]
-    place = table.columns.index("#trained")
-    assert [row[place] for row in table.rows] == ["0", "4.53 M"]
-    (runs, *_) = comparison_data(found)
-    assert [row["trained_parameters"] for row in runs.data] == [0, 4_530_000]
 
 
 def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
@@ -138,7 +122,7 @@ def test_settings_that_earlier_versions_did_not_know_tell_no_runs_apart(tmp_path
         config = {**found.config, "task": "streamingqa", "source": "mini", **more, **inside}
         save_record(found.model_copy(update={"config": config}), folder)
     (entry,) = compare(folders).entries
-    assert (entry.label, entry.seeds) == ("icl", (0, 1))
+    assert (entry.label, entry.group.seeds) == ("icl", (0, 1))
 
 
 @pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
@@ -271,29 +255,6 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert [row["value"] for row in rows] == [0.0, 0.5, 0.5]
 
 
-def test_bad_requests(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no runs"):
-        compare([])
-    folder = stored(tmp_path, "r1", {"a": 1.0})
-    with pytest.raises(UnknownName, match="f1"):
-        compare([folder], metric="f11")
-    (folder / "samples.parquet").write_text("damaged")
-    with pytest.raises(UserError, match=r"samples\.parquet"):
-        compare([folder])
-
-
-def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{count}", {"a": 0.5, "b": 1.0}, method="streamadapter", settings={"queries": count},
-               task_options={"queries": 64})
-        for count in (4, 16)
-    ]  # fmt: skip
-    assert [entry.label for entry in compare(folders).entries] == [
-        "streamadapter queries=4",
-        "streamadapter queries=16",
-    ]
-
-
 def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
     answers = {"a": 0.5, "b": 1.0}
     folders = [
@@ -303,7 +264,7 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
                  inputs={"rows": f"{number}", "others": f"of seed {number}"}) for number in range(2)),
     ]  # fmt: skip
     found = compare(folders)
-    assert [(entry.label, entry.seeds) for entry in found.entries] == [
+    assert [(entry.label, entry.group.seeds) for entry in found.entries] == [
         ("icl", (0, 1)),
         ("icl, another text's state", (0, 1)),
     ]
@@ -324,30 +285,3 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-def test_milliseconds_of_a_busy_machine_are_marked_and_make_no_front(tmp_path: Path) -> None:
-    """mac is slower than icl, and no better: on a calm machine it is not on the front."""
-    folders = []
-    for name, load, ms in (("none", 1.0, 1.0), ("icl", 1.0, 2.0), ("mac", 1.0, 9.0)):
-        path = stored(tmp_path, name, {"a": 1.0, "b": 0.0}, method=name)
-        record = load_record(path)
-        cost = {**record.cost, "ask_ms": ms, "load_average_start": load, "load_average_end": 0.4}
-        save_record(record.model_copy(update={"cost": cost, "hardware": {"threads": 1}}), path)
-        folders.append(path)
-    calm = compare(folders)
-    assert [entry.busy for entry in calm.entries] == [False, False, False]
-    assert [entry.label for entry in front(calm.entries)] == ["none"]
-    table = comparison_tables(calm)[0]
-    assert "~" not in "".join(cell for row in table.rows for cell in row)
-    assert "Front" not in table.caption
-    record = load_record(folders[0])
-    cost = {**record.cost, "load_average_end": 3.25}
-    save_record(record.model_copy(update={"cost": cost}), folders[0])
-    busy = compare(folders)
-    assert [entry.load for entry in busy.entries] == [2.25, 0.0, 0.0]
-    assert [entry.label for entry in front(busy.entries)] == ["none", "icl", "mac"], "alike in value and bytes"
-    table = comparison_tables(busy)[0]
-    assert [row[table.columns.index("#ask ms")] for row in table.rows] == ["~1.0", "2.0", "9.0"]
-    assert "~ load of other programs while it ran: 2.2 (load average)." in table.caption
-    assert "Front: of value and state alone here, without ask ms." in table.caption

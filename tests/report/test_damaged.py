@@ -12,11 +12,9 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
-from ttabench.core.errors import UserError
 from ttabench.records.packing import pack
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
 from ttabench.records.suite_archive import RUNS_FILE
-from ttabench.report.compare import compare
 
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 1.0, "q7": 0.25, "q8": 0.75}
 BETTER = dict.fromkeys(VALUES, 1.0)
@@ -50,10 +48,6 @@ def no_numbers(run: Path) -> None:
     parquet.write_table(pa.table({**columns, "f1": [float("nan")] * len(VALUES)}), run / SAMPLES_FILE)
 
 
-def of_record(damage: Callable[[Path], None]) -> bool:
-    return damage in (cut_record, odd_device)
-
-
 DAMAGE = pytest.mark.parametrize("damage", [cut_record, odd_device, three_of_eight, no_numbers])
 
 
@@ -74,33 +68,6 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(
     strict = ttabench("compare", out, "--strict")
     assert strict.code == 1
     assert "Strict: 1 run or file of runs is damaged." in strict.err
-
-
-@DAMAGE
-def test_where_nothing_is_whole_it_is_an_error(ttabench: Command, out: Path, damage: Callable[[Path], None]) -> None:
-    damage(out / "cccc00000003")
-    assert "cccc00000003" in one_line(ttabench("compare", out / "cccc00000003"))
-    with pytest.raises(UserError, match="cccc00000003"):
-        compare([out / "cccc00000003"])
-
-
-@DAMAGE
-def test_runs_are_listed_beside_a_damaged_record(ttabench: Command, out: Path, damage: Callable[[Path], None]) -> None:
-    assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 3
-    damage(out / "cccc00000003")
-    ran = ttabench("list", "runs", "--out", out, "--json")
-    assert ran.code == 0
-    assert len(ran.json()["runs"]) == (2 if of_record(damage) else 3)
-    assert ("Left out: " in ran.err and "cccc00000003" in ran.err) == of_record(damage)
-
-
-def test_a_run_that_was_packed_damaged_samples_and_all_is_left_out(ttabench: Command, out: Path) -> None:
-    no_numbers(out / "cccc00000003")
-    pack(out)
-    ran = ttabench("compare", out, "--strict")
-    assert ran.code == 1
-    assert "Left out: The samples of run cccc00000003" in ran.err
-    assert "mac" not in ran.out
 
 
 def cut_pack(suite: Path) -> None:
@@ -135,20 +102,3 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
     assert "Strict: 1 run or file of runs is damaged." in strict.err
     assert str(suite / RUNS_FILE) in one_line(ttabench("compare", suite))
     assert str(suite / RUNS_FILE) in one_line(ttabench("show", "dddd00000004", "--out", suite))
-
-
-@PACK_DAMAGE
-def test_runs_beside_a_damaged_file_of_runs_are_found(
-    ttabench: Command, out: Path, damage: Callable[[Path], None]
-) -> None:
-    pack(out)
-    stored(out, "dddd00000004", BETTER, method="snapkv")
-    stored(out, "eeee00000005", VALUES, method="h2o")
-    damage(out)
-    ran = ttabench("compare", "--out", out)
-    assert ran.code == 0
-    assert "snapkv" in ran.out
-    assert ttabench("show", "dddd0", "--out", out).code == 0
-    listed = ttabench("list", "runs", "--out", out, "--json")
-    assert len(listed.json()["runs"]) == 2
-    assert f"Left out: {out / RUNS_FILE} cannot be read: " in listed.err

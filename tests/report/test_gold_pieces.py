@@ -12,8 +12,8 @@ from tests.report.test_compare import stored
 from ttabench.records.samples import Looked
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.page.build import page
-from ttabench.report.page.looks import found_and_attended, found_within, looks_of, share_by_age
-from ttabench.report.plot_style import styles
+from ttabench.report.page.charts import found_and_attended, found_within, looks_of, share_by_age
+from ttabench.report.pictures import styles
 
 MAC = [Looked(gold_share=0.9, gold_rank=1, gold_age=0, kept_pieces=8),
        Looked(gold_share=0.4, gold_rank=2, gold_age=2, kept_pieces=8),
@@ -54,19 +54,3 @@ def test_the_charts_say_model_and_n_and_retrieval_has_no_attention(tmp_path: Pat
 def _rows(spec: dict[str, object]) -> list[dict[str, object]]:
     (rows,) = spec["datasets"].values()  # type: ignore[attr-defined]
     return rows  # type: ignore[no-any-return]
-
-
-def test_runs_that_tell_nothing_have_none(tmp_path: Path) -> None:
-    found = compared(tmp_path, {"icl": NONE, "lora": NONE})
-    (block,) = found.blocks
-    assert found_and_attended(block, styles(["icl", "lora"])) == []
-    assert "how often the right piece is found" not in page(found)
-
-
-def test_samples_of_an_older_version_have_none(tmp_path: Path) -> None:
-    for method in ("mac", "rag"):
-        path = stored(tmp_path, method, {"a": 1.0}, method=method)
-        cells = sample("a").flat()
-        store_samples(path, [{key: value for key, value in cells.items() if not key.startswith(("gold_", "kept_"))}])
-    (block,) = compare(sorted(tmp_path.iterdir())).blocks
-    assert looks_of(block) == []

@@ -19,7 +19,7 @@ def a_map(questions: int, pieces: int, peak: int = 0) -> HeatMap:
     return HeatMap(title="mac", questions=["Who? $x$"] * questions, pieces=names, shares_QK=shares)
 
 
-@pytest.mark.parametrize("pieces", [1, 4, 16, 60, 200, 1000])
+@pytest.mark.parametrize("pieces", [1, 60, 1000])
 def test_names_that_are_there_can_be_read_and_the_largest_share_has_one(pieces: int) -> None:
     figure = drawn(a_map(3, pieces, peak=pieces // 2))
     axes = figure.axes[0]
@@ -36,17 +36,11 @@ def test_names_that_are_there_can_be_read_and_the_largest_share_has_one(pieces: 
 def test_of_many_pieces_those_with_the_largest_shares_are_drawn_and_that_is_said() -> None:
     axes = drawn(a_map(MOST_QUESTIONS + 1, 3 * MOST_PIECES, peak=3 * MOST_PIECES - 1)).axes[0]
     image = axes.images[0].get_array()
-    assert image is not None
     assert image.shape == (MOST_QUESTIONS, MOST_PIECES)
     assert image[:, -1].min() > 0.5
     title = axes.get_title(loc="left")
     assert f"{MOST_PIECES} of {3 * MOST_PIECES:,} pieces" in title
     assert f"the first {MOST_QUESTIONS} of {MOST_QUESTIONS + 1} questions" in title
-
-
-def test_few_pieces_have_their_per_cent_and_many_have_not() -> None:
-    assert [text.get_text() for text in drawn(a_map(1, 2)).axes[0].texts] == ["75%", "25%"]
-    assert not drawn(a_map(1, 100)).axes[0].texts
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

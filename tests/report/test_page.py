@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,17 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import scored, stored
+from tests.report.test_compare import stored
 from tests.report.test_plots import stepped
-from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
+from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
 from ttabench.report.compare import compare
-from ttabench.report.curves import by_step, over_blocks
-from ttabench.report.page import build
+from ttabench.report.curves import by_step
 from ttabench.report.page.build import closed, digest, embedded, libraries, page
-from ttabench.report.page.charts import by_bytes, by_time, lines_of, quality
+from ttabench.report.page.charts import by_bytes, by_time, lines_of
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import tables_of
-from ttabench.report.plot_style import styles
+from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 
 HOSTILE = "</script><script>alert(1)</script><!-- \x1b[2J\x00 \u2028 & <img src=x onerror=alert(2)> \u202e"
@@ -113,18 +111,6 @@ def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) 
     assert len(read.of("caption")) == len(read.of("table"))
 
 
-def test_it_begins_with_the_chart_and_every_chart_can_be_copied(folders: list[Path], tmp_path: Path) -> None:
-    text = page(compare(folders))
-    assert text.index('data-chart="0"') < text.index('<p class="first">') < text.index('id="tables"')
-    charts = Read(text).of("div")
-    assert [each.get("data-chart") for each in charts if each.get("class") == "chart"].count("0") == 1
-    assert text.count('class="copy"') == text.count('class="chart"') > 1
-    assert '<th scope="col" class="named">method</th>' in text
-    more = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
-            for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
-    assert page(compare(more)).count('data-chart="0"') == 2, "above the sentences, and in its block"
-
-
 def test_no_home_folder_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "home" / "ada"
     here.mkdir(parents=True)
@@ -187,22 +173,14 @@ def test_scripts_of_libraries_end_nothing_either() -> None:
 def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: list[Path]) -> None:
     (block,) = compare(folders).blocks
     found = disagreeing(block, most=1)
-    assert found.count == 2, "that icl and none differ on the third is no disagreement of methods"
-    (first,) = found.shown
-    assert (first.key, first.prompt, first.gold) == ("a", "Who?", "Ada")
-    assert {side.label: (side.prediction, side.gain) for side in first.sides} == {
+    assert found["count"] == 2, "that icl and none differ on the third is no disagreement of methods"
+    (first,) = found["shown"]
+    assert (first["key"], first["prompt"], first["gold"]) == ("a", "Who?", "Ada")
+    assert {side["label"]: (side["prediction"], side["gain"]) for side in first["sides"]} == {
         "icl": ("Ada", "100.0"), "mac": ("Ada", "100.0"), "none": ("Bob", "0.0"), "lora": ("Bob", "0.0"),
     }  # fmt: skip
-    assert first.sides[0].nats == "-1.50 (2 tokens)"
-    assert disagreeing(block, most=0).shown == ()
-
-
-def test_of_perplexities_samples_show_nats(tmp_path: Path) -> None:
-    stretches = [{("book", 0): (10, 7, own)} for own in (2.0, 3.0)]
-    folders = [scored(tmp_path, f"r{place}", own) for place, own in enumerate(stretches)]
-    (block,) = compare(folders).blocks
-    (found,) = disagreeing(block, most=5).shown
-    assert [side.gain for side in found.sides] == ["20.00 nats", "30.00 nats"]
+    assert first["sides"][0]["nats"] == "-1.50 (2 tokens)"
+    assert disagreeing(block, most=0)["shown"] == []
 
 
 def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
@@ -212,14 +190,16 @@ def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Pat
         store_samples(folder, [{**row, **hidden} for row in rows])
     (block,) = compare(folders).blocks
     found = disagreeing(block, most=5)
-    assert "Scores are stored with these runs, and not the texts" in found.note
-    assert {(each.prompt, each.gold, side.prediction) for each in found.shown for side in each.sides} == {("", "", "")}
+    assert "Scores are stored with these runs, and not the texts" in found["note"]
+    assert {
+        (each["prompt"], each["gold"], side["prediction"]) for each in found["shown"] for side in each["sides"]
+    } == {("", "", "")}
     text = page(compare(folders))
     assert "sha256:" not in re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
     for folder in folders:
         (folder / SAMPLES_FILE).unlink()
     (block,) = compare(folders).blocks
-    assert disagreeing(block, most=5).note == "Answers are not stored with these runs, only their figures."
+    assert disagreeing(block, most=5)["note"] == "Answers are not stored with these runs, only their figures."
 
 
 def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> None:
@@ -250,60 +230,6 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
 
 
-def test_lower_is_better_where_it_is_and_what_is_no_number_is_not_drawn(folders: list[Path]) -> None:
-    (block,) = compare(folders).blocks
-    look = styles(entry.method for entry in block.entries)
-    chart = by_bytes(block, look)
-    assert chart is not None
-    assert chart.caption.startswith("Higher and further to the left is better.")
-    entries = [replace(entry, metric="ppl") for entry in block.entries]
-    entries[0] = replace(entries[0], value=float("inf"))
-    chart = by_bytes(replace(block, place=replace(block.place, metric="ppl"), entries=tuple(entries)), look)
-    assert chart is not None
-    assert chart.caption.startswith("Lower and further to the left is better.")
-    assert [row["label"] for row in rows_of(chart.spec)] == ["icl", "mac", "lora"]
-
-
-def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"r{documents}{method}", {"a": 1.0, "b": float(documents == 4)}, method=method,
-               task_options={"documents": documents, "order": "fixed"})
-        for documents in (4, 16)
-        for method in ("icl", "mac")
-    ]  # fmt: skip
-    folders.append(stored(tmp_path, "r", {"a": 1.0}, method="none", task_options={"documents": 4, "order": "fixed"}))
-    blocks = compare(folders).blocks
-    look = styles(entry.method for block in blocks for entry in block.entries)
-    (curves,) = over_blocks(blocks)
-    chart = lines_of(curves, look, named=True)
-    assert chart.title == "t (mini), base nano: f1 by documents"
-    assert [(row["label"], row["step"], row["value"]) for row in rows_of(chart.spec)] == [
-        ("icl", 4, 100.0), ("icl", 16, 50.0), ("mac", 4, 100.0), ("mac", 16, 50.0),
-    ]  # fmt: skip
-    assert over_blocks(blocks[:1]) == []
-
-
-def test_tables_call_blocks_in_few_words_where_these_tell_them_apart(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": float(method == "mac")}, task=task, method=method)
-        for task in ("one", "two")
-        for method in ("none", "mac", "lora")
-    ]
-    overview, lines, _ = tables_of(compare(folders))
-    assert {row[0].text for row in lines.rows} == {"one", "two"}
-    assert "bold" in overview.caption
-    assert overview.columns == ("method", "one", "two")
-    assert [[cell.text for cell in row] for row in overview.rows] == [
-        ["none", "50.0", "50.0"], ["mac", "100.0", "100.0"], ["lora", "50.0", "50.0"],
-    ]  # fmt: skip
-    other = stored(tmp_path, "other", {"a": 1.0}, task="one")
-    record = load_record(other)
-    base = {"model": {"fingerprint": "g"}, "config": {**record.config, "model": "g"}}
-    save_record(record.model_copy(update={**base, "rows": (record.rows[0].model_copy(update={"model": "g"}),)}), other)
-    lines = next(table for table in tables_of(compare([*folders, other])) if table.name == "lines")
-    assert {row[0].text for row in lines.rows} == {"one (mini), base nano", "one (mini), base g", "two"}
-
-
 def test_the_grid_of_all_blocks_marks_states_that_hold_their_text(tmp_path: Path) -> None:
     shares = {"one": {"own": 0.9, "other": 0.3, "none": 0.1}, "two": {"own": 0.9, "other": 0.9, "none": 0.1},
               "three": {"own": 0.1, "other": 0.1, "none": 0.1}}  # fmt: skip
@@ -323,23 +249,6 @@ def test_the_grid_of_all_blocks_marks_states_that_hold_their_text(tmp_path: Path
     assert "●" not in tables_of(compare(folders[-2:]))[0].caption, "no mark is explained that is not there"
 
 
-def test_a_grid_of_too_many_blocks_has_a_row_a_block(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{task:02}{method}", {"a": 1.0}, task=f"t{task:02}", method=method)
-        for task in range(13) for method in ("none", "mac", "lora", "h2o", "rag", "icl", "ccm", "cpt", "camels")
-    ]  # fmt: skip
-    assert tables_of(compare(folders))[0].columns[0] == "block"
-
-
-def test_of_a_long_verdict_the_rest_opens_at_a_click(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compare(folders)
-    assert "more sentences" not in page(found)
-    monkeypatch.setattr(build, "SENTENCES", 1)
-    read = Read(page(found))
-    assert f"{len(list(sentences(found))) - 1} more sentences" in read.said("summary")
-    assert all(sentence in read.said("p") for sentence in sentences(found))
-
-
 def test_the_command_writes_it_and_refuses_what_compare_refuses(
     ttabench: Command, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,38 +263,3 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
     assert "there is no folder" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
     assert not Path("report.html").exists()
-
-
-def test_packages_that_are_missing_are_named_in_one_line(
-    ttabench: Command, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "find_spec", lambda name: None if name == "altair" else find_spec(name))
-    line = one_line(ttabench("report", *folders, "-o", tmp_path / "a.html"))
-    assert "not installed: altair. Install them: pip install 'ttabench[report]'" in line
-
-
-def test_perplexities_that_are_far_apart_have_a_logarithmic_axis() -> None:
-    rows = [{"value": value, "low": value - error, "high": value + error} for value, error in ((1.2, 0.1), (9e4, 1e5))]
-    axis = quality("ppl", rows).to_dict()
-    assert axis["scale"]["type"] == "log"
-    assert all(cells["low"] > 0 for cells in rows), "a bar that ends below zero ends within the axis"
-    assert "type" not in quality("ppl", rows[:1]).to_dict()["scale"]
-    assert "type" not in quality("f1", rows).to_dict()["scale"], "per cent"
-
-
-def test_lines_that_answer_alike_are_counted_at_the_end_of_a_sample(tmp_path: Path) -> None:
-    right, wrong = ("Ada", 1.0), ("Bob", 0.0)
-    folders = [answering(tmp_path, f"r{place}", {"a": one}, method)
-               for place, (method, one) in enumerate((("mac", right), ("h2o", wrong), ("lora", right)))]  # fmt: skip
-    (block,) = compare(folders).blocks
-    (sample_shown,) = disagreeing(block, 5).shown
-    assert sample_shown.ends == "best mac and 1 more 100.0, worst h2o 0.0"
-
-
-def test_of_one_block_tables_do_not_repeat_its_name_and_numbers_are_sorted_by_size(folders: list[Path]) -> None:
-    lines, differences = tables_of(compare(folders))
-    assert (lines.columns[0], differences.columns[0]) == ("method", "pair")
-    assert [row[0].text for row in lines.rows] == ["none", "icl", "mac", "lora"]
-    sizes = [row[lines.columns.index("state")] for row in lines.rows]
-    assert {(cell.text, cell.order) for cell in sizes} == {("1.0 KiB", 1024.0)}
-    assert all(len(row) == len(table.columns) for table in (lines, differences) for row in table.rows)

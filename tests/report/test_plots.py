@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -15,13 +14,11 @@ from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import load_record, save_record
-from ttabench.report import plots
 from ttabench.report.compare import Comparison, compare
-from ttabench.report.curves import Curves, by_setting, by_step
+from ttabench.report.curves import Curves, by_setting
 from ttabench.report.finding import runs_in
-from ttabench.report.plot_style import COLOURS, MARKERS, bytes_ticks, styles
+from ttabench.report.pictures import MARKERS, styles
 from ttabench.report.plots import drawn, panels_of, plot
-from ttabench.stats.aggregation import aggregate
 
 
 def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:
@@ -42,30 +39,11 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
     return path
 
 
-def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
-    folders = [
-        stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
-        stepped(tmp_path, "r2", {1: (0.4, 0.1), 4: (0.8, 0.1)}, seed=1),
-        stored(tmp_path, "r3", {"a": 1.0}, method="none"),
-    ]
-    (block,) = compare(folders).blocks
-    (found,) = by_step(block)
-    (line,) = found.lines
-    assert (line.label, found.axis, found.units) == ("icl", "pieces read before the query", ("questions",))
-    assert [point.at for point in line.points] == found.places == [1, 4]
-    assert [point.value for point in line.points] == pytest.approx((0.3, 0.6))
-    four = ([0.1, 0.3, 0.3, 0.5], [0.3, 0.5, 0.7, 0.9])
-    assert [point.stderr for point in line.points] == pytest.approx([aggregate(values).stderr for values in four])
-    assert by_step(compare(folders[2:]).blocks[0]) == []
-
-
 SUITES = {
     "recall": (["recall"], [("acc by tokens read since the answer, at most", [512, 1024, 2048, 4096, 8192], 21)]),
-    "pg19": (["pg19"], [("ppl by tokens of each text, at most", [4096, 16384, 65536], 8)]),
     "shots": (["superglue-shots"], [("acc by shots", [0, 1, 3, 10, 30], 7)]),
     "documents": (["streamingqa-64", "streamingqa-165", "streamingqa-1665"],
                   [("f1 by documents", [64, 165, 1665], 13)]),
-    "budget": (["adaptation-ratio"], [("acc by ratio", [0.2, 0.4, 0.6, 0.8, 1.0], 5)]),
 }  # fmt: skip
 """Committed suites, and what is drawn along: title, places, lines."""
 
@@ -109,23 +87,6 @@ def test_lines_along_a_setting_differ_in_nothing_else_and_the_ends_are_level(tmp
     assert "Dotted" in figure.legends[0].get_title().get_text()
 
 
-def test_lines_at_one_budget_stand_together_whatever_their_settings_are(tmp_path: Path) -> None:
-    folders = [
-        stored(tmp_path, f"{method}{keep}", {"a": value, "b": 0.0}, method=method, keep=keep, settings=settings)
-        for method, keep, value, settings in (
-            ("snapkv", 0.2, 0.2, {"budget": 0.2, "window_share": 0.5}),
-            ("snapkv", 0.5, 0.4, {"budget": 0.5, "window_share": 0.5}),
-            ("h2o", 0.2, 0.6, {"heavy": 0.1, "recent": 0.1}),
-            ("h2o", 0.5, 0.8, {"heavy": 0.25, "recent": 0.25}),
-        )
-    ]
-    (found,) = by_setting(compare(folders).blocks[0])
-    assert (found.axis, found.places) == ("keep", [0.2, 0.5])
-    assert {line.label: [point.value for point in line.points] for line in found.lines} == {
-        "snapkv": [0.1, 0.2], "h2o": [0.3, 0.4],
-    }  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
@@ -161,35 +122,8 @@ def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> Non
     assert picture.stat().st_size > before, "a panel more"
 
 
-def test_labels_look_apart_and_the_ends_are_black() -> None:
-    names = ["none", "icl", *(f"method {number}" for number in range(60))]
-    looks = [tuple(look.values()) for look in styles(names).values()]
-    assert len(set(looks)) == len(names)
-    assert {look[0] for look in looks[:2]} == {"#000000"}
-    assert "#000000" not in {look[0] for look in looks[2:]}
-
-
-def test_bytes_stand_by_powers_of_two_and_nothing_at_the_left() -> None:
-    ticks, least = bytes_ticks([0, 2**16, 2**22])
-    assert (list(ticks)[:2], least) == ([0, 2**16], 2**16)
-    assert (ticks[0], ticks[2**16]) == ("0", "64 KiB")
-    assert 0 not in bytes_ticks([3 * 2**20])[0]
-
-
 def by_bytes(found: Comparison) -> Figure:
     return drawn(found.blocks, found)
-
-
-def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
-               for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
-    figure = by_bytes(compare(folders))
-    assert [axes.get_title() for axes in figure.axes] == ["one, n = 2", "two, n = 2"]
-    assert figure.get_suptitle() == "base nano"
-    assert not any(axes.get_legend() for axes in figure.axes)
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["none", "mac"]
-    assert legend.get_title().get_text().startswith("Bars: one standard error over questions.")
 
 
 def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
@@ -215,39 +149,6 @@ def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
     assert [line.get_markerfacecolor() for line in marks].count("white") == 1, "the state of another text"
 
 
-def test_shares_end_at_100(tmp_path: Path) -> None:
-    figure = by_bytes(compare([stored(tmp_path, "r1", {"a": 1.0, "b": 1.0, "c": 0.0}),
-                                stored(tmp_path, "r2", {"a": 0.0, "b": 0.0, "c": 0.0}, method="none")]))  # fmt: skip
-    low, high = figure.axes[0].get_ylim()
-    assert -5 <= low <= 0
-    assert 67 < high <= 103
-
-
-def test_names_of_marks_can_be_read_on_white() -> None:
-    """A contrast of 4.5 (WCAG 2.1), whatever the colour of the mark."""
-    axes = Figure(figsize=(12, 9)).add_subplot()
-    axes.set(xlim=(-9, 99), ylim=(-9, 99))
-    axes.figure.draw_without_rendering()
-    plots._write_names(axes, [plots.Mark(9 * place, 9 * place, "name", colour) for place, colour in enumerate(COLOURS)])
-    assert len(axes.texts) == len(COLOURS)
-    for text in axes.texts:
-        linear = [
-            part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(text.get_color())
-        ]
-        assert 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05) >= 4.5, text.get_color()
-
-
-def test_two_blocks_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """The same task under two bases."""
-    one, other = (stored(tmp_path, name, {"a": 1.0, "b": 0.0}) for name in ("one", "other"))
-    record = load_record(other)
-    rows = (record.rows[0].model_copy(update={"model": "gpt2"}),)
-    config = {**record.config, "model": "gpt2"}
-    save_record(record.model_copy(update={"model": {"fingerprint": "g"}, "config": config, "rows": rows}), other)
-    titles = [axes.get_title() for axes in by_bytes(compare([one, other])).axes]
-    assert titles == ["t (mini), base nano, n = 2", "t (mini), base gpt2, n = 2"]
-
-
 def test_nothing_is_clipped_or_hidden_and_colours_are_those_of_the_page(tmp_path: Path) -> None:
     """Six lines with one figure, and names that are longer than a panel is wide."""
     pytest.importorskip("altair")
@@ -267,7 +168,6 @@ def test_nothing_is_clipped_or_hidden_and_colours_are_those_of_the_page(tmp_path
     boxes = [text.get_window_extent() for text in [*texts, *figure.legends]]
     assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
     drawn_chart = chart(found.blocks[0], styles(entry.method for entry in found.entries))
-    assert drawn_chart is not None
     scale = drawn_chart.spec["layer"][0]["encoding"]["color"]["scale"]
     assert dict(zip(scale["domain"], scale["range"], strict=True)) == {
         text.get_text(): handle.get_color()

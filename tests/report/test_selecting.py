@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.records.packing import pack
-from ttabench.report.selecting import Selected, Wanted, names_in, selected
+from ttabench.report.finding import Loaded
+from ttabench.report.selecting import Wanted, names_in, selected
 
 VALUES = {"a": 1.0, "b": 0.0}
 
@@ -28,7 +28,7 @@ def out(tmp_path: Path) -> Path:
     return folder
 
 
-def ids(found: Selected) -> list[str]:
+def ids(found: Loaded) -> list[str]:
     return sorted(record.id for _, record in found.runs)
 
 
@@ -66,27 +66,6 @@ def test_what_no_run_has_is_refused(out: Path) -> None:
         selected([], out, Wanted(tasks=("two",), methods=("kvpress",)))
 
 
-def test_a_wrong_name_beside_a_folder_is_looked_for_there(out: Path, tmp_path: Path) -> None:
-    for names, told in ((["mca"], "Did you mean 'mac'?"), (["onemca"], "Did you mean 'onemac'?")):
-        with pytest.raises(UnknownName) as raised:
-            selected([str(out), *names], tmp_path / "nowhere", Wanted())
-        line = f"No run of the folders given has an id that begins with {names[0]!r}, and there is no folder or method"
-        assert str(raised.value) == f"{line} of that name. {told}"
-    for name in ("nothere/run", str(tmp_path / "nothere")):
-        with pytest.raises(UserError, match=r"There is no file or folder .*nothere.* Check the path"):
-            selected([str(out), name], tmp_path / "nowhere", Wanted())
-    with pytest.raises(UnknownName) as raised:
-        selected([str(out), "zzz"], out, Wanted())
-    assert "See `ttabench list runs` and `ttabench list methods`." in str(raised.value)
-    with pytest.raises(
-        UnknownName, match=r"No run in the folder \S+runs has an id .* 'zzz', .* list runs --out \S+runs`"
-    ):
-        selected(["zzz"], out, Wanted())
-    assert ids(selected([str(out), "onema"], tmp_path / "nowhere", Wanted())).count("onemac") == 1
-    with pytest.raises(UserError, match="nowhere holds no runs"):
-        selected(["mca"], tmp_path / "nowhere", Wanted())
-
-
 def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, ttabench: Command) -> None:
     table, empty = tmp_path / "table.md", tmp_path / "empty"
     table.write_text("# a table")
@@ -104,15 +83,6 @@ def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, tt
         assert "holds a profile, not a run" in one_line(ttabench(*words))
 
 
-def test_strict_leaves_with_1_and_says_why(out: Path, ttabench: Command) -> None:
-    assert ttabench("compare", "mac", "icl", "--out", out, "--strict").code == 0
-    stored(out, "later", VALUES, seed=1, task="one", method="mac")
-    ran = ttabench("compare", "mac", "icl", "--out", out, "--strict", "--json")
-    assert ran.code == 1
-    assert "Strict: one: icl lacks seed 1." in ran.err
-    assert json.loads(ran.out)["runs"], "it is shown all the same"
-
-
 def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
     stored(out, "better", {"a": 1.0, "b": 1.0}, task="two", method="none")
     words = ("compare", "none", "mac", "--task", "two", "--out", out, "--flips")
@@ -120,12 +90,6 @@ def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
     (row,) = ttabench(*words, "--json").json()["flips"]
     assert (row["key"], row["left"], row["left_value"], row["right_value"], row["gain"]) == ("b", "mac", 0.0, 1.0, -1.0)
     assert row["prompt"]
-
-
-def test_forms_and_places_that_are_refused(out: Path, tmp_path: Path, ttabench: Command) -> None:
-    assert "is no table" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "table.xlsx"))
-    assert "cannot be written" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "no" / "table.md"))
-    assert "Did you mean 'parquet'?" in one_line(ttabench("compare", "--out", out, "--format", "parqet"))
 
 
 def test_a_metric_that_some_runs_lack_leaves_them_out(out: Path, ttabench: Command) -> None:

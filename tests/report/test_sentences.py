@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import LONG, asked, scored, stored
 from tests.report.test_verdict import made, right
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record, save_record
+from ttabench.report.cautions import problems
 from ttabench.report.compare import Comparison, compare, share
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.entries import ceiling_of, floor_of
-from ttabench.report.figures import with_interval
-from ttabench.report.further import problems
 from ttabench.report.page.build import page
-from ttabench.report.phrases import about, listed
 from ttabench.report.verdict import sentences, verdict
-from ttabench.run.caveats import eviction_caveats, kept_whole
 
 
 def changed(folder: Path, **cost: float) -> Path:
@@ -61,23 +55,6 @@ def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> Non
     assert "above none (0.0), p <0.001; 30.0 points [" in told[0]
     assert "Set aside (--limit 8): none, icl and mac." in told
     assert [each for each in problems(found) if "set aside" in each]
-
-
-def test_runs_of_one_limit_are_compared(tmp_path: Path) -> None:
-    found = compare([stored(tmp_path, method, right(0.9, 8), method=method, limit=8) for method in ("none", "icl")])
-    assert labels(found) == ["none", "icl"]
-    assert found.aside == ()
-    assert problems(found) == []
-    alone = compare([tmp_path / "none", tmp_path / "icl", stored(tmp_path, "all", right(0.9), method="mac")])
-    assert labels(alone) == ["none", "icl"], "two lines share the limit, one has none"
-    assert "Set aside (no --limit): mac." in verdict(alone)
-
-
-def test_a_limit_that_left_all_questions_is_none(tmp_path: Path) -> None:
-    one = stored(tmp_path, "one", right(0.5), method="mac", limit=1000)
-    found = compare([one, *made(tmp_path, "t", {"none": 0.0, "icl": 1.0})])
-    assert labels(found) == ["none", "icl", "mac"]
-    assert found.aside == ()
 
 
 def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
@@ -137,19 +114,6 @@ def test_answers_of_full_context_to_the_bit_are_said_to_be_so(tmp_path: Path) ->
     assert "to the last bit" not in verdict(compare(runs)), "that is said already"
 
 
-def test_a_context_that_changes_no_answer_is_said_to_be_so(tmp_path: Path) -> None:
-    runs = made(tmp_path, "t", {"none": 0.2, "icl": 0.2, "mac": 0.6, "lora": 0.2})
-    for run, nll, read in zip(runs, (3.0, 3.0, 2.0, 3.0), (0, 900, 900, 0), strict=True):
-        with_answers(run, nll, tokens_read=read)
-    told = "The answers of icl are those of none, to the last bit: its context changed no answer."
-    assert [one for one in sentences(compare(runs)) if "to the last bit" in one] == [told], "lora has read nothing"
-    with_answers(runs[1], 2.5)
-    assert "to the last bit" not in verdict(compare(runs))
-    with_answers(runs[1], 3.0)
-    other = with_answers(stored(tmp_path, "o", right(0.2), method="mac", task="t", state_of="none"), 3.0)
-    assert verdict(compare([*runs, other])).count("to the last bit") == 1, "an empty state is to answer like that"
-
-
 def test_a_ceiling_below_a_method_may_be_broken(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 0.3, "h2o": 0.9, "window": 0.6, "mac": 0.2}))
     (told,) = [one for one in sentences(found) if "broken" in one]
@@ -160,22 +124,6 @@ def test_a_ceiling_below_a_method_may_be_broken(tmp_path: Path) -> None:
     runs = made(tmp_path, "cut", {"none": 0.0, "icl": 0.3, "h2o": 0.9})
     changed(runs[1], truncated_tokens=6000, tokens_read=10000)
     assert "broken" not in verdict(compare(runs)), "what was cut is no ceiling, and is said to be none"
-
-
-def test_ceilings_are_named_with_their_blocks(tmp_path: Path) -> None:
-    runs = [run for task, icl in (("one", 0.2), ("two", 0.9), ("three", 0.1))
-            for run in made(tmp_path, task, {"none": 0.0, "icl": icl, "h2o": 0.8})]  # fmt: skip
-    (told,) = [one for one in sentences(compare(runs)) if "broken" in one]
-    assert "below h2o (80.0), Holm p <0.001 on one; icl is 70.0 points" in told
-    assert " on two" not in told
-
-
-def test_what_eval_notes_is_what_compare_reads() -> None:
-    h2o: Any = SimpleNamespace(name="h2o", evicts_nothing=lambda tokens: tokens <= 1200)
-    press: Any = SimpleNamespace(name="kvpress:SnapKVPress", evicts_nothing=lambda _: True)
-    assert kept_whole(eviction_caveats(h2o, [1000, 1200, *[1201] * 6])) == 0.25
-    assert kept_whole(eviction_caveats(press, [1200] * 8)) == 1.0
-    assert kept_whole(["h2o: cache reduced yes"]) == 0.0
 
 
 def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
@@ -213,7 +161,6 @@ def test_many_pairs_of_methods_do_not_hide_floor_and_ceiling(tmp_path: Path) -> 
     found = compare([run for task in ("one", "two") for run in made(tmp_path, task, shares)])
     (one,) = [each for each in found.blocks[0].tested if each.family == "none" and each.left == "m0"]
     assert one.tests == 14
-    assert one.p is not None
     assert one.beyond_chance
     assert one.p * 72 > 0.05, "among all pairs it would not be"
     rooms = [each for block in found.blocks for each in block.tested if each.family == "room"]
@@ -233,38 +180,12 @@ def drawn(folder: Path, task: str, method: str, by_seed: list[float]) -> list[Pa
     return folders
 
 
-def test_three_draws_of_six_tasks_settle_a_large_difference_and_no_small_one(tmp_path: Path) -> None:
-    large, small = [], []
-    spread = {0: [0.6, 0.9, 0.75], 1: [0.8, 0.5, 0.7], 2: [0.7, 0.75, 0.55]}
-    for place in range(6):
-        task = f"task{place}"
-        floor = drawn(tmp_path, task, "none", [0.2, 0.3, 0.25])
-        large += [*floor, *drawn(tmp_path, task, "mac", spread[place % 3])]
-        small += [*floor, *drawn(tmp_path, task, "h2o", [[0.2, 0.4, 0.25], [0.3, 0.2, 0.25]][place % 2])]
-    found = compare(large)
-    assert not any(each.beyond_chance for each in found.differences), "no task by itself"
-    (mean,) = found.overall
-    assert (mean.left, mean.right, mean.blocks, mean.units) == ("mac", "none", 6, 18)
-    assert mean.beyond_chance
-    assert verdict(found).startswith("Over 6 tasks, mac (69.4 on average) is 44.4 points [")
-    assert "Against none: not settled on any of the 6 tasks." in verdict(found)
-    told = verdict(compare(small))
-    assert "not settled with 18 draws (3 seeds); about " in told
-    assert "p <" not in told
-
-
 def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
     folders = made(tmp_path, "one", {"none": 0.0, "icl": 1.0, "mac": 0.9})
     folders += made(tmp_path, "two", {"none": 0.5, "icl": 1.0, "mac": 0.1})
     told = verdict(compare(folders))
     assert "It recovers 33 % of the way from none to icl" in told, "(0.9 - 0.4) / (1.0 + 0.5)"
     assert "Against none: better on 1 of 2 tasks (one); worse on 1 (two)." in told
-
-
-def test_a_ceiling_far_below_is_none(tmp_path: Path) -> None:
-    told = verdict(compare(made(tmp_path, "t", {"none": 0.0, "icl": 0.2, "mac": 0.9})))
-    assert "above icl (20.0), p <0.001. icl is no ceiling here: mac goes more than twice as far from none." in told
-    assert "recovers" not in told
 
 
 def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
@@ -291,27 +212,6 @@ def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
         save_record(record.model_copy(update={"config": config, "rows": rows}), run)
     told = sentences(compare(runs))
     assert [line.partition(":")[0] for line in told[:2]] == ["mac on one", "mac on two"]
-
-
-def test_states_on_many_tasks_are_counted_in_one_sentence(tmp_path: Path) -> None:
-    """Perplexities among them have no mean over tasks: one sentence a task would hide the rest of the first lines."""
-    helps = {"own": 0.9, "other": 0.3, "none": 0.1}
-    by_task = {"a": helps, "b": helps, "c": {"own": 0.1, "other": 0.1, "none": 0.9}}
-    runs = [
-        stored(tmp_path, f"{task}{state}", right(part), task=task, method="mac", state_of=state)
-        for task, shares in by_task.items()
-        for state, part in shares.items()
-    ]
-    for state in helps:
-        run = scored(tmp_path, f"long-{state}", LONG)
-        record = load_record(run)
-        rows = (record.rows[0].model_copy(update={"method": "mac"}),)
-        config = {**record.config, "task": "book", "method": "mac", "state_of": state}
-        save_record(record.model_copy(update={"config": config, "rows": rows}), run)
-        runs.append(run)
-    told = [line for line in sentences(compare(runs)) if "its state" in line]
-    assert told == ["mac: its state helps and holds the text on 2 of 4 tasks (a, b); "
-                    "is not shown to help on 1 (book); does not help on 1 (c)."]  # fmt: skip
 
 
 def swapped(folder: Path, own: float, other: float, none: float) -> Comparison:
@@ -363,43 +263,6 @@ def test_no_test_is_no_praise(tmp_path: Path) -> None:
     assert "p <" not in told
 
 
-def test_the_command_says_it_a_line_each(tmp_path: Path, ttabench: Command) -> None:
-    found = compare(first_workflow(tmp_path))
-    ran = ttabench("compare", "--out", tmp_path)
-    assert ran.out.splitlines()[: len(sentences(found))] == sentences(found), "none is cut at 160 letters"
-    assert ttabench("compare", "--out", tmp_path, "--json").json()["verdict"] == verdict(found)
-    assert ttabench("compare", "--out", tmp_path, "--strict").code == 1
-
-
-def test_a_summary_is_the_first_lines_and_one_table(tmp_path: Path, ttabench: Command) -> None:
-    for count in (4, 8, 16, 32):
-        for method, part in (("none", 0.1), ("mac", 0.6)):
-            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
-    whole, short = (ttabench("compare", "--out", tmp_path, *more) for more in ((), ("--summary",)))
-    assert short.out.startswith("\n".join(sentences(compare(sorted(tmp_path.iterdir())))))
-    assert "t: f1 by documents" in short.out
-    assert "differences over" not in short.out
-    assert "differences over" in whole.out
-    assert "4 blocks: --summary shows" in whole.err
-    assert short.err == ""
-    data = ttabench("compare", "--out", tmp_path, "--summary", "--json").json()
-    assert set(data) == {"verdict", "runs"}
-    every = ttabench("compare", "--out", tmp_path, "--json").json()
-    assert {"differences", "overall"} <= set(every)
-    (mean,) = every["overall"]
-    assert (mean["left"], mean["right"], mean["blocks"], mean["family"]) == ("mac", "none", 4, "none")
-
-
-def test_a_damaged_run_is_named_and_the_others_compared(tmp_path: Path, ttabench: Command) -> None:
-    made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.6})
-    (tmp_path / "t-h2o" / "run.json").write_text('{"schema_version": 2,')
-    ran = ttabench("compare", "--out", tmp_path)
-    assert ran.code == 0
-    assert ran.out.startswith("mac (50.0) is ")
-    assert "t-h2o" in ran.err
-    assert ttabench("compare", "--out", tmp_path, "--strict").code == 1
-
-
 def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
     shares = {"none": 0.4, "icl": 0.9}
     told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
@@ -441,36 +304,6 @@ def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
     assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
 
 
-def test_a_difference_over_some_of_the_questions_says_so(tmp_path: Path) -> None:
-    """none has one seed, mac has two: their figures are of other questions than their difference."""
-    runs = [stored(tmp_path, "none", right(0.0), method="none"), stored(tmp_path, "mac", right(0.5), method="mac")]
-    assert "that both were asked" not in verdict(compare(runs))
-    more = stored(tmp_path, "later", right(1.0), seed=1, method="mac")
-    told = verdict(compare([*runs, more]))
-    assert told.startswith("mac (75.0) is 50.0 points [")
-    assert told.endswith("above none (0.0), p <0.001 (on the 60 questions that both were asked).")
-
-
-def test_many_blocks_are_one_table_unless_all_are_asked_for(tmp_path: Path, ttabench: Command) -> None:
-    for count in range(1, 14):
-        for method, part in (("none", 0.1), ("mac", 0.6)):
-            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
-    short, summary, whole = (ttabench("compare", "--out", tmp_path, *more) for more in ((), ("--summary",), ("--all",)))
-    assert short.out == summary.out
-    assert short.err == "13 blocks in one table: --all shows each; --task, --method and names of runs choose some.\n"
-    assert "differences over" not in short.out
-    assert whole.out.count("differences over") == 13
-    assert whole.err == "13 blocks: --summary shows the first lines and one table.\n"
-    assert ttabench("compare", "--out", tmp_path, "--all-pairs").out.count("differences over") == 13
-    one = ttabench("compare", "mac", "--out", tmp_path).out
-    assert "t: f1 by documents" in one, "one line of many blocks"
-    assert len(ttabench("compare", "--out", tmp_path, "--json").json()["differences"]) == 13
-    assert ttabench("compare", "--out", tmp_path, "--format", "markdown").out.count("differences over") == 13
-    assert ttabench("compare", "--out", tmp_path, "--save", tmp_path / "all.md").code == 0
-    assert (tmp_path / "all.md").read_text().count("differences over") == 13
-    assert "Give one of them" in one_line(ttabench("compare", "--out", tmp_path, "--all", "--summary"))
-
-
 def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
     """It is the one that was run as most other lines were, and it is said which."""
     shares = {"none": 0.0, "icl": 0.9, "mac": 0.6, "h2o": 0.5}
@@ -480,7 +313,6 @@ def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
     alone = compare(folders)
     found = compare([*folders, stored(tmp_path, "half", right(0.95), method="icl", dtype="bfloat16")])
     ceiling = ceiling_of(found.entries)
-    assert ceiling is not None
     assert ceiling.label == "icl dtype=float32"
     gaps = [[share(block, line) for block in each.blocks if (line := block.named("mac"))] for each in (alone, found)]
     assert gaps[0] == gaps[1] != [None]
@@ -506,11 +338,3 @@ def test_whose_own_state_is_not_above_anothers_does_not_lead(tmp_path: Path, ano
     told = sentences(compare(folders))[0]
     assert told.startswith("templora leads with 90.0 f1, 60.0 points [") == leads
     assert told.startswith("templora has the best f1, 90.0, 60.0 points [") != leads
-
-
-def test_figures_and_names_as_sentences_have_them() -> None:
-    assert with_interval("ppl", 0.00031, -0.0035, 0.0041) == "0.0003 [-0.0035, 0.0041]", "not shown as nothing"
-    assert with_interval("ppl", 0.0, -0.14, 0.12) == "0.00 [-0.14, 0.12]", "one end is enough to see its size"
-    assert with_interval("f1", 0.0, None, None) == "0.0"
-    assert [about(count) for count in (7, 19, 61, 99, 101, 4812)] == [7, 19, 65, 100, 110, 4900]
-    assert [listed(["a"]), listed(["a", "b", "c"]), listed([*"abcd"], "lines")] == ["a", "a, b and c", "4 lines"]

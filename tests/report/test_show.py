@@ -16,9 +16,7 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack
 from ttabench.records.schema import SAMPLES_FILE, save_record
-from ttabench.report.command import command_of
-from ttabench.report.configuration import apart
-from ttabench.report.finding import completed
+from ttabench.report.about import command_of
 
 OURS, THEIRS = "aaaa00000001", "bbbb00000002"
 
@@ -117,14 +115,6 @@ def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) ->
     )
 
 
-def test_two_answers_stand_side_by_side(ttabench: Command, out: Path) -> None:
-    shown = ttabench("show", OURS, "--out", out, "--differs", THEIRS).out.splitlines()
-    (prediction,) = (line for line in shown if "prediction" in line)
-    assert prediction.index("Ada") < prediction.index("Bob")
-    (heads,) = (line for line in shown if f"icl {OURS}" in line)
-    assert f"mac {THEIRS}" in heads
-
-
 def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:
     found = ttabench("show", OURS, "--out", out, "--json").json()
     assert found["run"]["command"] == "ttabench eval --method icl --task streamingqa"
@@ -136,13 +126,6 @@ def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:
     assert [(each["prediction"], each["other_prediction"]) for each in both] == [("Ada", "Bob")]
 
 
-def test_no_sample_commands_a_terminal(ttabench: Command, out: Path) -> None:
-    for words in ([], ["--differs", THEIRS], ["--json"], ["--grep", "\x1b[2J"]):
-        ran = ttabench("show", OURS, "--out", out, *words)
-        assert ran.code == 0
-        assert "\x1b" not in ran.out
-
-
 def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
     for run in (OURS, THEIRS):
         (out / run / SAMPLES_FILE).unlink()
@@ -152,41 +135,3 @@ def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
     assert ran.out.count(f"holds the record of run {OURS} and not its samples.") == 1
     assert "not its samples" in one_line(ttabench("show", f"{out}/{OURS}", "--wrong"))
     assert ttabench("show", f"{out}/{OURS}", "--json").json()["samples"] == []
-
-
-def test_what_cannot_be_shown_is_one_line(ttabench: Command, out: Path) -> None:
-    for words, told in (
-        (["nowhere"], "has an id that begins with 'nowhere'. See `ttabench list runs --out"), ([out], "holds 2 runs"),
-        ([OURS, "--page", "9"], "There is no page 9"), ([OURS, "--differs", "nowhere"], "that begins with 'nowhere'"),
-        ([OURS, "--format", "xml"], "Unknown format"),
-        ([out / "empty"], "holds no runs"),
-    ):  # fmt: skip
-        where = out / "empty" if told == "holds no runs" else out
-        assert told in one_line(ttabench("show", *words, "--out", where))
-    save_record(record("dddd00000004", config={"method": "icl", "task": "pg19"}), out / THEIRS)
-    store_samples(out / THEIRS, [replace(sample("z"), metrics={}).flat()])
-    assert "No sample of this run is right or wrong" in one_line(ttabench("show", THEIRS, "--out", out, "--wrong"))
-    assert "share no query" in one_line(ttabench("show", OURS, "--out", out, "--differs", THEIRS))
-
-
-def test_runs_complete_by_id_and_in_suites(out: Path) -> None:
-    assert completed("aa", out) == [OURS]
-    assert completed(f"{out}/b", Path("nowhere")) == [f"{out}/{THEIRS}"]
-    assert completed("", out / "nowhere") == []
-    (out / "runs.parquet").write_text("damaged")
-    assert completed("", out) == []
-
-
-def test_a_list_says_what_sets_runs_of_one_method_apart(ttabench: Command, out: Path) -> None:
-    def run(number: int, **settings: object) -> None:
-        config = {"method": "mac", "task": "streamingqa", "model": "nano", "source": "mini", "settings": settings}
-        run = f"ffff0000000{number}"
-        (out / run).mkdir()
-        save_record(record(run, config=config), out / run)
-
-    run(1)
-    run(2, hierarchy=16)
-    listed = ttabench("list", "runs", "--out", out, "--method", "mac", "--json").json()["runs"]
-    assert [each["settings"] for each in listed] == ["", "", "hierarchy=16"]
-    assert "No run in" in one_line(ttabench("list", "runs", "--out", out, "--task", "pg19"))
-    assert apart([]) == []

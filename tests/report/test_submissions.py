@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
 from tests.report.test_page import HOSTILE, Read
 from ttabench.records.packing import pack
 from ttabench.records.schema import load_record, save_record
 from ttabench.records.scores import digest_of
-from ttabench.records.suite_archive import FORMAT
 
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 0.0}
 BETTER = {**VALUES, "q1": 1.0, "q3": 1.0}
@@ -148,23 +144,6 @@ def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, ou
     assert difference["n"] == 6
 
 
-def test_other_questions_are_set_apart_with_the_reason(ttabench: Command, out: Path, lab: Path) -> None:
-    for run in lab.iterdir():
-        rows = [replace(sample(key), ask=replace(sample(key).ask, prompt="Where?")).flat() for key in VALUES]
-        store_samples(run, [{**row, "f1": value} for row, value in zip(rows, VALUES.values(), strict=True)])
-        record = load_record(run)
-        row = record.rows[0].model_copy(update={"value": 1 / 3})
-        save_record(record.model_copy(update={"rows": (row,)}), run)
-    path = lab.parent / "b.parquet"
-    assert ttabench("export", lab, "-o", path).code == 0
-    ran = ttabench("compare", out, "--with", path, "--json")
-    assert {(row["left"], row["right"]) for row in ran.json()["differences"]} == {
-        ("icl", "none"), ("mac (theirs: b)", "lora (theirs: b)")
-    }  # fmt: skip
-    assert all("other questions or answers under the same keys" in row["reason"] for row in ran.json()["unpaired"])
-    assert ttabench("compare", out, "--with", path, "--strict").code == 1
-
-
 def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(
     ttabench: Command, out: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -181,40 +160,6 @@ def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(
     found = {row["label"]: (row["runs"], row["value"]) for row in ran.json()["runs"]}
     assert found["none"] == ("aaaa00000001", pytest.approx(1 / 3))
     assert found["none (theirs: again)"] == ("aaaa00000001@again", pytest.approx(2 / 3))
-
-
-def test_floor_and_ceiling_are_ours_where_both_have_them(
-    ttabench: Command, out: Path, lab: Path, tmp_path: Path
-) -> None:
-    stored(lab, "bbbb00000003", dict.fromkeys(VALUES, 0.0), method="none")
-    assert ttabench("export", lab, "-o", tmp_path / "b.parquet").code == 0
-    found = ttabench("compare", out, "--with", tmp_path / "b.parquet", "--all-pairs", "--json").json()
-    families = {frozenset((row["left"], row["right"])): row["family"] for row in found["differences"]}
-    assert families[frozenset(("mac (theirs: b)", "none"))] == "none"
-    assert families[frozenset(("icl", "none"))] == "room"
-    assert families[frozenset(("mac (theirs: b)", "none (theirs: b)"))] == "others"
-
-
-def test_names_choose_among_others_too_and_they_may_stand_alone(
-    ttabench: Command, out: Path, file: Path, tmp_path: Path
-) -> None:
-    labels = [row["label"] for row in ttabench("compare", out, "mac", "--with", file, "--json").json()["runs"]]
-    assert labels == ["mac (theirs: lab-b)"]
-    ran = ttabench("compare", out, "--with", file, "--method", "mac,icl", "--json")
-    assert [row["label"] for row in ran.json()["runs"]] == ["icl", "mac (theirs: lab-b)"]
-    (tmp_path / "empty").mkdir()
-    ran = ttabench("compare", "--out", tmp_path / "empty", "--with", file, "--json")
-    assert len(ran.json()["runs"]) == 2
-    ran = ttabench("compare", tmp_path / "empty", "--with", file, "--json")
-    assert ran.err.startswith("Skipped 1 of 1 names, which hold no runs")
-    assert len(ran.json()["runs"]) == 2
-    other = tmp_path / "other"
-    other.mkdir()
-    shutil.copy(file, other / "lab-b.parquet")
-    stored(other, "cccc00000001", VALUES, method="rag")
-    assert ttabench("export", other, "-o", other / "lab-b.parquet").code == 0
-    ran = ttabench("compare", out, "--with", file, "--with", other / "lab-b.parquet", "--json")
-    assert f"rag (theirs: {other / 'lab-b.parquet'})" in [row["label"] for row in ran.json()["runs"]]
 
 
 def changed_score(rows: list[Row]) -> None:
@@ -260,20 +205,8 @@ def no_parquet(file: Path) -> None:
     file.write_text("mac,0.9\n")
 
 
-def nothing(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def no_rows(file: Path) -> None:
-    parquet.write_table(parquet.read_table(file).slice(0, 0), file)
-
-
 def other_table(file: Path) -> None:
     parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
-
-
-def later_layout(file: Path) -> None:
-    parquet.write_table(parquet.read_table(file).replace_schema_metadata({FORMAT: b"9"}), file)
 
 
 def no_ids(file: Path) -> None:
@@ -283,10 +216,7 @@ def no_ids(file: Path) -> None:
 
 FILES = {
     no_parquet: "cannot be read",
-    nothing: "cannot be read",
-    no_rows: "holds no run",
     other_table: "is no submission",
-    later_layout: "is a submission of layout b'9', this ttabench reads 2",
     no_ids: "the column run has what is no text",
 }
 
@@ -304,39 +234,6 @@ def test_a_file_that_is_no_submission_is_named_and_ours_are_compared(
     empty = out.parent / "empty"
     empty.mkdir()
     assert FILES[damage] in one_line(ttabench("compare", "--out", empty, "--with", file))
-
-
-def test_files_that_are_not_there_are_refused(ttabench: Command, out: Path, file: Path, tmp_path: Path) -> None:
-    assert "is no file. Name a file" in one_line(ttabench("compare", out, "--with", tmp_path / "none.parquet"))
-    assert "is a folder. Name a file" in one_line(ttabench("compare", out, "--with", out))
-    shutil.copy(file, tmp_path / "renamed.data")
-    ran = ttabench("compare", out, "--with", tmp_path / "renamed.data")
-    assert "its name does not end in .parquet" in ran.err
-    assert "is a submission: name it with --with" in one_line(ttabench("compare", file))
-
-
-def test_what_cannot_be_exported_is_refused_and_what_is_damaged_is_left_out(
-    ttabench: Command, out: Path, lab: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "There are no runs in" in one_line(ttabench("export", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
-    refused = one_line(ttabench("export", "--out", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
-    assert "There are no runs to export" in refused
-    assert "ends in .parquet" in one_line(ttabench("export", out, "-o", tmp_path / "a.csv"))
-    pack(out)
-    packed = (out / "runs.parquet").read_bytes()
-    assert "is not replaced" in one_line(ttabench("export", out, "-o", out / "runs.parquet"))
-    assert (out / "runs.parquet").read_bytes() == packed
-    shutil.copy(lab / "bbbb00000001" / "samples.parquet", lab / "bbbb00000002" / "samples.parquet")
-    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet", "--json")
-    assert ran.err.startswith("Left out: The samples of run bbbb00000002")
-    assert ran.json()["runs"] == 1
-    for run in lab.iterdir():
-        (run / "samples.parquet").unlink()
-    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet")
-    assert "2 of them have only figures" in ran.err
-    ran = ttabench("compare", out, "--with", tmp_path / "a.parquet", "--json")
-    assert {row["reason"] for row in ran.json()["unpaired"]} == {"the answers are not kept"}
 
 
 @PAGE

@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.report.compare import compared, pooled
+from ttabench.report.compare import compared
+from ttabench.report.entries import pooled
 
 
 @pytest.fixture(scope="module")

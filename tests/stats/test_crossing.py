@@ -12,16 +12,15 @@ from results.bench_coverage import (
     binary,
     continuous,
     coverage,
-    few_shared,
     observed,
     one_way,
     paired,
     some_asked,
 )
-from ttabench.stats.aggregation import RATIOS, Unit, estimated, pooled
+from ttabench.stats.aggregation import pooled
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, single, student
-from ttabench.stats.figures import MEAN, PERPLEXITY, SHARE, Figure
+from ttabench.stats.figures import MEAN, SHARE, Figure
 
 REPEATS = 800
 """Of each design; results/bench_coverage.md has more of both."""
@@ -29,7 +28,6 @@ REPEATS = 800
 
 def told(some: list[Observed], figure: Figure = MEAN) -> Estimate:
     found = estimate(some, figure)
-    assert found is not None
     assert found.ci_low is not None
     assert found.ci_high is not None
     return found
@@ -44,23 +42,6 @@ def test_a_balanced_design_is_the_analysis_of_variance() -> None:
     share = 13 / 4 / 12 / variance
     freedom = 1 / (share / 2 + (1 - share) / 3)
     assert found.ci_high == pytest.approx(3.25 + student(freedom) * variance**0.5, rel=1e-9)
-
-
-def test_many_questions_and_draws_have_the_two_way_clustered_error() -> None:
-    """Cameron, Gelbach and Miller 2011: rows and columns less cells, which few columns make too small."""
-    generator = np.random.default_rng(1)
-
-    def both(rows: int, columns: int) -> tuple[float, float]:
-        values = generator.normal(size=(rows, 1)) + generator.normal(size=(1, columns))
-        values = values + generator.normal(size=(rows, columns))
-        away = values - values.mean()
-        sums = (away.sum(1) ** 2).sum() + (away.sum(0) ** 2).sum() - (away**2).sum()
-        return told(observed(values)).stderr or 0.0, float(sums) ** 0.5 / values.size
-
-    ours, theirs = both(60, 60)
-    assert ours == pytest.approx(theirs, rel=0.02)
-    pairs = [both(60, 3) for _ in range(20)]
-    assert np.mean([ours for ours, _ in pairs]) > 1.15 * np.mean([theirs for _, theirs in pairs])
 
 
 def test_errors_hold_what_one_of_both_alone_would_show() -> None:
@@ -80,7 +61,7 @@ def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None
     assert found.stderr == pytest.approx(once.stderr)
     assert 100 * (found.stderr or 0.0) == pytest.approx(5.0, abs=0.02)
     own = [(found.mean, once.stderr, 100.0)] * 3
-    assert pooled(own, None, draws=True, fresh=False) == pytest.approx((0.54, once.stderr)), "without the answers, too"
+    assert pooled(own, MEAN, draws=True, fresh=False) == pytest.approx((0.54, once.stderr)), "without the answers, too"
     assert found.ci_low == pytest.approx(0.443, abs=2e-3)
     assert found.ci_high == pytest.approx(0.634, abs=2e-3)
 
@@ -97,11 +78,8 @@ def test_a_question_asked_at_several_steps_is_one() -> None:
     assert (found.n, found.units, found.stderr) == (40, 8, pytest.approx(rows.stderr))
     none = [each._replace(terms=(0.0, 1.0)) for each in some]
     apart, by_row = difference(some, none), difference(some[::5], none[::5])
-    assert apart is not None
-    assert by_row is not None
     assert (apart.test, apart.units) == (STUDENT, 8)
     assert (by_row.test, by_row.p) == (MCNEMAR, 0.0625), "five of eight rows, not 25 of 40"
-    assert apart.p is not None
     assert apart.p > 0.01
     assert estimate(some[:5]).stderr is None, "one question shows no error"  # type: ignore[union-attr]
 
@@ -151,45 +129,15 @@ def test_draws_that_agree_by_luck_show_the_error_of_their_questions() -> None:
     assert told(nested).stderr == pytest.approx((0.25 / 11) ** 0.5)
     wrong = [each._replace(terms=(0.0, 1.0)) for each in nested]
     apart = difference(nested, wrong)
-    assert apart is not None
     assert apart.test == STUDENT, "queries of one draw are no independent ones"
-
-
-@pytest.mark.parametrize("draws", [1, 2])
-def test_exact_tests_are_of_queries_that_are_asked_once(draws: int) -> None:
-    generator = np.random.default_rng(4)
-    left, right = (observed((generator.random((30, draws)) < p).astype(float)) for p in (0.8, 0.3))
-    apart = difference(left, right)
-    assert apart is not None
-    assert apart.test == (MCNEMAR if draws == 1 else STUDENT)
-
-
-def test_ratios_are_crossed_too() -> None:
-    """Perplexities of the same documents in three orders: tokens weigh, and errors are of logarithms."""
-    generator = np.random.default_rng(5)
-    tokens = generator.integers(50, 400, 30)
-    nll = (2 + generator.normal(0, 0.3, (30, 1)) + generator.normal(0, 0.1, (1, 3))) * tokens[:, None]
-    units = [Unit(f"d{i}", float(nll[i, j]), int(tokens[i]), 0, across=f"{j}") for i, j in np.ndindex(*nll.shape)]
-    found, alone = (estimated(RATIOS["ppl"], some) for some in (units, [unit._replace(across="") for unit in units]))
-    assert found is not None
-    assert alone is not None
-    assert found.mean == alone.mean
-    assert (found.stderr or 0.0) > 1.05 * (alone.stderr or 0.0)
-    plain = estimate([Observed(u.text, (u.nll, u.tokens), across=u.across) for u in units], PERPLEXITY)
-    assert plain is not None
-    assert plain.stderr == found.stderr
 
 
 DESIGNS = [
     (continuous, all_asked, 60, 3, (1, 0.1, 1)),
     (continuous, some_asked, 40, 5, (1, 0.2, 1)),
-    (continuous, few_shared, 30, 3, (1, 0.2, 1)),
     (binary, all_asked, 20, 3, (1, 0.2, 1)),
-    (binary, all_asked, 200, 3, (1, 0.05, 0.7)),
     (binary, some_asked, 50, 3, (1, 0.2, 1)),
-    (binary, all_asked, 20, 11, (1, 0.2, 1)),
     (paired, all_asked, 20, 5, (1, 0.3, 1)),
-    (paired, all_asked, 100, 3, (1, 0.2, 1)),
     (paired, some_asked, 60, 5, (1, 0.5, 0.5)),
 ]
 

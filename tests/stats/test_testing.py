@@ -30,11 +30,9 @@ def test_which_test_p_is_of() -> None:
     values = [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]
     sides = [[single(str(place), pair[side]) for place, pair in enumerate(values)] for side in (0, 1)]
     alone = difference(*sides)
-    assert alone is not None
     assert (alone.test, alone.p, alone.freedom) == (MCNEMAR, mcnemar(3, 1), None)
     clusters = [[each._replace(cluster=str(place // 2)) for place, each in enumerate(side)] for side in sides]
     together = difference(*clusters)
-    assert together is not None
     assert (together.test, together.freedom, together.units) == (STUDENT, 2, 3)
 
 
@@ -47,8 +45,6 @@ def test_the_detectable_difference_is_found_as_often_as_it_says() -> None:
         told = difference(
             [single(str(i), gain) for i, gain in enumerate(gains)], [single(str(i), 0.0) for i in range(n)]
         )
-        assert told is not None
-        assert told.p is not None
         found += told.p < LEVEL
     assert found / 400 == pytest.approx(POWER, abs=0.06)
 
@@ -73,29 +69,11 @@ def test_false_alarms_of_a_whole_table_are_rare() -> None:
     assert plain > 2 * LEVEL * tables, "without the correction they are not"
 
 
-def test_false_alarms_over_documents_are_rare() -> None:
-    """Four methods, queries in clusters that resemble each other, Student's t over clusters, six pairs, Holm."""
-    draw = random.Random(2)
-    tables, alarms = 150, 0
-    for _ in range(tables):
-        sides = []
-        documents = [draw.gauss(0, 1) for _ in range(16)]
-        for _ in range(4):
-            own = [draw.gauss(0, 1) for _ in documents]
-            sides.append([single(str(d), base + own[d] + draw.gauss(0, 1))
-                          for d, base in enumerate(documents) for _ in range(3)])  # fmt: skip
-        apart = [difference(one, other) for place, one in enumerate(sides) for other in sides[place + 1 :]]
-        alarms += any(p is not None and p < LEVEL for p in holm([each.p if each else None for each in apart]))
-    assert alarms <= 0.08 * tables, "5 % and what 150 tables scatter"
-
-
 def test_units_that_all_differ_alike_have_a_sign_test() -> None:
     """Four documents, one answered under each method: p is that of four coins; eight settle it, four do not."""
     for units, p in ((4, 0.125), (8, 2**-7)):
         left = [single(f"doc{place // 2}", 1.0) for place in range(2 * units)]
         found = difference(left, [each._replace(terms=(0.0, 1.0)) for each in left])
-        assert found is not None
         assert (found.test, found.p, found.ci_low, found.units) == (SIGN, p, None, units)
         same = difference(left, left)
-        assert same is not None
         assert (same.p, same.test) == (1.0, "")

@@ -113,10 +113,6 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
     assert screen.file.getvalue() == text + "\n"
 
 
-def test_a_table_without_rows_says_so() -> None:
-    assert lines(Table(title="runs", columns=("run",), rows=()), 80) == ["runs", "(none)"]
-
-
 def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
     glossary = {"made": "Made: when.", "#score": "Score: how good."}
     first = Table(**{**vars(RUNS), "spare": ("made",), "glossary": glossary})
@@ -125,11 +121,3 @@ def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
     assert narrow.count("Score: how good.") == 1
     assert "Made: when." not in narrow
     assert "today" not in narrow
-
-
-def test_a_table_that_says_less_stands_in_where_there_is_no_room_for_a_table() -> None:
-    less = Table(title="best", columns=("#score",), rows=(("65.6",),))
-    table = Table(**{**vars(RUNS), "narrower": less})
-    assert "one that has many words" in shown_together([table], 80)
-    assert "many words" not in shown_together([table], 30)
-    assert "65.6" in shown_together([table], 30)

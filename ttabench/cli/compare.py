@@ -19,7 +19,8 @@ from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
-    from ttabench.report.selecting import Selected, Wanted
+    from ttabench.report.finding import Loaded
+    from ttabench.report.selecting import Wanted
     from ttabench.terminal.table import Table
 
 PARQUET = "parquet"
@@ -102,7 +103,7 @@ def compare(
     elif for_people and not short and blocks > MANY_BLOCKS:
         render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
     if strict:
-        from ttabench.report.further import problems
+        from ttabench.report.cautions import problems
 
         faults = problems(comparison)
         for line in faults:
@@ -163,7 +164,7 @@ def compared(
     return comparison, remarks
 
 
-def skipped(chosen: Selected, names: Sequence[str]) -> list[str]:
+def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     """A line for names that hold no run; none where all hold some."""
     if not chosen.skipped:
         return []
@@ -177,11 +178,11 @@ def _more(comparison: Comparison, *, diff: bool, flips: bool, every: bool) -> li
 
     tables = []
     if diff:
-        from ttabench.report.further import differing
+        from ttabench.report.differing import differing
 
         tables.append(differing(comparison))
     if flips:
-        from ttabench.report.further import flips_tables
+        from ttabench.report.differing import flips_tables
 
         changed = flips_tables(comparison, every=every)
         whole = tuple(row for table in changed for row in table.data)

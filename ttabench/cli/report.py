@@ -49,7 +49,7 @@ def report(
     if quiet:
         render.print_line(str(save))
         return
-    counted, blocks = sum(len(entry.runs) for entry in comparison.entries), len(comparison.blocks)
+    counted, blocks = sum(len(entry.group.runs) for entry in comparison.entries), len(comparison.blocks)
     words = f"{counted:,} run{'s' * (counted != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
     render.print_line(f"{save}: {words}, {amounts.size(save.stat().st_size)}. Open it in a browser.")
 

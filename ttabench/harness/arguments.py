@@ -33,15 +33,8 @@ log = logging.getLogger(__name__)
 
 
 def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an `AdaptedLM`.
-
-    Args:
-        given: model arguments; lm-eval has turned some of the texts into numbers.
-        more: what lm-eval adds of its own: batch size, device.
-
-    Raises:
-        UserError: an unknown argument, method, model, setting ...
-    """
+    """The parts of an `AdaptedLM` by model arguments, of which lm-eval has turned some texts into numbers; it adds a
+    batch size and a device (`more`)."""
     named = {
         key: "none" if value is None else value
         for key, value in given.items()

@@ -40,9 +40,6 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     """lm-eval's `simple_evaluate` under a method, with its arguments and its results.
 
     The model then knows the tasks, and cuts each prompt right before the document's own text.
-
-    Raises:
-        UserError: a bad model argument, an unknown task, data that cannot be loaded, lm-eval's cache of answers.
     """
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager

@@ -38,12 +38,8 @@ Done = TypeVar("Done")
 class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
-    Args:
-        method: on its base model.
-        start: state of one row that every reading starts from; an empty one by default.
-        batch_size: queries at once, fewer where they do not fit into memory; `batching.AUTO` for as many as fit.
-        prompts: how prompts are cut.
-        info: what lm-eval's results file says about the model.
+    Every reading starts from a state of one row (`start`), an empty one by default. Queries are asked so many at once,
+    fewer where they do not fit into memory. lm-eval's results file has what `info` says.
     """
 
     def __init__(
@@ -74,11 +70,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> AdaptedLM:
-        """From model arguments, and what lm-eval adds of its own (batch size, device).
-
-        Raises:
-            UserError: an unknown argument, method, model, setting ...
-        """
+        """From model arguments, and what lm-eval adds of its own (batch size, device)."""
         return cls(**arguments.parts(arg_dict, additional_config or {}))
 
     @property
@@ -113,11 +105,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The turns of a dialogue as the base model's tokenizer writes them.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or it fails.
-        """
+        """The turns of a dialogue as the base model's tokenizer writes them."""
         return self.reader.dialogues.write(chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:

@@ -95,11 +95,7 @@ class Dialogues:
         self._chats: dict[str, Chat | None] = {}
 
     def write(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
-        """The text of these turns; without the system's where the template has no place for it, as lm-eval's `hf`.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or it fails.
-        """
+        """The text of these turns; without the system's where the template has no place for it, as lm-eval's `hf`."""
         name = self.lm.tokenizer_name
         if not getattr(self.lm.tokenizer, "chat_template", None):
             raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --apply_chat_template out.")
@@ -188,16 +184,7 @@ class Prompts:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
     def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Body]:
-        """Where the prompt of each request is cut.
-
-        Args:
-            task: its name.
-            bodies: what each prompt ends with, None where its template does not tell.
-            requests: lm-eval's.
-
-        Raises:
-            UserError: there may be demonstrations, and the chat template changes words, so that none can be told.
-        """
+        """Where the prompt of each request is cut; a body is None where a chat template does not tell it."""
         prompts = [request.args[0] for request in requests]
         if self.split == "none":
             return [Body(prompt) for prompt in prompts]

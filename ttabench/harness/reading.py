@@ -102,13 +102,7 @@ class Reading:
 
 
 class Reader:
-    """Reads the contexts of prompts with a method.
-
-    Args:
-        method: on its base model.
-        start: state of one row that every reading starts from.
-        prompts: how prompts are cut.
-    """
+    """Reads the contexts of prompts with a method, from a state of one row that every reading starts from."""
 
     def __init__(self, method: BaseMethod[Any], start: State, prompts: Prompts) -> None:
         self.method, self.lm, self.start, self.prompts = method, method.lm, start, prompts

@@ -61,17 +61,8 @@ class Seam:
 
 
 def seam(encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], contexts: Sequence[str]) -> Seam:
-    """A way to read the prefix whose tokens, followed by the query's, are those of each whole context.
-
-    Args:
-        encode: ids of texts, which begin a context (False) or go on in one (True).
-        prefix: what all the contexts begin with.
-        pieces: what the prefix is made of, each text with the joiner in front of it.
-        contexts: whole contexts, each of which goes on behind the prefix.
-
-    Raises:
-        UserError: the tokenizer joins prefix and query, wherever the text is cut.
-    """
+    """A way to read what all contexts begin with (in pieces, each with the joiner in front of it) whose tokens,
+    followed by the query's, are those of each whole context."""
     (first,) = encode(contexts[:1], False)
     for texts in _candidates(encode, prefix, pieces, first):
         ids = [*encode(texts[:1], False), *encode(texts[1:], True)]

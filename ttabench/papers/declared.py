@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ttabench.core.architectures import NANO
 from ttabench.core.checked_file import read_text
@@ -38,6 +38,11 @@ Cost: TypeAlias = Literal[
     "", "state_bytes", "adapt_seconds", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
 ]
 """What a claim about a cost is about; the last four stand in profiles alone."""
+COUNTED: tuple[Cost, ...] = ("state_bytes", "tensor_bytes")
+Verdict: TypeAlias = Literal[
+    "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
+]
+SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,
@@ -55,7 +60,6 @@ class Profiled(_Part):
     """Which rows of profiles a place has."""
 
     prefill: Annotated[int, Field(gt=0)]
-    """Those of so many tokens read."""
     since: Annotated[int, Field(gt=0)] | None = None
     """With claims about growth: from so many tokens on."""
 
@@ -75,12 +79,6 @@ class Place(_Part):
     mean: bool = False
     """The mean over the tasks of `runs`, and not each by itself."""
     scales: list[Scale] = list(SCALES)
-
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> Place:
-        if (self.runs is None) == (self.profile is None):
-            raise ValueError("a place has runs or a profile")
-        return self
 
     @property
     def pattern(self) -> dict[str, Json]:
@@ -107,7 +105,6 @@ class Claim(_Part):
     right_step: int | None = None
     """The step at which `right` is asked, where it is another than that of the place."""
     places: list[str] = []
-    """Names; all for none."""
     says: str = ""
     """Words of the paper, where figures alone do not suffice."""
     miniature: str = ""
@@ -126,9 +123,7 @@ class Table(_Part):
 
     about: str
     metric: str = ""
-    """As the paper's figures have it."""
     cost: str = ""
-    """The same of costs."""
     needs: Needs | None = None
     stored_only: str = ""
     """How its runs are made, where no suite makes them."""
@@ -137,18 +132,6 @@ class Table(_Part):
     """Name of a line in the paper's figures, where that is no method of its name."""
     places: list[Place] = []
     claims: list[Claim] = []
-
-    @model_validator(mode="after")
-    def _whole(self) -> Table:
-        if (self.needs is None) == (not self.claims):
-            raise ValueError("a table has claims, or says what it needs")
-        names = {place.name for place in self.places}
-        if unknown := [name for claim in self.claims for name in claim.places if name not in names]:
-            raise ValueError(f"no place is called {unknown[0]}")
-        if any(claim.growth and not (place.profile and place.profile.since)
-               for claim in self.claims for place in self.placed(claim)):  # fmt: skip
-            raise ValueError("growth is from one length of a profile to another")
-        return self
 
     def placed(self, claim: Claim) -> list[Place]:
         """Where a claim is tested."""
@@ -166,15 +149,6 @@ class Paper(_Part):
     def lines_of(self, table: Table) -> dict[str, dict[str, Json]]:
         """The pattern of every line that a table may name."""
         return {name: pattern(line) for name, line in {**self.lines, **table.lines}.items()}
-
-    @model_validator(mode="after")
-    def _lines_are_declared(self) -> Paper:
-        for table in self.tables.values():
-            for claim in table.claims:
-                for name in filter(None, (claim.left, claim.right, claim.floor)):
-                    if name not in self.lines and name not in table.lines:
-                        raise ValueError(f"no line is called {name}")
-        return self
 
 
 def pattern(model: BaseModel) -> dict[str, Json]:
@@ -258,6 +232,11 @@ def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, floa
         if all(getattr(figure, name) == word for name, word in named.items()):
             values_of_models.setdefault(figure.model, []).append(figure.value)
     return {model: values[0] for model, values in values_of_models.items() if len(values) == 1}
+
+
+def of_sign(sign: float) -> Verdict:
+    """The verdict of what is above zero where it has the sign of the claim."""
+    return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
 
 
 def list_table() -> Printed:

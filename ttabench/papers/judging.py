@@ -3,32 +3,47 @@
     judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., training=0, found=..., verdict="reproduced")
 
 Differences, intervals and units of error are those of `ttabench compare`. A claim "so far of the way" compares with a
-mixture of floor and goal, query by query (of perplexities: of nats). The rule is that of `verdicts`.
+mixture of floor and goal, query by query (of perplexities: of nats). `claims.RULE` says the rule in full.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ttabench.core.types import Json
-from ttabench.papers.declared import SCALES, Claim, Place, Scale, paper, scale_of_model
+from ttabench.papers.declared import (
+    COUNTED,
+    SCALES,
+    SILENT,
+    Claim,
+    Place,
+    Scale,
+    Verdict,
+    of_sign,
+    paper,
+    scale_of_model,
+)
 from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
-from ttabench.papers.profiles import lines_at, machine, pairs, where
-from ttabench.papers.verdicts import COUNTED, Verdict, mixed, near_an_end, verdict_of, weighed
+from ttabench.papers.profiles import lines_at, machine, pairs, weighed, where
 from ttabench.profiling.rows import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.entries import higher_is_better
+from ttabench.report.pairing import Values
+from ttabench.stats.aggregation import Unit
+from ttabench.stats.clusters import Observed
+from ttabench.stats.testing import LEVEL
 
+NEAR = 0.1
+"""So much of the way from no context to full context is near an end."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
 """Methods that hold no context in a state: nothing of it, or its text itself."""
 Words = Mapping[str, Any]
-"""Fields of `Judged` that are known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +55,6 @@ class Judged:
     claim: Claim
     place: Place
     method: str
-    """That of left."""
     verdict: Verdict
     scale: Scale | None = None
     """None where there are no runs at any."""
@@ -56,12 +70,62 @@ class Judged:
     machine: str = ""
     """Their machine, where they are times."""
     reason: str = ""
-    """Why it cannot be told."""
 
     @property
     def memory(self) -> bool:
         """Whether it is about a method that holds the context in a state."""
         return not self.claim.cost and self.method not in WITHOUT_STATE
+
+
+def verdict_of(found: Difference, control: Difference | None = None, *, memory: bool = False) -> Verdict:
+    """What runs say of the claim that left is better than right (`found`), and under its own state than under another
+    text's (`control`), where it holds the context in a state (`memory`)."""
+    verdict = of_sign(found.gain * _apart(found))
+    if verdict == "reproduced" and memory and not (control and control.gain * _apart(control) > 0):
+        return "no memory" if control else "no control"
+    return verdict
+
+
+def _apart(found: Difference) -> bool:
+    """Whether the interval excludes zero."""
+    if found.ci_low is not None and found.ci_high is not None:
+        return found.ci_low > 0 or found.ci_high < 0
+    return found.p is not None and found.p < LEVEL
+
+
+def over(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of several trainings, or settings: of those that can tell, where all say the same."""
+    told = [verdict for verdict in verdicts if verdict not in SILENT]
+    if told:
+        return told[0] if len(set(told)) == 1 else "mixed"
+    return "cannot tell" if "cannot tell" in verdicts else "no runs"
+
+
+def near_an_end(claim: Claim, places: Sequence[float], *, decided: bool) -> str:
+    """Why two lines on the way from no context (0) to full context (1) say nothing of a claim; empty where they do.
+    What is not `decided`, for the interval holds zero, and is not told from an end itself, is undecided."""
+    if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
+        return "both near no context"
+    whole = claim.share == 1 and claim.right_step is None
+    at_ceiling = all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places)
+    return "both near full context" if whole and at_ceiling else ""
+
+
+def mixed(floor: Values | None, goal: Values, share: float) -> Values:
+    """So far of the way from floor (zero for None) to goal, query by query of a mean or a ratio."""
+    by_query: dict[Any, Observed | Unit] = {}
+    for query, value in goal.items():
+        if floor is not None and query not in floor:
+            continue
+        under = floor[query] if floor is not None else None
+        if isinstance(value, Unit):
+            assert isinstance(under, Unit), "a share of the way of a ratio has a floor"
+            by_query[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
+        else:
+            assert isinstance(value, Observed), "a share of the way is of means and ratios"
+            zero = under.terms[0] if isinstance(under, Observed) else 0.0
+            by_query[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
+    return by_query  # type: ignore[return-value]  # all of one kind
 
 
 def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
@@ -107,7 +171,7 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
 
 
 def _weights(held: Held) -> Json:
-    return held.group.record.config["inputs"].get("checkpoint")
+    return held.entry.group.record.config["inputs"].get("checkpoint")
 
 
 class _Sides(NamedTuple):
@@ -169,7 +233,7 @@ def _difference(claim: Claim, sides: _Sides) -> Difference | None:
     goal = sides.right.values if claim.right_step is None else sides.right.at(claim.right_step)
     if claim.share != 1.0:
         goal = mixed(sides.floor.values if sides.floor else None, goal, claim.share)
-    return difference((sides.left.entry, sides.left.values), (sides.right.entry, goal))
+    return difference(replace(sides.left.entry, values=sides.left.values), replace(sides.right.entry, values=goal))
 
 
 def _blind(claim: Claim, blocks: Sequence[_Sides], *, decided: bool) -> str:

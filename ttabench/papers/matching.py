@@ -17,8 +17,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
-from ttabench.papers.declared import OWN, Cost, Place, Scale, Table, paper, scale_of_model
-from ttabench.papers.verdicts import COUNTED
+from ttabench.papers.declared import COUNTED, OWN, Cost, Place, Scale, Table, paper, scale_of_model
 from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
 from ttabench.profiling.record import ProfileRecord, load_profile
 from ttabench.profiling.rows import Figure, exactly, figure
@@ -50,7 +49,6 @@ class Stored:
     suites: Mapping[str, tuple[str, ...]]
     """Names of folders, by the id of a run."""
     damaged: tuple[str, ...] = ()
-    """A line for every run or profile that cannot be read."""
     profiles: tuple[tuple[str, ProfileRecord], ...] = ()
     """Those of `ttabench profile` with the names of the folders that hold them, each once."""
 
@@ -115,9 +113,7 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
 
 def recipe(record: RunRecord) -> Json:
     """What an adapter was trained by, without the seed of its training: of two trainings by one recipe it is the same.
-
-    None for a method that was not trained.
-    """
+    None for a method that was not trained."""
     training = record.method.get("training")
     if not training:
         return None
@@ -133,12 +129,9 @@ class Held:
     """A line of a table at a place, in a block, under one training of its adapter."""
 
     entry: Entry
-    group: Group
     answers: Answers
     step: int | None = None
-    """That of the place."""
     suites: tuple[str, ...] = ()
-    """Folders that hold its runs."""
     fault: str = ""
     """Why nothing can be said of it, as it follows its name; empty where something can."""
     other: Held | None = None
@@ -154,7 +147,7 @@ class Held:
         """Under its own state less under another text's."""
         if self.other is None:
             return None
-        return difference((self.entry, self.values), (self.entry, self.other.values))
+        return difference(replace(self.entry, values=self.values), replace(self.entry, values=self.other.values))
 
     def at(self, step: int | None) -> Values:
         """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
@@ -173,7 +166,9 @@ class Held:
         spent = self.entry.costs.get(cost)
         if cost in COUNTED or spent is None:
             return None if spent is None else exactly(spent)
-        draws = [float(record.cost[cost] or 0.0) for _, record in self.group.runs if record.cost.get(cost) is not None]
+        draws = [
+            float(record.cost[cost] or 0.0) for _, record in self.entry.group.runs if record.cost.get(cost) is not None
+        ]
         return figure(draws).model_copy(update={"value": spent})
 
     @property
@@ -215,14 +210,14 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     there = []
     for place in places:
         for of_block, of_groups in blocks:
-            inside = [one for one in of_groups if fits(place.pattern, told[one.group.record.id])
-                      and scale_of(one.group.record) in place.scales]  # fmt: skip
+            inside = [one for one in of_groups if fits(place.pattern, told[one.entry.group.record.id])
+                      and scale_of(one.entry.group.record) in place.scales]  # fmt: skip
             held = _at(place, inside)
-            of_lines = {line: [one for one in held if fits(pattern, told[one.group.record.id])]
+            of_lines = {line: [one for one in held if fits(pattern, told[one.entry.group.record.id])]
                         for line, pattern in lines.items()}  # fmt: skip
             if any(of_lines[line] for line in named(table)):
                 trainings = {line: _trainings(own) for line, own in of_lines.items() if own}
-                scale = scale_of(inside[0].group.record)
+                scale = scale_of(inside[0].entry.group.record)
                 there.append(Spot(place=place, scale=scale, block=of_block.name, task=of_block.task, lines=trainings))
     return there
 
@@ -239,31 +234,31 @@ def _held(of_block: BlockPlace, group: Group, answers: Mapping[str, Answers | No
     entry = entry_of(of_block, group.method, group, own)
     folders = dict.fromkeys(name for _, record in group.runs for name in stored_runs.suites[record.id])
     fault = entry.reason if entry.aside else "" if own.values else UNSCORED
-    return Held(entry=entry, group=group, answers=own, suites=tuple(folders), fault=fault)
+    return Held(entry=entry, answers=own, suites=tuple(folders), fault=fault)
 
 
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
     """All that answered under their own state at the step of a place, each beside the same under another text's."""
-    own = [one.group for one in held if one.group.record.state_of == "own"]
+    own = [one.entry.group for one in held if one.entry.group.record.state_of == "own"]
     within, by_state = within_limit(own) if own else [], {"own": list[Held](), "other": list[Held]()}
     for one in held:
         answers = one.answers
         if place.step is not None and answers.values and not answers.steps:  # of runs that asked at one step alone
-            answers = answers._replace(steps=steps_of(one.group.runs))
-        less = f"{LESS} ({limit_of(one.group)})" * (one.group in own and one.group not in within)
+            answers = answers._replace(steps=steps_of(one.entry.group.runs))
+        less = f"{LESS} ({limit_of(one.entry.group)})" * (one.entry.group in own and one.entry.group not in within)
         there = replace(one, answers=answers, step=place.step, fault=less or one.fault)
         if there.values or not answers.values:
-            by_state[one.group.record.state_of].append(there)
-    others = {one.entry.configured: one for one in by_state["other"]}
-    return [replace(one, other=others.get(one.entry.configured)) for one in by_state["own"]]
+            by_state[one.entry.group.record.state_of].append(there)
+    others = {one.entry.group.configured: one for one in by_state["other"]}
+    return [replace(one, other=others.get(one.entry.group.configured)) for one in by_state["own"]]
 
 
 def _trainings(held: Sequence[Held]) -> dict[int | None, Held]:
     """Those of one recipe by the seed of the training; of several configurations the first, with that as its fault."""
     whole = [one for one in held if not one.fault.startswith(LESS)] or held
-    recipes = {repr(recipe(one.group.record) or one.entry.configured) for one in whole}
+    recipes = {repr(recipe(one.entry.group.record) or one.entry.group.configured) for one in whole}
     if len(recipes) > 1:
         fault = f"was run in {len(recipes)} configurations, and which is meant is not declared"
         return {None: replace(whole[0], fault=fault)}
-    seeds = {training_seed(one.group.record.method.get("training", {})): one for one in reversed(whole)}
+    seeds = {training_seed(one.entry.group.record.method.get("training", {})): one for one in reversed(whole)}
     return dict(sorted(seeds.items(), key=lambda item: item[0] or 0))

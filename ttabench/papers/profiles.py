@@ -1,7 +1,10 @@
-"""Rows of stored profiles that stand for the lines of a table once so many tokens were read; `verdicts` judges them.
+"""Claims about costs: rows of stored profiles that stand for the lines of a table, and what costs say of a claim.
 
 Rows of different machines, models or loads are not compared; those of two profiles are where one alone does not have
-both lines.
+both lines. Bytes are counted: the order of two lines decides. Times are measured in repeats, or draws: the longest of
+left is at most half of the shortest of right (times the share that is claimed) to reproduce the claim, and the shortest
+of left at least twice the longest of right to contradict it; so is their growth, time behind the longer context over
+that behind the shorter one. What was measured once says nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +12,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ttabench.core.amounts import size
+from ttabench.core.amounts import number, size
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
-from ttabench.papers.declared import Claim, Cost, Profiled
+from ttabench.papers.declared import COUNTED, Claim, Cost, Profiled, Verdict, of_sign
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, added
 from ttabench.report.configuration import with_defaults
 from ttabench.report.entries import computed_on
 from ttabench.sweep.grid import matches
 
+FACTOR = 2.0
+"""By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
+WORDS: dict[Cost, tuple[str, str]] = {
+    "state_bytes": ("keeps less", "bytes kept"), "tensor_bytes": ("needs less memory", "memory"),
+    "adapt_seconds": ("reads in less time", "time to read"),
+    "answer_seconds": ("answers in less time", "time to answer"),
+    "total_seconds": ("reads and answers once in less time", "time to read and answer once"),
+    "sample_seconds": ("answers, in batches that fit the memory, in less time", "time to answer in batches"),
+}  # fmt: skip
+"""A claim that left costs less, and the noun."""
 FIGURES: dict[Cost, tuple[str, ...]] = {
     "adapt_seconds": ("adapt_seconds",), "answer_seconds": ("first_seconds", "decode_seconds"),
     "total_seconds": ("total_seconds",), "tensor_bytes": ("peak_tensor_bytes",),
@@ -35,12 +48,9 @@ class Line(NamedTuple):
     """A line of a table in a profile."""
 
     folder: str
-    """The name of the folder that holds the profile."""
     record: ProfileRecord
     figure: Figure
-    """Behind the context of the place."""
     shorter: Figure | None = None
-    """Behind the shorter one, where growth is claimed."""
 
     @property
     def bounds(self) -> Figure:
@@ -115,3 +125,35 @@ def where(record: ProfileRecord, at: Profiled) -> str:
     return (
         f"{record.base}, {read} tokens read, {load['prompt_tokens']} of prompt and {load['generate']} written{within}"
     )
+
+
+def weighed(claim: Claim, left: Figure, right: Figure) -> tuple[Verdict, str]:
+    """(what these say of the claim that left costs less, why they cannot tell)."""
+    if claim.cost in COUNTED:
+        return of_sign(claim.share * right.value - left.value), ""
+    if once := [line for line, own in {claim.left: left, claim.right: right}.items() if own.n < 2]:
+        return "cannot tell", f"{' and '.join(once)} measured once"
+    if claim.growth and claim.left == claim.right:
+        return of_sign((left.high < FACTOR) - (left.low >= FACTOR)), ""
+    least, most = claim.share * right.low / left.high, claim.share * right.high / left.low
+    return of_sign((least >= FACTOR) - (most <= 1 / FACTOR)), ""
+
+
+def claimed_cost(claim: Claim) -> str:
+    """The claim in words: "mac reads in at most 10 % of the time of camels"."""
+    less, noun = WORDS[claim.cost]
+    if claim.growth and claim.left == claim.right:
+        return f"{claim.left}'s {noun} does not grow with the context"
+    if claim.growth:
+        return f"{claim.left}'s {noun} grows less than {claim.right}'s"
+    if claim.share == 1:
+        return f"{claim.left} {less} than {claim.right}"
+    verb, _, unit = less.partition(" less ")
+    return f"{claim.left} {verb} at most {100 * claim.share:g} % of the {unit} of {claim.right}"
+
+
+def amount(claim: Claim, value: float) -> str:
+    """A cost for people: `64.0 KiB`, `0.093 s`, `x 3.6`."""
+    if claim.growth:
+        return f"\N{MULTIPLICATION SIGN} {number(value, 2)}"
+    return size(value) if claim.cost in COUNTED else f"{value:,.3g} s"

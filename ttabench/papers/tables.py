@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ttabench.core.amounts import number
 from ttabench.papers import declared
+from ttabench.papers.claims import figures
 from ttabench.papers.declared import SCALES, Scale, reported
 from ttabench.papers.declared import Table as DeclaredTable
 from ttabench.papers.matching import Held, Stored, named, spots
-from ttabench.papers.verdicts import amount
-from ttabench.papers.wording import figures
+from ttabench.papers.profiles import amount
 from ttabench.report.figures import shown
 from ttabench.terminal.table import Table
 

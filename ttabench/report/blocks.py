@@ -10,8 +10,9 @@ differ within the block; a configuration that stands in several blocks has one l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,12 +22,11 @@ from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults
 from ttabench.report.pairing import Run, base_of, seed_of
-from ttabench.report.theirs import name_in, names_of_runs
+from ttabench.report.selecting import name_in, names_of_runs
 from ttabench.run.budget import settings_kept
 
 STATE_OF = "state of"
 STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
-"""Words that follow the method, by whose state answered."""
 FLOOR, CEILING = "none", "icl"
 """Methods that a block begins with."""
 NOT_COMPARED = (
@@ -80,6 +80,21 @@ class Group:
         """Those of its runs, in order."""
         return tuple(sorted({seed_of(record) for _, record in self.runs}))
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Those of its runs."""
+        return tuple(record.id for _, record in self.runs)
+
+    @cached_property
+    def configured(self) -> str:
+        """Options that tell configurations of methods apart, whatever the block and whose state answered."""
+        config = with_defaults(self.record.config)
+        kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
+        options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
+        inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
+        options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
+        return repr((self.theirs, self.method, options_in_order))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -90,7 +105,6 @@ class Place:
     model: str
     metric: str
     options: Mapping[str, Json]
-    """Options that tell it from the other blocks of its task, source and model."""
 
     @property
     def name(self) -> str:
@@ -123,10 +137,8 @@ def short_source(source: str) -> str:
 
 
 def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
-    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs.
-
-    The metric compared is that by which each task is known where it is empty.
-    """
+    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs. The metric
+    compared is that by which each task is known where it is empty."""
     cards, names = _cards(runs), names_of_runs(runs)
     sources = {record.source for folder, record in runs if not name_in(names, folder)}
     groups: dict[str, list[Run]] = {}
@@ -143,16 +155,11 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
         told_apart = {key: value for key, value in (("card", cards[first.id]), ("metric", code)) if value}
         group = Group(runs=tuple(own), metric=compared, varying=varying(first),
                       material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
-        source = _as_here(first.source, sources) if theirs else first.source
+        here = [label for label in sources if short_source(label) == first.source] if theirs else []
+        source = here[0] if len(here) == 1 else first.source  # submissions name files without their folders
         task = repr((first.config.get("task"), source, base_of(first), compared))
         by_block.setdefault(task, {}).setdefault(repr(sorted(group.material.items())), []).append(group)
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
-
-
-def _as_here(source: str, ours: Collection[str]) -> str:
-    """The source of others' runs as ours have it: submissions name files without their folders."""
-    alike = [label for label in ours if short_source(label) == source]
-    return alike[0] if len(alike) == 1 else source
 
 
 def _cards(runs: Sequence[Run]) -> dict[str, str]:
@@ -242,18 +249,8 @@ def shared(group: Group, block: Sequence[Group]) -> int:
     return sum(other.get(key) == group.varying[key] for key in _apart(group, block) for other in others)
 
 
-def configured(group: Group) -> str:
-    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
-    config = with_defaults(group.record.config)
-    kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
-    options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
-    inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
-    options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
-    return repr((group.theirs, group.method, options_in_order))
-
-
 def _told_by(group: Group) -> tuple[str, str]:
-    return configured(group), str(group.varying[STATE_OF])
+    return group.configured, str(group.varying[STATE_OF])
 
 
 def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:

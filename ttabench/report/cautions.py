@@ -1,8 +1,5 @@
-"""What the first lines say of the rest: a control that fails, what is set aside or left out, errors that are too small.
-
-over_ceiling    lines that are better than full context beyond chance
-same_as         the answers of a line are those of full context, or of no context, to the last bit
-"""
+"""What the first lines say of the rest: a control that fails, what is set aside or left out, errors that are too small;
+and what --strict does not accept (`problems`)."""
 
 from __future__ import annotations
 
@@ -13,10 +10,11 @@ from ttabench.records.schema import RunRecord
 from ttabench.report import figures
 from ttabench.report.blocks import CEILING, FLOOR, Group
 from ttabench.report.compare import Block, Comparison
+from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference
 from ttabench.report.entries import Aside, ceiling_of, ends_of, floor_of, running
 from ttabench.report.phrases import MANY, Field, listed, lone
-from ttabench.report.theirs import file_called
+from ttabench.report.selecting import file_called
 
 NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", *Looked.__dataclass_fields__}
 """Columns of samples that say how a query was answered, and not what the answer was."""
@@ -24,7 +22,6 @@ CHECK = (
     "Check its prompt, what was cut of the context, and whether the base model can use so long a text. A method that "
     "was trained for the task, or that chooses what to read, may be better without a fault."
 )
-"""What to do about a ceiling that is below a method."""
 
 
 def cautions(comparison: Comparison) -> Iterator[str]:
@@ -34,7 +31,7 @@ def cautions(comparison: Comparison) -> Iterator[str]:
     yield from _same(comparison)
     weak = [block for block in comparison.blocks if block.tested and lone(block)]
     if weak:
-        unit = weak[0].groups[0].record.unit
+        unit = weak[0].entries[0].group.record.unit
         only = f"There is one {unit} only{_on(comparison, weak)}, so errors are too small"
         yield f"{only}: they are over its questions, and another {unit} may differ by more. Run more seeds."
 
@@ -62,8 +59,10 @@ def theirs_sentences(comparison: Comparison) -> Iterator[str]:
     """Which lines are of others, a sentence a submission."""
     files: dict[str, list[str]] = {}
     for entry in comparison.entries:
-        if entry.theirs:
-            files.setdefault(entry.theirs, []).append(entry.label.removesuffix(f" (theirs: {entry.theirs})"))
+        if entry.group.theirs:
+            files.setdefault(entry.group.theirs, []).append(
+                entry.label.removesuffix(f" (theirs: {entry.group.theirs})")
+            )
     for name, labels in files.items():
         yield f"Made by others, from {file_called(name)}: {listed(list(dict.fromkeys(labels)), 'lines')}."
 
@@ -146,14 +145,13 @@ def _same(comparison: Comparison) -> Iterator[str]:
 
 
 def same_as(block: Block) -> Iterator[tuple[str, str]]:
-    """(label, method of the control) of lines that read something and whose answers are the control's, bit by bit.
-
-    Full context counts against none, too. A line that is marked already, for it evicted nothing, is left out.
-    """
-    own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
-    for group, entry in own:
+    """(label, method of the control) of lines that read something and whose answers are the control's, bit by bit. Full
+    context counts against none, too. A line that is marked already, for it evicted nothing, is left out."""
+    own = [entry for entry in block.entries if entry.state_of == "own"]
+    for entry in own:
+        group = entry.group
         for end in (FLOOR, CEILING)[: 1 if group.method == CEILING else 2]:
-            controls = [control for control, _ in own if control.method == end]
+            controls = [control.group for control in own if control.method == end]
             read = all(record.cost.get("tokens_read") for _, record in group.runs)
             if group.method != end and read and entry.aside != "whole" and any(_alike(group, one) for one in controls):
                 yield entry.label, end
@@ -170,3 +168,40 @@ def _alike(group: Group, control: Group) -> bool:
 
 def _answers(record: RunRecord) -> dict[str, str]:
     return {name: digest for name, digest in record.sample_digests.items() if name not in NO_ANSWER}
+
+
+def problems(comparison: Comparison) -> list[str]:
+    """What --strict does not accept, a line each without a full stop: what is set aside, but for a window that cut the
+    context, is not paired, answers like a control, lacks a seed or the metric, read other rows, or is damaged."""
+    names = [block.place.name + block.place.metric for block in comparison.blocks]
+    sentences = [f"{block.place.name}: another base of the same name in another block"
+                 for block, name in zip(comparison.blocks, names, strict=True) if names.count(name) > 1]  # fmt: skip
+    for block in comparison.blocks:
+        own = [f"{one.left} and {one.right} are not paired: {one.reason}" for one in block.unpaired]
+        every = {seed for entry in block.entries for seed in entry.group.seeds}
+        own += [f"{entry.label} lacks seed {', '.join(map(str, lacking))}"
+                for entry in block.entries if (lacking := sorted(every - {*entry.group.seeds}))]  # fmt: skip
+        own += [*_other_rows(block), *(f"{label} has the answers of {end}" for label, end in same_as(block))]
+        sentences += [f"{block.place.brief}: {sentence}" for sentence in own]
+    sentences += [
+        f"{one.block}: {one.label} is set aside: {one.reason}" for one in comparison.aside if one.kind != "cut"
+    ]
+    if comparison.without_metric:
+        sentences.append(f"without the metric: {', '.join(comparison.without_metric)}")
+    if damaged := len(comparison.damaged):
+        sentences.append("1 run or file of runs is damaged" if damaged == 1 else f"{damaged} runs or files are damaged")
+    return sentences
+
+
+def _other_rows(block: Block) -> Iterator[str]:
+    """Runs that should have read the same rows, and did not."""
+    digests: dict[str, dict[str, str]] = {}
+    for entry in block.entries:
+        for _, record in entry.group.runs:
+            config = with_defaults(record.config)
+            same = repr((config["seed"], config.get("limit"), sorted(config["task_options"].items(), key=str)))
+            if rows := config["inputs"].get("rows"):
+                digests.setdefault(same, {}).setdefault(rows, f"{entry.label} with seed {config['seed']}")
+    for by_rows in digests.values():
+        if len(by_rows) > 1:
+            yield f"other rows, or another version of them: {', '.join(by_rows.values())}"

@@ -21,7 +21,6 @@ from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4
-"""Entries of a block of which every pair is shown."""
 Pair = tuple[int, int]
 """Places of two entries of a block, left and right."""
 
@@ -33,11 +32,9 @@ class Standing:
     order: tuple[str, ...]
     """Labels, the best first; at least one."""
     methods: Mapping[str, str]
-    """The method of each."""
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
     averaged: bool
-    """Whether the order is that of means; else of mean ranks."""
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Lines that were not run in all of these blocks, and places of the blocks in which they were."""
 
@@ -54,12 +51,10 @@ class Standing:
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
-    """The order of lines that are running; None where nothing is.
-
-    Lines of several blocks are ranked on blocks that all of them share: those that many share, so that lines times
-    blocks is largest. The order is that of their means where values can be averaged, else of their mean ranks; of equal
-    ones those with fewer bytes of state come first. Values alone choose; what is said of them rests on the tests.
-    """
+    """The order of lines that are running; None where nothing is. Lines of several blocks are ranked on blocks that all
+    of them share: those that many share, so that lines times blocks is largest. The order is that of their means where
+    values can be averaged, else of their mean ranks; of equal ones those with fewer bytes of state come first. Values
+    alone choose; what is said of them rests on the tests."""
     entries_of_blocks = [{entry.label: entry for entry in running(entries)} for entries in blocks]
     labels = dict.fromkeys(label for own in entries_of_blocks for label in own)
     places = {label: tuple(place for place, own in enumerate(entries_of_blocks) if label in own) for label in labels}
@@ -107,7 +102,7 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
     ends = [place for place in _ends(entries) if place in pair]
     if len(ends) == 2:
         return "room"
-    if one.state_of != other.state_of and (one.method, one.configured) == (other.method, other.configured):
+    if one.state_of != other.state_of and one.group.configured == other.group.configured:
         return "state"
     if not ends or one.aside or other.aside or "own" != one.state_of == other.state_of:
         return "others"
@@ -115,12 +110,10 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
 
 
 def shown(entries: Sequence[Entry], standing: Standing | None, *, every: bool) -> list[Pair]:
-    """Pairs that are shown: all of at most four entries, or of any number if `every`.
-
-    Of more: each against the ceiling (the floor where there is none), the best against each, those the first line
-    is about against each other and the floor, and a line under its states. The floor stands right, then the ceiling;
-    the best of many stands left; else the order is that given.
-    """
+    """Pairs that are shown: all of at most four entries, or of any number if `every`. Of more: each against the ceiling
+    (the floor where there is none), the best against each, those the first line is about against each other and the
+    floor, and a line under its states. The floor stands right, then the ceiling; the best of many stands left; else the
+    order is that given."""
     if every or len(entries) <= FEW:
         return _ordered(entries, combinations(range(len(entries)), 2), [])
     ends, lines = _ends(entries), running(entries)

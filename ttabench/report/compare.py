@@ -34,16 +34,13 @@ from ttabench.report.entries import (
     entry_of,
     floor_of,
     limit_of,
-    over_runs,
-    pooled,
     share_of_gap,
     within_limit,
 )
 from ttabench.report.finding import loaded, refuse_all_damaged
-from ttabench.report.pairing import Answers, Run, Values, answers_of, joined
+from ttabench.report.pairing import Answers, Run, answers_of, joined
 from ttabench.stats.testing import LEVEL
 
-__all__ = ["Block", "Comparison", "Difference", "Entry", "Unpaired", "compare", "over_runs", "pooled"]
 LOST = -10.0
 """A loss of so many times the way has no figure that says more than that the method fails."""
 BEYOND = 2.0
@@ -55,11 +52,8 @@ class Block:
     """Runs that read and ask the same under one base model, compared with each other."""
 
     place: Place
-    groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
-    """One for each group, floor and ceiling first, those of one method together."""
-    values: tuple[Values, ...]
-    """Terms that the queries of each group add to the metric."""
+    """Floor and ceiling first, those of one method together."""
     limited: tuple[Aside, ...] = ()
     """Groups that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
@@ -67,7 +61,6 @@ class Block:
     further: tuple[Difference, ...] = ()
     """Of pairs that are not shown, and that sentences rest on."""
     unpaired: tuple[Unpaired, ...] = ()
-    """Every pair without a common query."""
 
     @property
     def tested(self) -> tuple[Difference, ...]:
@@ -92,7 +85,6 @@ class Comparison:
     overall: tuple[Difference, ...] = ()
     """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
     without_metric: tuple[str, ...] = ()
-    """Ids of runs that were left out, for they lack the metric."""
     damaged: tuple[str, ...] = ()
     """A line for every run that was left out, for its record or its samples are damaged."""
 
@@ -116,7 +108,8 @@ class Comparison:
         """All that is set aside: asked less, then cut or with nothing evicted."""
         limited = [line for block in self.blocks for line in block.limited]
         marked = [
-            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason, runs=entry.runs)
+            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason,
+                  runs=entry.group.ids)
             for block in self.blocks for entry in block.entries if entry.aside
         ]  # fmt: skip
         return (*limited, *marked)
@@ -126,9 +119,6 @@ def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = Fals
     """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
     With `all_pairs`, every pair of a block has its difference, and not only those of `choosing.shown`.
-
-    Raises:
-        UserError: no runs, none but damaged ones, or a metric that no run has.
     """
     stored = loaded(folders)
     return compared(stored.runs, metric, all_pairs=all_pairs, damaged=stored.damaged)
@@ -169,20 +159,16 @@ def compared(
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    groups = tuple(within_limit([group for group, _ in labelled]))
+    groups = within_limit([group for group, _ in labelled])
     limited = [
-        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group),
-              runs=tuple(record.id for _, record in group.runs))
+        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group), runs=group.ids)
         for group, label in labelled if group not in groups
     ]  # fmt: skip
-    labels = [label for group, label in labelled if group in groups]
-    by_group = [joined([answers[record.id] for _, record in group.runs]) for group in groups]
     entries = [
-        entry_of(place, label, group, own, shared(group, groups))
-        for group, label, own in zip(groups, labels, by_group, strict=True)
-    ]
-    return Block(place=place, groups=groups, entries=tuple(entries),
-                 values=tuple(own.values for own in by_group), limited=tuple(limited))  # fmt: skip
+        entry_of(place, label, group, joined([answers[run] for run in group.ids]), shared(group, groups))
+        for group, label in labelled if group in groups
+    ]  # fmt: skip
+    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
 
 
 def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, Natural]]:
@@ -192,15 +178,15 @@ def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, 
 
 
 def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> Block:
-    entries, sides = block.entries, list(zip(block.entries, block.values, strict=True))
+    entries = block.entries
     seen = shown(entries, standing, every=all_pairs)
     more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
     differences, further = (
         tuple(replace(apart, family=family_of(entries, pair)) for pair in pairs
-              if (apart := difference(sides[pair[0]], sides[pair[1]])) is not None)
+              if (apart := difference(entries[pair[0]], entries[pair[1]])) is not None)
         for pairs in (seen, more)
     )  # fmt: skip
-    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(block.groups, sides)))
+    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(entries)))
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -213,10 +199,8 @@ def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def share(block: Block, entry: Entry) -> float | None:
-    """The share of the way from floor (0) to ceiling (1) that a line goes.
-
-    None of these two, and where the ceiling is not above the floor beyond chance, by the one difference of the two.
-    """
+    """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
+    not above the floor beyond chance, by the one difference of the two."""
     floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
@@ -233,10 +217,8 @@ def shown_share(part: float | None) -> str:
 
 
 def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
-    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps.
-
-    All blocks count in which floor, ceiling and the line were asked alike, those in which it lost, too.
-    """
+    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps. All blocks
+    count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
     gains, gaps = [], []
     for block in blocks:
         floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)

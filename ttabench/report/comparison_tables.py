@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import natural, told
-from ttabench.report.compare import Block, Comparison, Difference, share, shown_share
+from ttabench.report.compare import Block, Comparison, share, shown_share
+from ttabench.report.differences import Difference
 from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running, timed
 from ttabench.report.figures import plain, probability, shown, with_interval
 from ttabench.report.phrases import ACROSS, lone
-from ttabench.report.theirs import file_called
-from ttabench.run.budget import told_kept
+from ttabench.report.selecting import file_called
+from ttabench.run.budget import asked_of, told_kept
 from ttabench.stats.estimate import SIGN
 from ttabench.terminal.table import Bold, Cell, Table
 
@@ -31,7 +32,6 @@ GLOSSARY = {
     "#detectable": "Detectable: a true difference of this size is found 4 times in 5 (80 % power).",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
-"""Meanings of headings."""
 OURS = "here"
 """Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9
@@ -57,11 +57,9 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 
 
 def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
-    """The values alone, a line a method and a column a block, or the other way round where that is narrower.
-
-    Where both are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the
-    others. None of a single line, whose blocks are as short, unless the table stands alone.
-    """
+    """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
+    are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the others. None
+    of a single line, whose blocks are as short, unless the table stands alone."""
     labels = every_label(blocks)
     cells = {
         (entry.label, place): _bold(entry in best_of(block.entries), plain(entry.metric, entry.value))
@@ -120,47 +118,44 @@ def headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     return "All blocks", [place.name for place in places]
 
 
-def origin(entry: Entry) -> str:
-    """Cell of the column `from`: the file of a submission, or that the runs lie here."""
-    return file_called(entry.theirs) if entry.theirs else OURS
-
-
 def title_of(block: Block) -> str:
     """Where the block stands, and what all its entries have in common."""
     first = block.entries[0]
     common = [first.metric]
-    if _alike(block, "n"):
+    if _same(entry.n for entry in block.entries):
         common.append(f"{first.n:,} {'query' if first.n == 1 else 'queries'}")
-    if _alike(block, "seeds"):
-        common.append(f"seed{'s' * (len(first.seeds) > 1)} {','.join(map(str, first.seeds))}")
+    if _same(seeds := [entry.group.seeds for entry in block.entries]):
+        common.append(f"seed{'s' * (len(seeds[0]) > 1)} {','.join(map(str, seeds[0]))}")
     return f"{block.place.name}: {', '.join(common)}"
 
 
-def _alike(block: Block, name: str) -> bool:
-    return len({getattr(entry, name) for entry in block.entries}) == 1
+def _same(values: Iterable[object]) -> bool:
+    return len({*values}) == 1
 
 
 def entries_table(block: Block, *, every: bool = False) -> Table:
     """Quality beside cost; what all entries share stands in the title, unless every column is wanted."""
     entries = block.entries
     best, members, shares = best_of(entries), front(entries), [share(block, entry) for entry in entries]
+    seeds = [entry.group.seeds for entry in entries]
 
     def time(entry: Entry, cost: str, digits: int) -> str:  # with a mark where other programs ran meanwhile
         return ("~" if entry.busy else "") + number(entry.costs[cost], digits)
 
     columns: dict[str, tuple[bool, list[str]]] = {  # whether it is shown, and its cells
         "method": (True, [entry.marked for entry in entries]),
-        "from": (any(entry.theirs for entry in entries), [origin(entry) for entry in entries]),
+        "from": (any(entry.group.theirs for entry in entries),
+                 [file_called(entry.group.theirs) if entry.group.theirs else OURS for entry in entries]),
         f"#{block.place.metric} ± stderr": (True, [
             _bold(entry in best, shown(entry.metric, entry.value, entry.stderr)) for entry in entries
         ]),
-        "#n": (not _alike(block, "n"), [f"{entry.n:,}" for entry in entries]),
-        "seeds": (not _alike(block, "seeds"), [",".join(map(str, entry.seeds)) for entry in entries]),
+        "#n": (not _same(entry.n for entry in entries), [f"{entry.n:,}" for entry in entries]),
+        "seeds": (not _same(seeds), [",".join(map(str, own)) for own in seeds]),
         "#of gap": (any(part is not None for part in shares), list(map(shown_share, shares))),
-        "#trained": (any(entry.trained for entry in entries), [count(entry.trained) for entry in entries]),
+        "#trained": (any(map(_trained, entries)), [count(_trained(entry)) for entry in entries]),
         "#state": (True, [size(entry.costs["state_bytes"]) for entry in entries]),
         "#kept": (any(entry.costs["kept_share"] is not None for entry in entries),
-                  [told_kept(entry.costs["kept_share"], entry.budget) for entry in entries]),
+                  [told_kept(entry.costs["kept_share"], asked_of(entry.group.record.config)) for entry in entries]),
         "#ask ms": (True, [time(entry, "ask_ms", 1) for entry in entries]),
         "#adapt s": (True, [time(entry, "adapt_seconds", 2) for entry in entries]),
         "#peak memory": (False, [size(entry.costs["peak_memory_bytes"]) for entry in entries]),
@@ -202,7 +197,7 @@ def steps_table(block: Block) -> Table:
 
 def differences_table(block: Block) -> Table:
     """One line a pair; what all pairs share stands in the title."""
-    pairs, word = block.differences, block.groups[0].record.unit
+    pairs, word = block.differences, block.entries[0].group.record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
         "#difference [95 %]": [
@@ -269,7 +264,8 @@ def comparison_data(comparison: Comparison) -> list[Table]:
     tables: dict[str, Sequence[Mapping[str, Cell]]] = {
         "runs": runs,
         "steps": [
-            {**_picked(entry, "block label task metric"), "step": step, "value": value, "stderr": stderr, "n": n}
+            {"block": entry.place.name, "label": entry.label, "task": entry.place.task, "metric": entry.metric,
+             "step": step, "value": value, "stderr": stderr, "n": n}
             for entry in comparison.entries for step, (value, stderr, n) in entry.steps.items()
         ],
         "differences": [_picked(one, DIFFERENCE) for one in comparison.differences],
@@ -286,16 +282,24 @@ DIFFERENCE = (
 )
 
 
-def _picked(one: Entry | Difference, names: str) -> dict[str, Cell]:
+def _picked(one: Difference, names: str) -> dict[str, Cell]:
     return {name: getattr(one, name) for name in names.split()}
 
 
 def _data(entry: Entry) -> dict[str, Cell]:
+    place, group = entry.place, entry.group
     return {
-        **_picked(entry, "block label method state_of task source model"), "seeds": ",".join(map(str, entry.seeds)),
-        **_picked(entry, "n metric value stderr"), **entry.costs, "trained_parameters": entry.trained,
-        "runs": " ".join(entry.runs), "from": file_called(entry.theirs) if entry.theirs else "",
+        "block": place.name, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
+        "task": place.task, "source": group.record.source, "model": place.model,
+        "seeds": ",".join(map(str, group.seeds)), "n": entry.n, "metric": entry.metric, "value": entry.value,
+        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry), "runs": " ".join(group.ids),
+        "from": file_called(group.theirs) if group.theirs else "",
     }  # fmt: skip
+
+
+def _trained(entry: Entry) -> int:
+    """Parameters of its method that were trained before it read anything."""
+    return int(entry.group.record.method.get("parameters") or 0)
 
 
 def as_parquet(tables: Sequence[Table]) -> bytes:

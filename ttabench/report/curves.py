@@ -16,7 +16,7 @@ from ttabench.core.types import Json
 from ttabench.report.blocks import OF_BLOCKS, STATE_OF, Group, short_source, told
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.phrases import PLURALS
+from ttabench.report.phrases import PLURALS, enumerated
 from ttabench.run.budget import asked_of, settings_kept
 
 
@@ -25,7 +25,6 @@ class Point(NamedTuple):
 
     at: float
     entry: Entry
-    """Whose figure it is."""
     value: float
     """A share, as entries have it."""
     stderr: float | None
@@ -39,7 +38,6 @@ class Line:
     label: str
     method: str
     points: tuple[Point, ...]
-    """Ascending."""
     level: bool = False
     """Whether it is a figure of no such number, drawn from end to end: floor and ceiling."""
 
@@ -49,16 +47,12 @@ class Curves:
     """Lines of one picture."""
 
     about: str
-    """Task, source, base and options that all its lines have in common."""
     brief: str
-    """The same without source and base."""
     model: str
     axis: str
     metric: str
     tokens: bool
-    """Whether the numbers are tokens."""
     units: tuple[str, ...]
-    """Units that standard errors are over."""
     lines: tuple[Line, ...]
 
     @property
@@ -103,9 +97,7 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
 
 def by_setting(block: Block) -> list[Curves]:
     """Those of every setting by whose number alone lines of a method differ: two such lines, or three points of one.
-
-    Floor and ceiling, which have no such setting, go from end to end.
-    """
+    Floor and ceiling, which have no such setting, go from end to end."""
     curves = []
     for key, lines in _varied(block).items():
         if len(lines) > 1 or any(len(line.points) > 2 for line in lines):
@@ -123,9 +115,9 @@ def by_setting(block: Block) -> list[Curves]:
 def _varied(block: Block) -> dict[str, list[Line]]:
     """Lines of a method that differ in one number alone, by its name."""
     lines: dict[str, list[Line]] = {}
-    own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
-    for method in dict.fromkeys(entry.method for _, entry in own):
-        alike = [(_varying(group), entry) for group, entry in own if entry.method == method]
+    own = [entry for entry in block.entries if entry.state_of == "own"]
+    for method in dict.fromkeys(entry.method for entry in own):
+        alike = [(_varying(entry.group), entry) for entry in own if entry.method == method]
         keys = [
             key for key in dict.fromkeys(key for varying, _ in alike for key in varying)
             if key not in (*OF_BLOCKS, STATE_OF) and len({repr(varying.get(key)) for varying, _ in alike}) > 1
@@ -134,7 +126,7 @@ def _varied(block: Block) -> dict[str, list[Line]]:
             families: dict[str, list[Point]] = {}
             for varying, entry in alike:
                 if _is_number(value := varying.get(key)):
-                    rest = repr([entry.theirs, *(varying.get(name) for name in keys if name != key)])
+                    rest = repr([entry.group.theirs, *(varying.get(name) for name in keys if name != key)])
                     families.setdefault(rest, []).append(_point(value, entry))
             for points in (points for points in families.values() if len(points) > 1):
                 label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
@@ -167,7 +159,7 @@ def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens
 
 def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Units that standard errors of these blocks are over, each once."""
-    return tuple(dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in blocks))
+    return tuple(dict.fromkeys(PLURALS[block.entries[0].group.record.unit] for block in blocks))
 
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
@@ -178,11 +170,6 @@ def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
 def numbered(counts: Sequence[int]) -> str:
     """`48 to 192`, of numbers in ascending order."""
     return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """`draws, documents and books`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _is_number(value: Json) -> TypeGuard[float]:

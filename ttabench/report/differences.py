@@ -11,19 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
-from typing import Any
 
-from ttabench.report.blocks import Group
 from ttabench.report.choosing import Family, can_be_averaged, family_of
 from ttabench.report.entries import Entry, higher_is_better
-from ttabench.report.pairing import Values
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN, Apart, Part, stratified
+from ttabench.stats.estimate import SIGN, Apart, stratified
 from ttabench.stats.metrics import known
 from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
-
-Side = tuple[Entry, Values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +31,14 @@ class Difference(Apart):
     block: str
     metric: str
     n: int
-    """Queries."""
     p_holm: float | None = None
     """p, adjusted for all tests of its family, shown or not."""
     family: Family = "others"
-    """See `choosing`."""
     tests: int = 1
-    """How many tests its family has."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None
     blocks: int = 1
-    """Over how many blocks it is the mean."""
 
     @property
     def detectable(self) -> float | None:
@@ -106,17 +97,18 @@ class Unpaired:
     reason: str
 
 
-def difference(left: Side, right: Side) -> Difference | None:
+def difference(left: Entry, right: Entry) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
-    (ours, of_left), (theirs, of_right) = left, right
-    shared = [query for query in of_left if query in of_right]
-    sides = [[values[query] for query in shared] for values in (of_left, of_right)]
-    apart = paired_difference(known(ours.metric).kind, sides) if shared else None
+    shared = [query for query in left.values if query in right.values]
+    sides = [[line.values[query] for query in shared] for line in (left, right)]
+    apart = paired_difference(known(left.metric).kind, sides) if shared else None
     if apart is None:
         return None
-    better, worse = _flipped(sides[0], sides[1], ours.metric)
-    return Difference(**vars(apart), left=ours.label, right=theirs.label, task=ours.task, block=ours.block,
-                      metric=ours.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
+    worths = [[worth(value, left.metric) for value in side] for side in sides]
+    gains = [one - other for one, other in zip(*worths, strict=True) if one is not None and other is not None]
+    better, worse = (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
+    return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
+                      metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
 
 
 def between(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
@@ -126,29 +118,17 @@ def between(differences: Iterable[Difference], left: str, right: str) -> Differe
 
 
 def overall(differences: Sequence[Difference]) -> Difference | None:
-    """The mean of the differences of two lines over blocks; see `estimate.stratified`.
-
-    A block whose difference shows no error counts with none where all that varies agrees, and not at all where there is
-    a single unit.
-    """
+    """The mean of the differences of two lines over blocks; see `estimate.stratified`. A block whose difference shows
+    no error counts with none where all that varies agrees, and not at all where there is a single unit."""
     erring = [one for one in differences if one.stderr is not None or one.units > 1]
     if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
     first = erring[0]
-    parts = [Part(one.task, one.value, one.stderr or 0.0, one.freedom, one.units, one.across, one.shares)
-             for one in erring]  # fmt: skip
-    mean = stratified(parts, known(first.metric).kind.figure.span)
+    mean = stratified([(one.task, one) for one in erring], known(first.metric).kind.figure.span)
     flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),
                    blocks=len(erring), better=better, worse=worse)  # fmt: skip
-
-
-def _flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:
-    """(queries on which left is better, on which it is worse); None of figures that no query has by itself."""
-    pairs = [(worth(one, metric), worth(other, metric)) for one, other in zip(left, right, strict=True)]
-    gains = [one - other for one, other in pairs if one is not None and other is not None]
-    return (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
 
 
 def worth(value: object, metric: str) -> float | None:
@@ -158,20 +138,20 @@ def worth(value: object, metric: str) -> float | None:
     return -value.nll if isinstance(value, Unit) else None
 
 
-def unpaired(groups: Sequence[Group], sides: Sequence[Side]) -> Iterator[Unpaired]:
+def unpaired(entries: Sequence[Entry]) -> Iterator[Unpaired]:
     """Every pair of a block without a query that both answered."""
-    for (ours, left), (theirs, right) in combinations(zip(groups, sides, strict=True), 2):
-        if left[1].keys().isdisjoint(right[1].keys()):
-            reason = _why(ours, theirs, left[1], right[1])
-            yield Unpaired(block=left[0].block, left=left[0].label, right=right[0].label, reason=reason)
+    for left, right in combinations(entries, 2):
+        if left.values.keys().isdisjoint(right.values.keys()):
+            yield Unpaired(block=left.place.name, left=left.label, right=right.label, reason=_why(left, right))
 
 
-def _why(ours: Group, theirs: Group, left: Values, right: Values) -> str:
-    """Why two groups of a block share no query."""
+def _why(one: Entry, other: Entry) -> str:
+    """Why two lines of a block share no query."""
+    left, right, seeds = one.values, other.values, (one.group.seeds, other.group.seeds)
     if not left or not right:
         return "the answers are not kept"
-    if not set(ours.seeds) & set(theirs.seeds):
-        return f"other seeds ({' and '.join(','.join(map(str, group.seeds)) for group in (ours, theirs))})"
+    if not {*seeds[0]} & {*seeds[1]}:
+        return f"other seeds ({' and '.join(','.join(map(str, own)) for own in seeds)})"
     if any(isinstance(value, Unit) for value in left.values()):
         return "no stretch of text was scored by both with one base and tokenizer"
     if {query[:3] for query in left} & {query[:3] for query in right}:
@@ -203,13 +183,8 @@ def adjusted_by_family(differences: Sequence[Difference], counts: Mapping[Family
 def means(
     counting: Sequence[Sequence[Difference]], blocks: Sequence[Sequence[Difference]], order: Sequence[str]
 ) -> list[Difference]:
-    """Means over blocks with Holm's p: families of their own.
-
-    Args:
-        counting: what was tested in each of the blocks that count for the standing.
-        blocks: the same of all blocks, for states.
-        order: labels of the standing, the leader first.
-    """
+    """Means over blocks with Holm's p, families of their own: of what was tested in each of the blocks that count for
+    the standing (its labels in order), and of states in all blocks."""
     lines = len(order)
     counts: dict[Family, int] = {"none": lines, "icl": lines, "room": 1, "others": lines * (lines - 1) // 2}
     kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)

@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple
 from ttabench.core.accelerators import name_of
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report.blocks import CEILING, FLOOR, Group, Place, configured
-from ttabench.report.pairing import Answers
-from ttabench.run.budget import asked_of
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place
+from ttabench.report.pairing import Answers, Values
 from ttabench.run.caveats import kept_whole
 from ttabench.stats import aggregation
+from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
@@ -29,7 +29,6 @@ BUSY = 0.5
 """Load of others from which on milliseconds are not those of a calm machine."""
 Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
-"""Words that tables put behind the label."""
 
 
 class Step(NamedTuple):
@@ -38,7 +37,6 @@ class Step(NamedTuple):
     by: str
     axis: str
     tokens: bool = True
-    """Whether they are numbers of tokens, each about twice the one before."""
 
 
 PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)
@@ -52,34 +50,19 @@ class Entry:
     """One line of a comparison: all runs of one configuration, whatever their seed."""
 
     label: str
-    method: str
-    task: str
-    source: str
-    model: str
-    block: str = ""
-    """Name of the block in which it stands."""
-    seeds: tuple[int, ...]
-    metric: str
+    place: Place
+    group: Group
+    values: Values
+    """Terms that its queries add to the metric."""
     value: float
     stderr: float | None
     n: int
     costs: Mapping[str, float | None]
     """Means over the runs, by `COSTS`."""
-    budget: int | float | None = None
-    """What was asked to be kept: tokens, or a share of the context; None where nobody said."""
-    runs: tuple[str, ...]
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
-    state_of: str = "own"
-    """Whose state answered, see `run.runner`."""
-    theirs: str = ""
-    """Name of the submission that it is from; empty where it is ours."""
-    configured: str = ""
-    """Options of its method, whoever's state answered."""
     step: Step = PIECES
     """Names of its steps."""
-    trained: int = 0
-    """Parameters of its method that were trained before it read anything."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
     load: float | None = None
@@ -90,6 +73,21 @@ class Entry:
     """Why it is set aside; empty where it is not."""
     reason: str = ""
     """The same in words: "read 36 % of the context"."""
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        return self.group.method
+
+    @property
+    def metric(self) -> str:
+        """The one compared."""
+        return self.group.metric
+
+    @property
+    def state_of(self) -> str:
+        """Whose state answered, see `run.runner`."""
+        return self.group.record.state_of
 
     @property
     def marked(self) -> str:
@@ -130,24 +128,21 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
     aside, reason = _fault_of(records)
     loads = [load for record in records if (load := _others(record)) is not None]
     step = LENGTHS if first.task.get("lengths") else DISTANCES if first.task.get("distances") else PIECES
+    spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
+             for cost in COSTS}  # fmt: skip
+    costs = {cost: sum(own) / len(own) if own else None for cost, own in spent.items()}
     return Entry(
-        label=label, method=rows[0].method, task=rows[0].task, source=rows[0].source, model=rows[0].model,
-        block=place.name, seeds=tuple(sorted({row.seed for row in rows})), metric=group.metric,
-        value=value, stderr=stderr, n=n, costs={cost: _mean(records, cost) for cost in COSTS},
-        budget=asked_of(first.config), runs=tuple(record.id for record in records),
-        steps=_by_step(group, answers, step), state_of=first.state_of, theirs=group.theirs,
-        configured=configured(group), step=step, trained=int(first.method.get("parameters") or 0),
+        label=label, place=place, group=group, values=answers.values, value=value, stderr=stderr, n=n,
+        costs=costs, steps=_by_step(group, answers, step), step=step,
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
         load=max(loads, default=None), shared=shared, aside=aside, reason=reason,
     )  # fmt: skip
 
 
 def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
-    """(value, standard error, n) of one metric over runs that differ in their seed.
-
-    The error is over all that varies among what their queries add (`values`); without any it is that of the rows, see
-    `aggregation.pooled`. `draws`: each run is one draw of what varies.
-    """
+    """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
+    among what their queries add (`values`); without any it is that of the rows, see `aggregation.pooled`. `draws`: each
+    run is one draw of what varies."""
     estimate = aggregation.estimated(known(rows[0].metric).kind, values) if values else None
     return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
 
@@ -155,14 +150,9 @@ def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    ratio = known(rows[0].metric).ratio
-    value, stderr = aggregation.pooled(figures, ratio, draws=draws, fresh=rows[0].source == "mini")
+    figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
+    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source == "mini")
     return value, stderr, sum(row.n for row in rows)
-
-
-def _mean(records: Sequence[RunRecord], cost: str) -> float | None:
-    values = [float(value) for record in records if (value := record.cost.get(cost)) is not None]
-    return sum(values) / len(values) if values else None
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
@@ -194,9 +184,7 @@ def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[floa
 
 def within_limit(block: Sequence[Group]) -> list[Group]:
     """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
-
-    Where no two share one, the group of the largest is left alone.
-    """
+    Where no two share one, the group of the largest is left alone."""
     limits = [_limit(group) for group in block]
     most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
     return [group for group, limit in zip(block, limits, strict=True) if limit == most]
@@ -252,7 +240,7 @@ def _only(entries: Sequence[Entry], method: str) -> Entry | None:
 def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
     """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; the likeliest first."""
     matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    own = [entry for entry in matching if not entry.theirs] or matching
+    own = [entry for entry in matching if not entry.group.theirs] or matching
     return sorted(own, key=lambda entry: -entry.shared)
 
 
@@ -273,18 +261,16 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 
 def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
     """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
-    if len({(line.n, line.seeds) for line in (entry, floor, ceiling)}) > 1:
+    if len({(line.n, line.group.seeds) for line in (entry, floor, ceiling)}) > 1:
         return None
     gap = ceiling.worth - floor.worth
     return (entry.worth - floor.worth) / gap if gap > 0 else None
 
 
 def front(entries: Sequence[Entry]) -> list[Entry]:
-    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query.
-
-    Lines under their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of
-    a latency count, for clocks vary.
-    """
+    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query. Lines under
+    their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of a latency
+    count, for clocks vary."""
     points = []
     for entry in (entry for entry in entries if entry.state_of == "own"):
         size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms")

@@ -6,6 +6,7 @@ A packed run (`records.packed`) is named like one in a folder: SUITE/ID.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,18 +28,19 @@ class NoRuns(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """Runs with their records, and a line for every one that was left out: the file, its fault and the remedy."""
+    """Runs with their records, and lines that say what was left out."""
 
-    runs: tuple[tuple[Path, RunRecord], ...]
+    runs: tuple[tuple[Path, RunRecord], ...] = ()
     damaged: tuple[str, ...] = ()
+    """The file of each, its fault and the remedy."""
+    skipped: tuple[str, ...] = ()
+    """What was named and holds no run."""
+    alike: tuple[str, ...] = ()
+    """Files of others that have runs of ours."""
 
 
 def load_run(folder: Path) -> RunRecord:
-    """The record of a run, its configuration one that this version can tell.
-
-    Raises:
-        UserError: it is missing or damaged; the line names the file.
-    """
+    """The record of a run, its configuration one that this version can tell."""
     record = load_record(folder)
     try:
         whole(record.config)
@@ -48,11 +50,7 @@ def load_run(folder: Path) -> RunRecord:
 
 
 def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
-    """The runs in these folders, in their order.
-
-    Raises:
-        UserError: all are damaged, and no others stand beside them (`alone`).
-    """
+    """The runs in these folders, in their order."""
     runs: list[tuple[Path, RunRecord]] = []
     damaged: list[str] = []
     for folder in folders:
@@ -76,9 +74,6 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
     A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
-
-    Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
     """
     if not names:
         return runs_in(out)
@@ -151,20 +146,16 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def at_path(name: str) -> list[Path] | None:
-    """Runs that a path or a pattern of paths leads to; None where it leads nowhere.
-
-    A file that is no record is returned as it is: reading it says so. A folder without runs may hold folders of runs.
-
-    Raises:
-        UserError: no pattern of paths.
-    """
+    """Runs that a path or a pattern of paths leads to; None where it leads nowhere. A file that is no record is
+    returned as it is: reading it says so. A folder without runs may hold folders of runs."""
     path = Path(name)
     if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := packed_in(path.parent)):
         return list(packed)
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
-    if _is_run(path):
-        return [path]
+    with suppress(UserError):  # what a damaged file would say of it is nothing
+        if is_stored(path):
+            return [path]
     if path.is_dir():
         return runs_below(path)
     if len(path.parts) > 1 and path.parent / RUNS_FILE in packed_in(path.parent):
@@ -177,14 +168,6 @@ def at_path(name: str) -> list[Path] | None:
     return None
 
 
-def _is_run(path: Path) -> bool:
-    """Whether a record is stored there; what a damaged file would say of it is nothing."""
-    try:
-        return is_stored(path)
-    except UserError:
-        return False
-
-
 def runs_below(folder: Path, levels: int = 2) -> list[Path]:
     """The runs of a folder; where it has none, those of the folders in it, so many levels down."""
     runs = runs_in(folder)
@@ -195,11 +178,7 @@ def runs_below(folder: Path, levels: int = 2) -> list[Path]:
 
 
 def by_id(name: str, out: Path) -> Path:
-    """The run whose id begins like this.
-
-    Raises:
-        UserError: none does, or several do; what is packed there is damaged.
-    """
+    """The run whose id begins like this."""
     ids = [folder.name for folder in runs_in(out) if folder.name != RUNS_FILE]
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:

@@ -28,11 +28,8 @@ MOST_QUESTIONS, MOST_PIECES = 200, 400
 ACROSS, DOWN = 14.0, 20.0
 """Inches that a map of many pieces and questions is wide and high."""
 WIDEST, HIGHEST = 0.5, 0.3
-"""Inches of a column and of a row, at most."""
 APART = 0.13
-"""Inches that a name needs."""
 LETTERS = 56
-"""Of a name, at most."""
 NUMBERED = 16
 """Up to so many pieces cells hold their per cent."""
 
@@ -44,16 +41,11 @@ class HeatMap:
     title: str
     questions: Sequence[str]
     pieces: Sequence[str]
-    """Names of the columns."""
     shares_QK: NDArray[np.float32]
 
 
 def draw(heat_map: HeatMap, path: Path) -> None:
-    """Write the picture.
-
-    Raises:
-        UserError: as `check_path`.
-    """
+    """Write the picture."""
     check_path(path, "--attention")
     figure = drawn(heat_map)
     with warnings.catch_warnings():

@@ -16,13 +16,20 @@ from ttabench.core import amounts, architectures
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
+from ttabench.methods.checkpoint_header import Header, header, trained_tasks
 from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.request import STANDING
+from ttabench.run.resolve import ADAPTERS, chosen, shipped
 from ttabench.terminal import render
 from ttabench.terminal.table import Cell, Table
 
 WHAT = ("methods", "tasks", "models", "adapters", "runs")
+EPISODES = "pieces an episode × queries a piece"
+COLUMNS = ("adapter", "#parameters", "trained on", EPISODES, "rate", "#seed", "#steps", "#pieces read", "#queries",
+           "labels", "#tokens", "#minutes", "lies in", "chosen on")  # fmt: skip
+GOLD_LOSSES = ("own_aux", "retrieval_aux", "attention_aux")
+"""Weights of MAC's losses that are told which document holds the answer (`Ask.source_key`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +44,7 @@ class Wanted:
 
 
 def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
-    """Print a list; what can be listed where none is named.
-
-    Raises:
-        UnknownName: no such list, no such method, no such preset.
-        UserError: a name or a filter where none is taken; a corrupted record.
-    """
+    """Print a list; what can be listed where none is named."""
     if what and what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":
@@ -78,7 +80,6 @@ def _overview(out: Path) -> Table:
     """Kinds of lists, and how many items each has."""
     from ttabench.readers.cards import names
     from ttabench.report.finding import ids_in
-    from ttabench.run.resolve import shipped
 
     methods = len(registry.methods()) + len(registry.families())
     counts = {
@@ -127,8 +128,6 @@ def _methods() -> Table:
 
 def _adapters() -> Table:
     """The adapters that ship, for people: a line an adapter."""
-    from ttabench.report.adapters import EPISODES, adapters_table
-
     table = _without(adapters_table(), EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
     return replace(table, caption=f"{table.caption} All of it: --json.")
 
@@ -247,3 +246,51 @@ def _runs_table(wanted: Wanted) -> Table:
         asked = " and ".join(filter(None, [wanted.method, wanted.task]))
         raise UserError(f"No run in {wanted.out} is of {asked}.", f"See `ttabench list runs --out {wanted.out}`.")
     return runs_table(kept)
+
+
+def adapters_table() -> Table:
+    """Every adapter that is here, a row each."""
+    words, here = chosen(), shipped()
+    data = [
+        {
+            "adapter": name,
+            **_told(header(folder)),
+            "lies_in": "package" if folder.is_relative_to(ADAPTERS) else "results/adapters",
+            "chosen_on": words[name],
+        }
+        for name, folder in here.items()
+    ]
+    rows = tuple(tuple(_shown(name, value) for name, value in row.items()) for row in data)
+    caption = (
+        "Load one with --checkpoint shipped:NAME. Rate: the highest. Labels: what training was told beside texts and "
+        "answers. Minutes beside other work, on one or two cores."
+    )
+    if elsewhere := sorted(words.keys() - here.keys()):
+        caption += f" In results/adapters of the project's repository, not installed: {', '.join(elsewhere)}."
+    return Table(title="adapters", columns=COLUMNS, rows=rows, data=tuple(data), caption=caption, names=("adapter",))
+
+
+def _told(header: Header) -> dict[str, Cell]:
+    training = header.training
+    config = training["config"]
+    data = config["data"]
+    options = "".join(f" {option}" for option in data["options"])
+    after = ", after an earlier stage" if data.get("begins") else ""
+    return {
+        "parameters": header.parameters,
+        "trained_on": f"{' + '.join(trained_tasks(training))}{options}, {data['source']} {data['split']}{after}",
+        "episodes": f"{', '.join(map(str, data['documents']))} × {data['questions']}",
+        "rate": f"{config['lr']:g} {config['schedule']} {config.get('optimizer', 'adam')}",
+        "seed": config["seed"], "steps": training["steps"], "pieces_read": training["observes"],
+        "queries": training["asks"],
+        "labels": "gold documents" if any(header.settings.get(name) for name in GOLD_LOSSES) else "none",
+        "tokens": training.get("tokens"), "minutes": training["seconds"] / 60,
+    }  # fmt: skip
+
+
+def _shown(name: str, value: Cell) -> str:
+    if name in ("parameters", "tokens"):
+        return amounts.count(value) if isinstance(value, int) else ""
+    if name == "minutes":
+        return f"{value:.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -3,8 +3,7 @@
     (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
     (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
 
-Only what is asked in the same words with the same right answers is paired, and of a ratio only the same stretch under
-one base and tokenizer. Samples without texts (`records.scores`) are paired by the digests of these.
+Samples without texts (`records.scores`) are paired by the digests of these.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ Place: TypeAlias = tuple[int, str, str]
 """(seed, episode, key) of a query."""
 Query: TypeAlias = tuple[int, str, str, str]
 """(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
+ASKED = ("prompt", "answers", "source_key", "subtask", "mode")
+SCORED = ("logprobs", "tokens", "words", "position")
 OPTIONAL = ("source_key", "subtask", "mode")
 """Columns that samples of earlier versions may lack."""
 NAMES = {"episode", "key", "source_key"}
@@ -42,16 +43,13 @@ class Answers(NamedTuple):
     """Answers of runs."""
 
     values: Values
-    """Terms of the metric by query, see `answered`."""
     steps: Mapping[Place, int]
     """Where in the stream each was asked; nothing of runs that have no figures by step."""
 
 
 def answers_of(runs: Sequence[Run], metric: str) -> tuple[dict[str, Answers | None], list[str]]:
-    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged).
-
-    The metric is each run's main one for "".
-    """
+    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged). The
+    metric is each run's main one for ""."""
     answers: dict[str, Answers | None] = {}
     damaged = []
     for run in runs:
@@ -81,49 +79,33 @@ def joined(answers: Sequence[Answers | None]) -> Answers:
 
 
 def answered(runs: Sequence[Run], metric: str) -> Values:
-    """What every query of these runs adds to a metric, in order; nothing of a run whose samples lack a column it takes.
-
-    Raises:
-        UserError: samples that are missing or damaged.
-    """
-    if known(metric).ratio is not None:
-        return _units(runs)
-    corpus = known(metric).corpus is not None
-    wanted = ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask", "mode")
-    values: dict[Query, Observed | Written] = {}
+    """What every query adds to a metric, in order; nothing of a run whose samples lack a column that it takes."""
+    ratio, corpus = known(metric).ratio is not None, known(metric).corpus is not None
+    wanted = SCORED if ratio else ("prediction" if corpus else metric,)
+    values: dict[Query, Any] = {}
     for run in runs:
-        draw = _draw(run[1])
-        for episode, key, value, prompt, answers, source_key, subtask, mode in _samples(run, wanted):
-            if value is not None and not (corpus and is_digest(answers[0])):
-                question = _asked(prompt, tuple(answers))
-                text, across, same = origin(draw, episode, key, source_key, question)
-                values[draw.seed, episode, key, question] = (
-                    Written(text, value, answers[0], subtask, across, same, mode == "choose")
-                    if corpus
-                    else Observed(text, (float(value), 1.0), subtask, across, same)
-                )
+        draw = Draw(run[1].unit, seed_of(run[1]), fresh=run[1].source == "mini")
+        base = " of ".join(base_of(run[1]))
+        for episode, key, prompt, answers, source_key, stratum, mode, *own in _samples(run, (*ASKED, *wanted)):
+            question = _asked(prompt, tuple(answers)) if len(answers) else ""
+            text, across, same = origin(draw, episode, key, source_key, question)
+            place = draw.seed, episode, key
+            if ratio:
+                logprobs, tokens, words, position = own
+                if len(logprobs):  # texts of different seeds are different texts
+                    scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
+                    values[*place, scored] = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), across, same)
+            elif corpus and own[0] is not None and not is_digest(answers[0]):
+                written = Written(text, own[0], answers[0], stratum, across, same, mode == "choose")
+                values[*place, question] = written
+            elif not corpus and own[0] is not None:
+                values[*place, question] = Observed(text, (float(own[0]), 1.0), stratum, across, same)
     return {query: values[query] for query in sorted(values)}
 
 
 @lru_cache(maxsize=100_000)
 def _asked(prompt: str, answers: tuple[str, ...]) -> str:
     return hashlib.sha256(" ".join(map(digest_of, (prompt, *answers))).encode()).hexdigest()[:16]
-
-
-def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
-    """Scored stretches; texts of different seeds are different texts."""
-    units: dict[Query, Unit] = {}
-    wanted = ("logprobs", "tokens", "words", "position", "source_key", "prompt", "answers")
-    for run in runs:
-        base, draw = " of ".join(base_of(run[1])), _draw(run[1])
-        for episode, key, logprobs, tokens, words, position, source_key, prompt, answers in _samples(run, wanted):
-            if len(logprobs):
-                scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-                question = _asked(prompt, tuple(answers)) if len(answers) else ""
-                text, *others = origin(draw, episode, key, source_key, question)
-                own = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), *others)
-                units[draw.seed, episode, key, scored] = own
-    return {query: units[query] for query in sorted(units)}
 
 
 def base_of(record: RunRecord) -> tuple[str, str]:
@@ -151,10 +133,6 @@ def texts_of(runs: Sequence[Run]) -> dict[Place, tuple[str, tuple[str, ...], str
 def seed_of(record: RunRecord) -> int:
     """The seed of a run."""
     return int(record.config.get("seed", 0))
-
-
-def _draw(record: RunRecord) -> Draw:
-    return Draw(record.unit, seed_of(record), fresh=record.source == "mini")
 
 
 def _samples(run: Run, wanted: Sequence[str]) -> Iterable[tuple[Any, ...]]:

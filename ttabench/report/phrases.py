@@ -20,6 +20,7 @@ from ttabench.report.blocks import CEILING
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference, between
 from ttabench.report.entries import Entry, higher_is_better
+from ttabench.run.budget import asked_of
 from ttabench.stats.aggregation import Unit
 from ttabench.stats.varying import Varying
 
@@ -72,7 +73,9 @@ class Field:
         if tested is None:
             gap = self.gap(left, right)
             amount = f"{figures.plain(self.metric, abs(gap))}{points} {_side(self.metric, gap)} {named}"
-            return f"{amount}, untested ({self._why(left, right)})"
+            missing = (unpaired for block in self.blocks for unpaired in block.unpaired)
+            reasons = (unpaired.reason for unpaired in missing if {unpaired.left, unpaired.right} == {left, right})
+            return f"{amount}, untested ({next(reasons, 'a figure is no number')})"
         where = ""
         if tested.blocks < len(self.blocks) > 1:
             where = f" (tested on {tested.blocks} of {len(self.blocks)} {self.noun})"
@@ -84,16 +87,18 @@ class Field:
         if low is not None and high is not None:
             low, high = sorted((sign * low, sign * high))
         amount = figures.with_interval(self.metric, abs(tested.value), low, high, points)
-        settled = self._settled(tested, len(pairs[0][0].seeds))
+        settled = self._settled(tested, len(pairs[0][0].group.seeds))
         return f"{amount} {_side(self.metric, tested.value)} {named}{settled}{where}"
 
     def _settled(self, tested: Difference, seeds: int) -> str:
         if tested.p_holm is None:
             return ": no test can be made"
-        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {_probability(tested.p_holm)}"
+        p = tested.p_holm
+        probability = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
+        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {probability}"
         if tested.beyond_chance:
             return p_value
-        unit = self.blocks[0].groups[0].record.unit
+        unit = self.blocks[0].entries[0].group.record.unit
         if any(map(lone, self.blocks)):
             return f"{p_value}: not settled with the questions of one {unit}"
         units = [(tested.units, PLURALS["query" if tested.units == tested.n else unit]), (tested.across, ACROSS[unit])]
@@ -104,12 +109,6 @@ class Field:
         more = about(max(tested.needed, now + 1))
         enough = _counted(more, word, math.ceil(seeds * more / now), named=bool(tested.across))
         return f"{p_value}: not settled with {names}; about {enough} would"
-
-    def _why(self, left: str, right: str) -> str:
-        """Why two lines have no difference."""
-        missing = (unpaired for block in self.blocks for unpaired in block.unpaired)
-        reasons = (unpaired.reason for unpaired in missing if {unpaired.left, unpaired.right} == {left, right})
-        return next(reasons, "a figure is no number")
 
     def end(self, which: Callable[[Sequence[Entry]], Entry | None]) -> str:
         """The label of floor or ceiling (`floor_of`, `ceiling_of`); empty where no block has one."""
@@ -143,10 +142,10 @@ class Field:
 def lone(block: Block) -> bool:
     """Whether what varies is there once (in every sub-task), and has several queries: then errors are too small."""
     clusters: dict[str, Counter[str]] = {}
-    for value in (value for values in block.values for value in values.values()):
+    for value in (value for entry in block.entries for value in entry.values.values()):
         name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
         clusters.setdefault(stratum, Counter())[name] += 1
-    several = any(count > len(block.values) for own in clusters.values() for count in own.values())
+    several = any(count > len(block.entries) for own in clusters.values() for count in own.values())
     return several and all(len(own) == 1 for own in clusters.values())
 
 
@@ -164,11 +163,6 @@ def _counted(count: int, word: str, seeds: int, *, named: bool = True) -> str:
     return f"{count:,}{f' {word}' * named}{of_seeds}"
 
 
-def _probability(p: float) -> str:
-    """Two digits: 0.09, 0.0023, <0.001."""
-    return "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
-
-
 def about(count: int) -> int:
     """A number of units rounded up to what can be said of it: 7, 65, 480."""
     if count < 20:
@@ -181,6 +175,11 @@ def listed(names: Sequence[str], noun: str = "others") -> str:
     """`a, b and c`; more than `MANY` are counted."""
     if len(names) > MANY:
         return f"{len(names)} {noun}"
+    return enumerated(names)
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """`draws, documents and books`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -188,7 +187,7 @@ def kept_bytes(pairs: Sequence[tuple[Entry, Entry]], other: str) -> str:
     """Bytes of state of the first against the second: `1/4 of the bytes of icl`, in the geometric mean over blocks;
     empty where equal or not known. Where a budget was asked for, bytes are those that it counts: `kept_share`."""
     shares = [(_share(one), _share(two)) for one, two in pairs]
-    if any(one.budget is not None for one, _ in pairs) and all(all(own) for own in shares):
+    if any(asked_of(one.group.record.config) is not None for one, _ in pairs) and all(all(own) for own in shares):
         kept = shares
     else:
         kept = [(one.costs.get("state_bytes"), two.costs.get("state_bytes")) for one, two in pairs]

@@ -20,24 +20,21 @@ from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.report.blocks import called, short_source
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.curves import Curves, Point, by_setting, by_step, enumerated, numbered, over_blocks, units_of
+from ttabench.report.curves import Curves, Point, by_setting, by_step, numbered, over_blocks, units_of
 from ttabench.report.entries import Entry
 from ttabench.report.figures import scale
-from ttabench.report.pictures import check_path, write
-from ttabench.report.plot_style import bytes_ticks, styles
+from ttabench.report.phrases import enumerated
+from ttabench.report.pictures import bytes_ticks, check_path, styles, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ACROSS = 3
-"""Most panels beside each other."""
 SIZE = 1600, 1000
 """Of a picture, in pixels; it is higher where more than nine panels need it."""
 PIXELS = 100
-"""An inch."""
 LOWEST = 300
-"""Of a panel, in pixels, unless the size is given."""
 LETTERS = 20, 17, 14, 12
 """Points of letters, by the panels beside each other; the last for more than six panels."""
 EDGE = 3
@@ -45,9 +42,7 @@ EDGE = 3
 PLACES = tuple(product((9, 18, 30), ((1, 0), (-1, 0), (0, 1), (0, -1))))
 """Where a name stands from its mark: so many points away in a direction; the first place that is free is taken."""
 Panel: TypeAlias = Block | Curves
-"""A block, drawn by bytes of state, or curves."""
 Look: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Colour and marker by method, see `plot_style.styles`."""
 
 
 DARKER = 0.6
@@ -64,11 +59,7 @@ class Mark(NamedTuple):
 
 
 def plot(comparison: Comparison, path: Path, size: tuple[int, int] | None = None) -> Path:
-    """Draw the comparison to a .png, .svg or .pdf, by default of `SIZE` pixels, or higher for many panels.
-
-    Raises:
-        UserError: another suffix, nothing to draw, a folder that cannot be written.
-    """
+    """Draw the comparison to a .png, .svg or .pdf, by default of `SIZE` pixels, or higher for many panels."""
     check_path(path)
     panels = panels_of(comparison)
     if not panels:
@@ -155,7 +146,7 @@ def heading(blocks: Sequence[Block]) -> str:
 def explanation(comparison: Comparison) -> str:
     """Explanation of bars, lines and hollow marks."""
     sentences = [f"Bars: one standard error over {enumerated(units_of(comparison.blocks))}."]
-    methods = [(entry.block, entry.method) for entry in comparison.entries]
+    methods = [(entry.place.name, entry.method) for entry in comparison.entries]
     if len(set(methods)) < len(methods):
         sentences.append("Lines join settings of one method.")
     if any(line.level for block in comparison.blocks for curves in by_setting(block) for line in curves.lines):

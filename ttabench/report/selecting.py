@@ -8,18 +8,31 @@ given, or among all. What was named and holds no run is skipped where there are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.records.suite_archive import RUNS_FILE, is_submission
-from ttabench.report.finding import NoRuns, at_path, by_id, loaded, refuse_all_damaged, refuse_profiles, runs_in
+from ttabench.records.suite_archive import ASK, RUNS_FILE, SUFFIX, file_of, is_submission, runs
+from ttabench.report.finding import (
+    Loaded,
+    NoRuns,
+    at_path,
+    by_id,
+    load_run,
+    loaded,
+    refuse_all_damaged,
+    refuse_profiles,
+    runs_in,
+)
 from ttabench.report.pairing import Run
-from ttabench.report.theirs import taken
+
+TIMES = ("ask_ms", "ask_cpu_ms")
+"""Columns in which one run made twice differs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,38 +50,22 @@ class Wanted:
         return cls(tasks=names_in(tasks or ()), methods=names_in(methods or ()), models=names_in(models or ()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selected:
-    """The runs, and what was named and holds none."""
-
-    runs: tuple[Run, ...]
-    skipped: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-    """See `Theirs`."""
-
-
 def names_in(texts: Sequence[str]) -> tuple[str, ...]:
     """`["a,b", "c"]` as a, b and c."""
     return tuple(name for text in texts for part in text.split(",") if (name := part.strip()))
 
 
-def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Selected:
-    """The runs that are meant, in the order of the names, then those of others; see above.
-
-    Ids and methods are looked for in `out`; methods that were named and `wanted` choose among those of others, too.
-
-    Raises:
-        UserError: a name that is nothing of this, nothing but names without runs, nothing but damaged records.
-        UnknownName: a task, method or model that no run has.
-    """
+def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Loaded:
+    """The runs that are meant, in the order of the names, then those of others; see above. Ids and methods are looked
+    for in `out`; methods that were named and `wanted` choose among those of others, too."""
     found: dict[Path, None] = {}
     skipped, methods, ids = [], [], []
+    known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
     for name in names:
         at = at_path(name)
-        if at and not _is_no_record(at):
+        if at and not (len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             found.update(dict.fromkeys(at))
-        elif _is_method(name):
+        elif name.partition(":")[0] in known_methods:
             methods.append(name)
         elif at is not None:
             skipped.append(name)
@@ -88,7 +85,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
     damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
     runs = [*ours, *more.runs, *of_others]
     refuse_all_damaged(len(runs), list(damaged))
-    return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
+    return Loaded(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
 
 
 def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
@@ -100,23 +97,11 @@ def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     except (UnknownName, NoRuns) as error:
         if isinstance(error, NoRuns) and not folders:
             raise
-        if "/" in name:
-            raise UserError(f"There is no file or folder {name}.", "Check the path.") from None
-        ids = {folder.name for folder in (*folders, *runs_in(out))}
+        ids = [folder.name for folder in (*folders, *runs_in(out))]
+        fault = f"No run has an id that begins with {name!r}, and there is no file, folder or method of that name."
+        hint = "See `ttabench list runs` and `ttabench list methods`."
         known = [*ids, *registry.methods(), *registry.families()]
-        where = "of the folders given" if folders else f"in the folder {out}"
-        fault = f"No run {where} has an id that begins with {name!r}, and there is no folder or method of that name."
-        listed = "" if folders else f" --out {quote(str(out))}"
-        hint = f"See `ttabench list runs{listed}` and `ttabench list methods`."
         raise UnknownName("run", name, known, fault=fault, hint=hint) from None
-
-
-def _is_no_record(at: Sequence[Path]) -> bool:
-    return len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)
-
-
-def _is_method(name: str) -> bool:
-    return name.partition(":")[0] in {*registry.methods(), *registry.families(), *registry.installed()[0]}
 
 
 def _refuse(skipped: Sequence[str]) -> None:
@@ -159,3 +144,83 @@ def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[R
         if runs and name not in known:
             have = "is of" if kind != "task" else "is on"
             raise UnknownName(kind, name, sorted(known), fault=f"None of these runs {have} the {kind} {name!r}.")
+
+
+def names_of(files: Sequence[Path]) -> dict[Path, str]:
+    """`lab-b` for `files/lab-b.parquet`, or the path where two files have one name; each file once."""
+    once = list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
+    counts = Counter(file.stem for file in once)
+    return {file: file.stem if counts[file.stem] == 1 else str(file) for file in once}
+
+
+def names_of_runs(runs: Sequence[Run]) -> dict[Path, str]:
+    """Names of the submissions that these runs lie in."""
+    return names_of([file for folder, _ in runs if (file := file_of(folder)) is not None])
+
+
+def name_in(names: Mapping[Path, str], folder: Path) -> str:
+    """Name of the submission of a run; "" for a run of ours."""
+    file = file_of(folder)
+    return "" if file is None else names.get(file, file.stem)
+
+
+def file_called(name: str) -> str:
+    """The file that is called so."""
+    return name if name.endswith(SUFFIX) else name + SUFFIX
+
+
+def taken(files: Sequence[Path], ours: Sequence[Run]) -> Loaded:
+    """The runs of submissions that are not ours already. A run with the id of another and other scores is another run:
+    its id gets the name of its file."""
+    known: dict[str, list[RunRecord]] = {}
+    for _, record in ours:
+        known.setdefault(record.id, []).append(record)
+    runs, damaged, alike = list[Run](), list[str](), list[str]()
+    for file, name in names_of(files).items():
+        own, wrong = _runs_of(file)
+        damaged += wrong
+        new = [run for run in own if not any(_same(run[1], other) for other in known.get(run[1].id, ()))]
+        if same := len(own) - len(new):
+            verb = "its run is" if len(own) == 1 else f"{same} of its {len(own)} runs are"
+            alike.append(f"{file}: {verb} here already, and counted once.")
+        for folder, record in new:
+            clash = record.id in known
+            known.setdefault(record.id, []).append(record)
+            runs.append((folder, record.model_copy(update={"id": f"{record.id}@{name}"}) if clash else record))
+    return Loaded(runs=tuple(runs), damaged=tuple(damaged), alike=tuple(alike))
+
+
+def _runs_of(file: Path) -> tuple[list[Run], list[str]]:
+    """The runs of a file that can be read, and a line for every one that cannot."""
+    if not file.is_file():
+        fault = f"--with {file} is {'a folder' if file.is_dir() else 'no file'}."
+        raise UserError(fault, "Name a file that `ttabench export` wrote; folders of runs are named without --with.")
+    if file.suffix != SUFFIX:
+        return [], [f"{file} is no submission: its name does not end in {SUFFIX}. {ASK}"]
+    try:
+        names = list(runs(file))
+    except UserError as error:
+        return [], [str(error)]
+    found, wrong = list[Run](), list[str]()
+    if not names:
+        return [], [f"{file} holds no run. {ASK}"]
+    for name in names:
+        try:
+            record = load_run(file / name)
+        except UserError as error:
+            wrong.append(f"Run {name[:40]} of {file}: {error.what.removesuffix('.')}. {ASK}")
+            continue
+        if record.id == name:
+            found.append((file / name, record))
+        else:
+            wrong.append(f"Run {name[:40]} of {file}: its record is of another run. {ASK}")
+    return found, wrong
+
+
+def _same(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two records of one id have the same scores."""
+    ours, theirs = (
+        [(row.metric, row.step, row.subtask, row.value, row.n) for row in record.rows] for record in (one, other)
+    )
+    both = one.sample_digests.keys() & other.sample_digests.keys() - {*TIMES}
+    return ours == theirs and all(one.sample_digests[name] == other.sample_digests[name] for name in both)

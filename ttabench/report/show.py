@@ -23,9 +23,7 @@ from ttabench.terminal import render
 from ttabench.terminal.table import Table
 
 LONGEST = 400
-"""Characters of a prompt, and of an answer, that are shown without --all."""
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
-"""Columns in which a text is looked for."""
 MOST_OPTIONS = 8
 """Of a choice, whose log-likelihoods stand in a line."""
 Cells = Mapping[str, Any]
@@ -43,7 +41,6 @@ class Samples:
     differs: str = ""
     """Another run, as it was typed; only what it answered otherwise."""
     grep: str = ""
-    """Only with this text, in upper or lower case."""
 
     @property
     def typed(self) -> bool:
@@ -56,7 +53,6 @@ class Sample:
     """One query with its answer; `other` is the answer of the run that it is held against."""
 
     number: int
-    """In the order of the run, from 1."""
     cells: Cells
     other: Cells = field(default_factory=dict)
 
@@ -66,18 +62,8 @@ class Sample:
 
 
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
-    """Print a run and a page of its samples; all samples that are wanted, for other programs.
-
-    Args:
-        name: as `finding.find_runs` takes it.
-        out: where ids are looked for.
-        wanted: samples.
-        form: see `render.FORMATS`.
-        everything: no setting, figure or text is left out.
-
-    Raises:
-        UserError: no such run, or several; no such page; another run that was asked nothing alike.
-    """
+    """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
+    setting, figure or text is left out."""
     chosen = render.known_format(form)
     folder = _one_run(name, out)
     record, kept = load_run(folder), has_samples(folder)

@@ -28,11 +28,7 @@ COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
     """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie.
-
-    Args:
-        runs: with their folders.
-        elsewhere: other devices that some of them were made on.
-    """
+    `elsewhere`: other devices that some of them were made on."""
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
     columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
@@ -40,7 +36,10 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] =
         for position, row in enumerate(main_rows(record)):
             data.append({**row.model_dump(), **record.cost})
             if row.metric == record.main_metric and not told_already(row, record):
-                costs = _costs(record) if position == 0 else ("",) * len(columns)
+                cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
+                sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
+                costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)
+                costs = costs if position == 0 else ("",) * len(costs)
                 figures = (shown(row.metric, row.value, row.stderr), str(row.n))
                 rows.append((str(row.seed), named(row), *figures, *costs[: len(columns)]))
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
@@ -94,13 +93,6 @@ def main_rows(record: RunRecord) -> list[Row]:
     steps = [row for row in main if row.step is not None and row.subtask is None]
     whole.sort(key=lambda row: row.metric != record.main_metric)
     return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
-
-
-def _costs(record: RunRecord) -> tuple[str, ...]:
-    cost = record.cost
-    sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
-    kept = told_kept(cost.get("kept_share"), asked_of(record.config))
-    return number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept
 
 
 def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:

@@ -23,18 +23,14 @@ from ttabench.report.phrases import MANY, Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
 
 COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
-"""Outcomes of a test, as they are counted over blocks."""
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
-"""The same before a name."""
 STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 
 class Outcome(Enum):
     """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
-
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
-    only may have gained from practice with such texts.
-    """
+    only may have gained from practice with such texts."""
 
     HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",
@@ -186,10 +182,8 @@ def _of_ends(field: Field) -> str:
 
 
 def _state_sentences(comparison: Comparison) -> Iterator[str]:
-    """One for each configuration that was run under its own state and another one; of few perplexities one a block.
-
-    Of more blocks whose values cannot be averaged, outcomes are counted.
-    """
+    """One for each configuration that was run under its own state and another one; of few perplexities one a block. Of
+    more blocks whose values cannot be averaged, outcomes are counted."""
     places: dict[Swapped, list[Block]] = {}
     for block in comparison.blocks:
         for swapped in _swapped(block.entries):
@@ -220,7 +214,7 @@ def _above_another(field: Field, label: str) -> bool:
 def _swapped(entries: Sequence[Entry]) -> Iterator[Swapped]:
     labels: dict[str, dict[str, str]] = {}
     for entry in entries:
-        labels.setdefault(entry.configured, {})[entry.state_of] = entry.label
+        labels.setdefault(entry.group.configured, {})[entry.state_of] = entry.label
     for own in labels.values():
         if "own" in own and len(own) > 1:
             yield Swapped(own["own"], own.get("other", ""), own.get("none", ""))

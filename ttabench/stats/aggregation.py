@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Apart, Estimate, difference, estimate, single
-from ttabench.stats.figures import DISTANCE, LARGEST_LOG, MEAN, PERPLEXITIES, PERPLEXITY, SHARE, Figure
-from ttabench.stats.texts import Corpus
+from ttabench.stats.figures import DISTANCE, LARGEST_LOG, MEAN, PERPLEXITIES, PERPLEXITY, SHARE, Figure, Kind
 
 Pair = tuple[float, float]
 """Numerator and denominator."""
@@ -35,14 +34,11 @@ class Unit(NamedTuple):
     across: str = ""
     """See `Observed`."""
     question: str = ""
-    """See `Observed`."""
 
 
 def aggregate(values: Sequence[float]) -> Estimate:
-    """Mean, standard error and 95 % interval of at least one finite value, of independent ones.
-
-    Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right.
-    """
+    """Mean, standard error and 95 % interval of at least one finite value, of independent ones. Where every value is 0
+    or 1 the interval stays within 0 and 1, and has a width where all answers are right."""
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
     observed = [single(str(index), value) for index, value in enumerate(values)]
@@ -51,23 +47,15 @@ def aggregate(values: Sequence[float]) -> Estimate:
     return estimate_of_mean
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """A figure that is no mean over queries: (exp of) a ratio of sums over units of text."""
+def ratio(terms: Callable[[Unit], Pair], figure: Figure = PERPLEXITY, *, mean_over_texts: bool = False) -> Kind:
+    """A figure that is no mean over queries: (exp of) a ratio of sums of the terms of units of text, whose texts are
+    clusters; or the mean of the perplexities of the texts."""
 
-    terms: Callable[[Unit], Pair]
-    """Terms that a unit adds to numerator and denominator."""
-    figure: Figure = PERPLEXITY
-    """Of the sums over all units."""
-    mean_over_texts: bool = False
-    """The figure is the mean of the perplexities of the texts."""
-
-    def observed(self, units: Sequence[Unit]) -> list[Observed] | None:
-        """Terms that units add to the figure, a cluster a text; None where it is no number."""
-        pairs = [self.terms(unit) for unit in units]
+    def observed(units: Sequence[Unit]) -> list[Observed] | None:
+        pairs = [terms(unit) for unit in units]
         if not all(math.isfinite(part) for pair in pairs for part in pair):
             return None
-        if not self.mean_over_texts:
+        if not mean_over_texts:
             return [Observed(unit.text, pair, across=unit.across, question=unit.question)
                     for unit, pair in zip(units, pairs, strict=True)]  # fmt: skip
         sums: dict[str, list[Pair]] = {}
@@ -78,17 +66,11 @@ class Ratio:
             return None
         return [single(name, math.exp(a / b)) for name, (a, b) in texts.items()]
 
-    def finish(self, value: float) -> float:
-        """From the ratio over all groups to the figure."""
-        return math.exp(value) if self.figure.exponential else value
+    return Kind(observed=observed, figure=figure)
 
-    def unfinish(self, figure: float) -> float:
-        """Back again."""
-        return math.log(figure) if self.figure.exponential else figure
 
-    def slope(self, figure: float) -> float:
-        """How much the figure grows with the ratio."""
-        return figure if self.figure.exponential else 1.0
+def _by_token(unit: Unit) -> Pair:
+    return unit.nll, unit.tokens
 
 
 def _unit_mean(unit: Unit) -> Pair:
@@ -96,30 +78,15 @@ def _unit_mean(unit: Unit) -> Pair:
     return unit.tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, unit.tokens
 
 
-RATIOS: dict[str, Ratio] = {
-    "ppl": Ratio(terms=lambda unit: (unit.nll, unit.tokens)),
-    "ppl_unit_mean": Ratio(terms=_unit_mean, figure=PERPLEXITIES),
-    "ppl_book_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=PERPLEXITIES, mean_over_texts=True),
-    "ppl_dialogue_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=PERPLEXITIES, mean_over_texts=True),
-    "ppl_word": Ratio(terms=lambda unit: (unit.nll, unit.words)),
-    "answer_nll": Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=DISTANCE),
-    "answer_nll_sum": Ratio(terms=lambda unit: (unit.nll, 1.0), figure=DISTANCE),
+RATIOS: dict[str, Kind] = {
+    "ppl": ratio(_by_token),
+    "ppl_unit_mean": ratio(_unit_mean, PERPLEXITIES),
+    "ppl_book_mean": ratio(_by_token, PERPLEXITIES, mean_over_texts=True),
+    "ppl_dialogue_mean": ratio(_by_token, PERPLEXITIES, mean_over_texts=True),
+    "ppl_word": ratio(lambda unit: (unit.nll, unit.words)),
+    "answer_nll": ratio(_by_token, DISTANCE),
+    "answer_nll_sum": ratio(lambda unit: (unit.nll, 1.0), DISTANCE),
 }
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A plain mean of values of queries."""
-
-    figure: Figure = MEAN
-
-    def observed(self, values: Sequence[Observed]) -> Sequence[Observed]:
-        """The values as they are."""
-        return values
-
-
-Kind: TypeAlias = Ratio | Corpus | Mean
-"""What a metric sums over queries."""
 
 
 def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
@@ -138,11 +105,7 @@ def paired_difference(kind: Kind, sides: Sequence[Sequence[Any]]) -> Apart | Non
 
 
 def pooled(
-    figures: Sequence[tuple[float, float | None, float]],
-    ratio: Ratio | None,
-    *,
-    draws: bool = False,
-    fresh: bool = True,
+    figures: Sequence[tuple[float, float | None, float]], figure: Figure, *, draws: bool = False, fresh: bool = True
 ) -> tuple[float, float | None]:
     """One figure from those of runs that differ in their seed, where what their queries add is not kept.
 
@@ -152,24 +115,20 @@ def pooled(
     error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
     own: too wide, for part of it is in both.
 
-    Args:
-        figures: (value, standard error, weight) of each run.
-        ratio: what kind of figure; None is a plain mean.
-        draws: each run is one draw of what varies.
-        fresh: each run has rows of its own; else it may ask what the others ask.
+    Each run comes as (value, standard error, weight); with `draws` it is one draw of what varies, and `fresh` where it
+    has rows of its own, else it may ask what the others ask.
     """
-    kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), figure=MEAN)
-    total = sum(weight for _, _, weight in figures)
-    value = kind.finish(sum(kind.unfinish(figure) * weight for figure, _, weight in figures) / total)
-    own = [None if error is None else weight * error / kind.slope(figure) / total for figure, error, weight in figures]
+    inner = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
+    total = sum(weight for _, weight in inner)
+    value = figure.finish(sum(own * weight for own, weight in inner) / total)
+    own = [None if error is None else weight * error / figure.slope(each) / total for each, error, weight in figures]
     known = [error for error in own if error is not None]
     if len(figures) > 1 and (draws or not fresh):
-        drawn = [Observed(str(i), (kind.unfinish(figure) * weight, weight))
-                 for i, (figure, _, weight) in enumerate(figures)]  # fmt: skip
-        pooled_estimate = estimate(drawn, kind.figure)
+        pooled_estimate = estimate([Observed(str(i), (own * weight, weight)) for i, (own, weight) in enumerate(inner)],
+                                   figure)  # fmt: skip
         drawing = pooled_estimate.stderr if pooled_estimate else None
         if not fresh and drawing is not None and len(known) == len(own):
-            return value, math.hypot(drawing, kind.slope(value) * sum(known))
+            return value, math.hypot(drawing, figure.slope(value) * sum(known))
         if drawing:
             return value, drawing
-    return value, kind.slope(value) * math.hypot(*known) if len(known) == len(own) else None
+    return value, figure.slope(value) * math.hypot(*known) if len(known) == len(own) else None

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Cells: TypeAlias = dict[tuple[str, str], tuple[float, float]]
 """(sum of pulls, weight) by row and column, of one stratum."""
@@ -55,9 +55,7 @@ class Spread(NamedTuple):
     """How far a sum varies."""
 
     error: float
-    """Standard error."""
     freedom: float
-    """Degrees of freedom."""
     units: int
     """Clusters, or questions where every stratum has one cluster."""
     trials: float
@@ -137,52 +135,35 @@ def two_way(strata: Sequence[Cells]) -> tuple[float, float, tuple[float, float]]
 
 
 def _variances(cells: Cells) -> tuple[float, float, float]:
-    """Of one stratum: of both ways, and clustered by row and by column."""
+    """Of one stratum: of both ways, and clustered by row and by column. Shape letters: R rows, C columns."""
     import numpy as np
 
-    far = math.fsum(pull for pull, _ in cells.values()) ** 2  # from the whole figure: all that one row or column tells
-    whole = math.fsum(weight for _, weight in cells.values())
-    away = math.fsum(pull for pull, _ in cells.values()) / whole
-    pulls = {key: pull - away * weight for key, (pull, weight) in cells.items()}
-    weights = {key: weight / whole for key, (_, weight) in cells.items()}
-    sums = [list(_by(pulls, side).values()) for side in (0, 1)]
-    squares = [math.fsum(value**2 for value in sums_of) for sums_of in [*sums, list(pulls.values())]]
-    moments, wanted = _moments(weights)
-    factors = np.linalg.lstsq(np.array(moments).T, np.array(wanted), rcond=SINGULAR)[0]
-    rows, columns = (
-        square * len(sums_of) / (len(sums_of) - 1) if len(sums_of) > 1 else far
-        for square, sums_of in zip(squares[:2], sums, strict=True)
-    )
-    return float(factors @ squares) + (far if 1 in map(len, sums) else 0.0), rows, columns
+    rows, columns = (np.unique([key[side] for key in cells], return_inverse=True)[1] for side in (0, 1))
+    pulls_RC, weights_RC = np.zeros((2, max(rows) + 1, max(columns) + 1))
+    pulls_RC[rows, columns], weights_RC[rows, columns] = zip(*cells.values(), strict=True)
+    far = float(pulls_RC.sum()) ** 2  # from the whole figure: all that one row or column tells
+    pulls_RC -= pulls_RC.sum() / weights_RC.sum() * weights_RC
+    weights_RC /= weights_RC.sum()
+    sums = pulls_RC.sum(1), pulls_RC.sum(0)
+    squares = np.array([float((pulls**2).sum()) for pulls in (*sums, pulls_RC)])
+    clustered = [square * len(own) / (len(own) - 1) if len(own) > 1 else far
+                 for square, own in zip(squares.tolist(), sums, strict=False)]  # fmt: skip
+    factors = np.linalg.lstsq(*_moments(weights_RC), rcond=SINGULAR)[0]
+    return float(factors @ squares) + (far if 1 in map(len, sums) else 0.0), clustered[0], clustered[1]
 
 
-def _by(values: Mapping[tuple[str, str], float], side: int) -> dict[str, float]:
-    """Sums by row (side 0) or by column (1)."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    for key, value in values.items():
-        sums[key[side]] += value
-    return sums
-
-
-def _moments(weights: Mapping[tuple[str, str], float]) -> tuple[list[list[float]], list[float]]:
+def _moments(weights_RC: Any) -> tuple[Any, Any]:
     """What sums of squares over rows, columns and cells are expected to be, and the variance of the figure: how much of
     each variance of an effect (of rows, columns, cells) they hold, where pulls are w_ij (mean_ij - figure)."""
-    totals = [_by(weights, side) for side in (0, 1)]
-    inside = [_by({key: weight**2 for key, weight in weights.items()}, side) for side in (0, 1)]
-    wanted = [
-        math.fsum(weight**2 for weight in weights_of)
-        for weights_of in [*(t.values() for t in totals), weights.values()]
+    import numpy as np
+
+    rows, columns, squared = weights_RC.sum(1, keepdims=True), weights_RC.sum(0, keepdims=True), weights_RC**2
+    wanted = np.array([float((weights**2).sum()) for weights in (rows, columns, weights_RC)])
+    both = (squared - 2 * weights_RC * rows * columns).sum()
+    in_rows, in_columns = ((squared * (1 - 2 * weights)).sum() for weights in (rows, columns))
+    held = [
+        [(rows**2 * (1 - 2 * rows)).sum(), both, in_rows],
+        [both, (columns**2 * (1 - 2 * columns)).sum(), in_columns],
+        [in_rows, in_columns, (squared * (1 - 2 * weights_RC)).sum()],
     ]
-    cells = wanted[2]
-    cross = math.fsum(w * (w - 2 * totals[0][row] * totals[1][column]) for (row, column), w in weights.items())
-
-    def own(values: Mapping[str, float], total: Mapping[str, float], whole: float) -> float:
-        """The sum of a row's squares, less what the figure has of the row itself."""
-        return math.fsum(value * (1 - 2 * total[name]) for name, value in values.items()) + whole
-
-    squared = [{name: weight**2 for name, weight in weights_of.items()} for weights_of in totals]
-    both = cross + wanted[0] * wanted[1]
-    moments = [[own(squared[side], totals[side], wanted[side] ** 2), both] for side in (0, 1)]
-    of_cells = [own(inside[side], totals[side], cells * wanted[side]) for side in (0, 1)]
-    alone = math.fsum(w**2 * (1 - 2 * w) for w in weights.values()) + cells**2
-    return [[*moments[0], of_cells[0]], [*reversed(moments[1]), of_cells[1]], [*of_cells, alone]], wanted
+    return np.outer(wanted, wanted) + held, wanted

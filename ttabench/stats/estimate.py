@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import sub
-from typing import NamedTuple
 
 from ttabench.stats.clusters import Observed, Spread, spread
 from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
@@ -26,9 +25,6 @@ from ttabench.stats.testing import mcnemar, unanimous
 NORMAL_95 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
-TESTS = (MCNEMAR, STUDENT, SIGN)
-"""What a p value is of: the exact test over single queries; Student's t over what varies; where all that varies differs
-alike, the exact test that as many coins fall alike."""
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
 
@@ -44,7 +40,6 @@ class Estimate:
 
     mean: float
     n: int
-    """Observations."""
     units: int
     """Clusters, or questions where every stratum has one cluster."""
     stderr: float | None
@@ -67,7 +62,8 @@ class Apart:
     freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
     test: str = ""
-    """The test that p is of: one of `TESTS`; empty where there is none."""
+    """The test that p is of: the exact one of single queries, Student's t over what varies, or where all that varies
+    differs alike the exact test that as many coins fall alike; empty where there is none."""
     across: int = 0
     """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
     shares: tuple[float, float] = (1.0, 0.0)
@@ -84,7 +80,7 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | 
     inner, value = figure.inner(sums), _figure(sums, figure)
     if inner is None or value is None:
         return None
-    weight = figure.weight(sums, len(observed))
+    weight = sums[-1] if figure.weighs else float(len(observed))
     pull = figure.pull(sums)
     scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
     if scatter is None:
@@ -94,10 +90,9 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | 
     else:
         half = student(scatter.freedom) * scatter.error
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
-    ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
-    slope = value if figure.exponential else 1.0
-    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=slope * scatter.error, ci_low=ends[0],
-                    ci_high=ends[1], weight=weight)  # fmt: skip
+    error = figure.slope(value) * scatter.error
+    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=error, ci_low=figure.finish(low),
+                    ci_high=figure.finish(high), weight=weight)  # fmt: skip
 
 
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
@@ -151,12 +146,12 @@ def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
     inner = figure.inner(sums)
     if inner is None or (figure.exponential and inner > LARGEST_LOG):
         return None
-    return math.exp(inner) if figure.exponential else inner
+    return figure.finish(inner)
 
 
 def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull, slope = figure.pull(sums), value if figure.exponential else 1.0
+    pull, slope = figure.pull(sums), figure.slope(value)
     return [slope * pull(one.terms) for one in observed]
 
 
@@ -210,26 +205,8 @@ def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) 
     return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
 
 
-class Part(NamedTuple):
-    """A difference that goes into a mean over tasks."""
-
-    stratum: str
-    """The task."""
-    value: float
-    stderr: float
-    """0 where all that varies agrees."""
-    freedom: float | None
-    """Degrees of freedom of its error; None for a normal one."""
-    units: int = 0
-    """The unit that varies in it."""
-    across: int = 0
-    """How many of what else varies; see `clusters.Spread`."""
-    shares: tuple[float, float] = (1.0, 0.0)
-    """How much of the variance each of the two shows by itself."""
-
-
-def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
-    """The mean of at least one difference; no interval and no p where none of them shows an error.
+def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Apart:
+    """The mean of at least one difference, each with its task; no interval and no p where none of them shows an error.
 
     With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
     section 5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths,
@@ -237,27 +214,23 @@ def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
     those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
     stays within `most`, the farthest that two figures can lie apart.
     """
-    value, units = math.fsum(part.value for part in parts) / len(parts), sum(part.units for part in parts)
-    strata: dict[str, list[Part]] = {}
-    for part in parts:
-        strata.setdefault(part.stratum, []).append(part)
-    variances = [((math.fsum(part.stderr for part in own) / len(parts)) ** 2, own) for own in strata.values()]
+    value, units = math.fsum(part.value for _, part in parts) / len(parts), sum(part.units for _, part in parts)
+    strata: dict[str, list[Apart]] = {}
+    for task, part in parts:
+        strata.setdefault(task, []).append(part)
+    variances = [((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own) for own in strata.values()]
     variance = math.fsum(each for each, _ in variances)
     if variance <= 0:
         return Apart(value=value, units=units)
-    error, freedom = math.sqrt(variance), _freedom(variance, variances)
+    degrees = [(each, min(known)) for each, own in variances
+               if each > 0 and (known := [part.freedom for part in own if part.freedom is not None])]  # fmt: skip
+    freedom = variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+    error = math.sqrt(variance)
     low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
     first, second = (
         math.fsum(each * math.fsum(part.shares[side] for part in own) / len(own) for each, own in variances) / variance
         for side in (0, 1)
     )
     return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
-                 freedom=freedom, test=STRATIFIED, across=sum(part.across for part in parts),
+                 freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts),
                  shares=(first, second))  # fmt: skip
-
-
-def _freedom(variance: float, variances: Sequence[tuple[float, Sequence[Part]]]) -> float:
-    """Satterthwaite's; infinite where all errors are normal."""
-    with_freedom = [(each, min(part.freedom for part in own if part.freedom is not None))
-            for each, own in variances if each > 0 and any(part.freedom is not None for part in own)]  # fmt: skip
-    return variance**2 / math.fsum(each**2 / freedom for each, freedom in with_freedom) if with_freedom else math.inf

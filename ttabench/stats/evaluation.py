@@ -22,7 +22,6 @@ from ttabench.stats.metrics import METRICS, metric
 from ttabench.stats.texts import Written
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
-"""Metrics that `load` takes: those of a predicted text and its gold answers."""
 
 
 def load(name: str, cache_dir: str | None = None) -> Any:
@@ -30,9 +29,6 @@ def load(name: str, cache_dir: str | None = None) -> Any:
 
     Its `compute(predictions, references)` gives `{name: mean}`. A reference is one gold answer or a list of them, the
     target first, see `metrics`. What it is fed is kept in memory; `evaluate` itself writes to `cache_dir`.
-
-    Raises:
-        UserError: no such metric, or one that needs log-probabilities.
     """
     chosen = metric(name)
     if name not in NAMES:
@@ -42,19 +38,15 @@ def load(name: str, cache_dir: str | None = None) -> Any:
 
 def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
     """The figure of all queries, for most metrics a mean; a reference without a gold answer is refused."""
-    written: list[Written] = []
-    values = []
-    for place, (prediction, golds) in enumerate(zip(predictions, references, strict=True)):
-        answers = (golds,) if isinstance(golds, str) else tuple(golds)
-        if not answers:
-            raise UserError(f"Reference {place} has no gold answer.", "Give one, or a list of them, target first.")
-        if chosen.corpus is not None:
-            written.append(Written(str(place), prediction, answers[0]))
-        else:
-            values.append(chosen(prediction, Ask(prompt="", key=str(place), want=Generate(answers=answers))))
+    golds = [(own,) if isinstance(own, str) else tuple(own) for own in references]
+    if () in golds:
+        fault = f"Reference {golds.index(())} has no gold answer."
+        raise UserError(fault, "Give one, or a list of them, target first.")
+    pairs = list(zip(map(str, range(len(golds))), predictions, golds, strict=True))
     if chosen.corpus is None:
-        return aggregate(values).mean
-    figure = estimated(chosen.corpus, written)
+        asks = (Ask(prompt="", key=place, want=Generate(answers=own)) for place, _, own in pairs)
+        return aggregate([chosen(prediction, ask) for (_, prediction, _), ask in zip(pairs, asks, strict=True)]).mean
+    figure = estimated(chosen.corpus, [Written(place, prediction, own[0]) for place, prediction, own in pairs])
     assert figure is not None, "answers have a figure"
     return figure.mean
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from ttabench.stats.clusters import Observed
 
 LARGEST_LOG = 300.0
 """exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
@@ -39,9 +41,22 @@ class Figure:
         """How far two figures can lie apart."""
         return math.inf if self.exponential else self.most - self.least
 
-    def weight(self, sums: Sums, n: int) -> float:
-        """The weights of the figure's mean."""
-        return sums[-1] if self.weighs else float(n)
+    def finish(self, inner: float) -> float:
+        """From `inner` to the figure."""
+        return math.exp(min(inner, LARGEST_LOG)) if self.exponential else inner
+
+    def slope(self, figure: float) -> float:
+        """How much the figure grows with `inner`."""
+        return figure if self.exponential else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a metric sums over queries."""
+
+    observed: Callable[[Sequence[Any]], Sequence[Observed] | None]
+    """Terms that values, answers or stretches of text add to the figure; None where one is no number."""
+    figure: Figure
 
 
 def _ratio(sums: Sums) -> float | None:

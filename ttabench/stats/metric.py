@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ttabench.core.types import Answer, Ask, Json
-from ttabench.stats.aggregation import Kind, Mean, Ratio
-from ttabench.stats.figures import MEAN
-from ttabench.stats.texts import Corpus
+from ttabench.stats.figures import MEAN, Kind
 
 DECLARED = ("scale", "digits", "higher_is_better", "least", "most")
 """Fields of a metric that its figures are read by."""
@@ -29,19 +27,17 @@ class Metric:
     """Of the predicted text."""
     of_choice: Callable[[Answer, Ask], float] | None = None
     """Of the log-probabilities of the options."""
-    ratio: Ratio | None = None
+    ratio: Kind | None = None
     """Of all scored stretches together; such a metric has no value for one query."""
-    corpus: Corpus | None = None
+    corpus: Kind | None = None
     """Of all answers together; such a metric has no value for one query, either."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
     digits: int = 1
-    """Printed after the point."""
     higher_is_better: bool = True
     least: float | None = 0.0
     """No value of a query is below; None where there is no such number."""
     most: float | None = 1.0
-    """Likewise."""
     origin: str = ""
     """The package, or a digest of the file, that it is from; "" for ttabench's own."""
 
@@ -63,7 +59,7 @@ class Metric:
     def kind(self) -> Kind:
         """What it sums over queries, with the range of its figures."""
         least, most = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
-        return self.ratio or self.corpus or Mean(replace(MEAN, least=least, most=most))
+        return self.ratio or self.corpus or Kind(observed=list, figure=replace(MEAN, least=least, most=most))
 
     def __call__(self, prediction: str, ask: Ask, scored: Answer | None = None) -> float:
         """The value for one query, from `least` to `most`."""

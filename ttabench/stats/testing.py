@@ -32,11 +32,9 @@ def unanimous(units: int) -> float:
 
 
 def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:
-    """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979).
-
-    None is the p of a test that was not made, which does not count. Of a `family` of more tests, among which those were
-    chosen by what was found, the others count as if they had the largest p: never too small whatever the choice.
-    """
+    """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979). None is the p
+    of a test that was not made, which does not count. Of a `family` of more tests, among which those were chosen by
+    what was found, the others count as if they had the largest p: never too small whatever the choice."""
     order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest, family = 0.0, max(family, len(order))
@@ -59,10 +57,8 @@ def needed(
     value: float, stderr: float, freedom: float | None, units: int, *, level: float = LEVEL, fixed: float = 0.0
 ) -> int | None:
     """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
-
     The variance falls with the units (documents, draws or questions), and the degrees of freedom grow with them; a
-    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family.
-    """
+    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family."""
 
     def found(times: float) -> bool:
         more = None if freedom is None else freedom * times

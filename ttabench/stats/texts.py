@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.stats.clusters import Observed
-from ttabench.stats.figures import DISTANCE, MACRO_F1, ROOT_MEAN_SQUARE, Figure
+from ttabench.stats.figures import DISTANCE, MACRO_F1, ROOT_MEAN_SQUARE, Figure, Kind
 
 NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)")
 LARGEST = 1e100
@@ -39,21 +38,16 @@ class Written(NamedTuple):
     """The answer is one of given options, and so a label of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """A figure of the sums of terms that answers add."""
+def corpus(terms: Callable[[Sequence[Written]], Terms], figure: Figure) -> Kind:
+    """A figure of the sums of terms that answers add: of each as many as all answers together ask for."""
 
-    terms: Callable[[Sequence[Written]], Terms]
-    """Of each answer, as many as all answers together ask for."""
-    figure: Figure
-
-    def observed(self, values: Sequence[Written]) -> list[Observed]:
-        """The terms of each answer."""
-        terms = self.terms(values)
+    def observed(values: Sequence[Written]) -> list[Observed]:
         return [
             Observed(written.cluster, own, written.stratum, written.across, written.question)
-            for written, own in zip(values, terms, strict=True)
+            for written, own in zip(values, terms(values), strict=True)
         ]
+
+    return Kind(observed=observed, figure=figure)
 
 
 def _labelled(values: Sequence[Written]) -> Terms:
@@ -93,8 +87,7 @@ def _errors(values: Sequence[Written]) -> list[float]:
 
 
 CORPORA = {
-    "macro_f1": Corpus(terms=_labelled, figure=MACRO_F1),
-    "mae": Corpus(terms=lambda values: [(error, 1.0) for error in _errors(values)], figure=DISTANCE),
-    "rmse": Corpus(terms=lambda values: [(error**2, 1.0) for error in _errors(values)], figure=ROOT_MEAN_SQUARE),
+    "macro_f1": corpus(_labelled, MACRO_F1),
+    "mae": corpus(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
+    "rmse": corpus(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
 }
-"""By the name of the metric."""

@@ -43,7 +43,6 @@ class Draw(NamedTuple):
     """A run as one of several that differ in their seed."""
 
     unit: Varying
-    """The unit that varies."""
     seed: int
     fresh: bool
     """Whether every seed has rows of its own; published rows are the same, and their order or demonstrations differ."""

@@ -27,10 +27,8 @@ EVERY = 30.0
 
 @contextmanager
 def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
-    """How far each thing counted is, at what rate and how long it still takes; silent when off.
-
-    Where things are not `even`, for they do not take about the same time each, no rate and no time left are shown.
-    """
+    """How far each thing counted is, at what rate and how long it still takes; silent when off. Where things are not
+    `even`, for they do not take about the same time each, no rate and no time left are shown."""
     if not enabled:
         yield no_tick
     elif not sys.stderr.isatty():

@@ -27,7 +27,6 @@ class Table:
     columns: tuple[str, ...]
     """Headings; those that begin with "#" hold numbers and are aligned right."""
     rows: tuple[tuple[str, ...], ...]
-    """Cells for people."""
     data: tuple[Mapping[str, Cell], ...] = ()
     """The same rows as exact values with their own keys, for CSV and JSON."""
     caption: str = ""

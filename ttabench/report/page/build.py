@@ -29,7 +29,7 @@ from ttabench.report.comparison_tables import legend, not_paired, title_of
 from ttabench.report.curves import by_setting, by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
-from ttabench.report.plot_style import styles
+from ttabench.report.pictures import styles
 from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
 
@@ -45,26 +45,6 @@ EARLY = 'document.documentElement.dataset.scripts = "yes";'
 SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
-"""Queries of a block that are shown, by default."""
-WORDS = (
-    ("block", "One task with one base model and one set of options: what is compared, is compared inside a block."),
-    ("line", "A method with its settings. Seeds are pooled: each is another draw of texts, order or demonstrations."),
-    ("leads", "Has the best figure among the methods, by a difference that was tested, and not as good a one under "
-     "another text's state. Floor and ceiling do not count."),
-    ("points", "Differences of figures in per cent, 0 to 100. Of perplexity and nats, lower is better."),
-    ("state", "What a method keeps of the text once it has read it: a memory, changed weights, or keys and values."),
-    ("another text's state, an empty one", "Controls: the same questions under the state of another text, and under "
-     "none. Only a state that does better than both holds the text, and not practice in the task alone."),
-    ("[95 % interval]", "Where a difference would lie in 95 of 100 repetitions with other texts or draws; one that "
-     "includes 0 settles nothing."),
-    ("Holm p", "How often chance alone gives such a difference, corrected for all pairs that were tested; below 0.05 "
-     "we call the difference real."),
-    ("untested", "Without the scores of single queries there is no interval, and the difference may be chance."),
-    ("n", "Number of queries, all seeds together."),
-    ("of gap", "How far a line goes from the floor (0 %) to the ceiling (100 %)."),
-    ("ask ms, adapt s", "Milliseconds to answer a query, and seconds to read the text before."),
-)  # fmt: skip
-"""What those have to know who have not read the guide."""
 
 
 class Libraries(NamedTuple):
@@ -75,7 +55,6 @@ class Libraries(NamedTuple):
     tables: str
     """A module that sets `window.DataTable`."""
     style: str
-    """Of tables."""
 
 
 def refuse_missing() -> None:
@@ -111,11 +90,7 @@ def closed(script: str) -> str:
 
 
 def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
-    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out.
-
-    Raises:
-        UserError: samples that cannot be read, a folder that cannot be written.
-    """
+    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
     write_atomically(path, page(comparison, samples=samples, remarks=remarks))
 
 
@@ -123,8 +98,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.page.charts import by_bytes, by_time, lines_of
-    from ttabench.report.page.looks import found_and_attended
+    from ttabench.report.page.charts import by_bytes, by_time, found_and_attended, lines_of
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
@@ -157,11 +131,11 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
-    runs = sum(len(entry.runs) for entry in comparison.entries)
+    runs = sum(len(entry.group.runs) for entry in comparison.entries)
     title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),
-        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks, words=WORDS,
+        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks,
         tables=tables_of(comparison), first=first, curves=curves, blocks=blocks, aside=comparison.aside,
         runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
         charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),

@@ -6,7 +6,7 @@ disagreeing(block, most=20)     those on which the best and the worst answer are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.scores import is_digest, kept_text, name_of
@@ -21,59 +21,16 @@ from ttabench.stats.metrics import known
 
 COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
-"""Characters that are shown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """The answer of one line."""
-
-    label: str
-    prediction: str
-    gain: str
-    """The query's term of the metric: its figure, or nats where the metric is none of queries."""
-    nats: str
-    """Log-likelihood; empty where none is kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disagreement:
-    """One query, and what every line that was asked it answered, the best first."""
-
-    key: str
-    place: str
-    """Its reader or sub-task, seed and step."""
-    question: str
-    """The end of the prompt in one line, by which a reader knows the query while it is closed."""
-    prompt: str
-    gold: str
-    sides: tuple[Side, ...]
-    ends: str
-    """Best and worst of the lines whose disagreement counts: `best icl and 4 more 100.0, worst lora 0.0`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disagreements:
-    """Of a block."""
-
-    shown: tuple[Disagreement, ...]
-    count: int
-    """How many there are, shown or not."""
-    note: str
-    """Columns that are not kept; empty where all are."""
-
-
-def disagreeing(block: Block, most: int) -> Disagreements:
-    """The queries of a block that its methods did not answer equally well, so many at most.
-
-    Raises:
-        UserError: samples that cannot be read.
-    """
-    if not any(block.values):
-        return Disagreements(shown=(), count=0, note="Answers are not stored with these runs, only their figures.")
+def disagreeing(block: Block, most: int) -> dict[str, Any]:
+    """The queries of a block that its methods did not answer equally well: so many at most (`shown`), how many there
+    are (`count`), and which columns are not kept (`note`)."""
+    if not any(entry.values for entry in block.entries):
+        return {"shown": [], "count": 0, "note": "Answers are not stored with these runs, only their figures."}
     gains: dict[Query, dict[int, float]] = {}  # by the place of the line in the block; more is better
-    for place, values in enumerate(block.values):
-        for query, value in values.items():
+    for place, entry in enumerate(block.entries):
+        for query, value in entry.values.items():
             if (gain := worth(value, block.place.metric)) is not None:
                 gains.setdefault(query, {})[place] = gain
     counted = _counted(block)
@@ -81,16 +38,15 @@ def disagreeing(block: Block, most: int) -> Disagreements:
     apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
     first = chosen[:most]
-    texts = [_texts(group, first) for group in block.groups] if first else []
-    shown = tuple(_disagreement(block, query, gains[query], texts, counted) for query in first)
+    texts = [_texts(entry.group, first) for entry in block.entries] if first else []
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
-    return Disagreements(shown=shown, count=len(chosen), note=note)
+    shown = [_disagreement(block, query, gains[query], texts, counted) for query in first]
+    return {"shown": shown, "count": len(chosen), "note": note}
 
 
 def _counted(block: Block) -> set[int]:
-    """Places of the lines among which a disagreement counts: methods under their own state, and floor and ceiling only
-    where there are not two others."""
+    """Places of the lines among which a disagreement counts: methods, and ends only where there are not two others."""
     own = [entry for entry in block.entries if entry.state_of == "own" and not entry.aside]
     lines = next((lines for lines in (running(block.entries), own) if len(lines) > 1), block.entries)
     return {place for place, entry in enumerate(block.entries) if entry in lines}
@@ -112,7 +68,8 @@ def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
 
 def _disagreement(
     block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]], counted: set[int]
-) -> Disagreement:
+) -> dict[str, Any]:
+    """One query, and what every line that was asked it answered, the best first; best and worst of those that count."""
     ordered = sorted(gains, key=lambda place: -gains[place])
     kept = [texts[place].get(query[:3], {}) for place in ordered]
     first = next(filter(None, kept), {})
@@ -124,16 +81,16 @@ def _disagreement(
     for word, end in (("best", max(among.values())), ("worst", min(among.values()))):
         label, *more = [block.entries[place].marked for place in sorted(among) if among[place] == end]
         ends.append(f"{word} {label}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
-    return Disagreement(
-        key=key, place=", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
-        question=_end(" ".join(prompt.split()), LONGEST_QUESTION), prompt=_end(prompt, LONGEST_PROMPT),
-        gold=gold(first)[:LONGEST_ANSWER], ends=", ".join(ends),
-        sides=tuple(
-            Side(label=block.entries[place].marked, prediction=prediction(cells, LONGEST_ANSWER) if cells else "",
-                 nats=likelihood(cells), gain=_figure(block, gains[place]))
-            for place, cells in zip(ordered, kept, strict=True)
-        ),
-    )  # fmt: skip
+    sides = [
+        {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
+         "nats": likelihood(cells), "gain": _figure(block, gains[place])}
+        for place, cells in zip(ordered, kept, strict=True)
+    ]  # fmt: skip
+    return {
+        "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
+        "question": _end(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": _end(prompt, LONGEST_PROMPT),
+        "gold": gold(first)[:LONGEST_ANSWER], "ends": ", ".join(ends), "sides": sides,
+    }  # fmt: skip
 
 
 def _figure(block: Block, gain: float) -> str:

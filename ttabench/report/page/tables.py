@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ttabench.core.amounts import figure
 from ttabench.core.errors import UserError
@@ -26,26 +26,19 @@ from ttabench.report.configuration import flat, whole
 from ttabench.report.entries import MARKS, best_of
 from ttabench.report.figures import plain, shown
 from ttabench.report.pairing import seed_of
-from ttabench.report.theirs import file_called
+from ttabench.report.selecting import file_called
 from ttabench.report.verdict import state_outcomes
 from ttabench.terminal.table import Bold, Table
 
 Row: TypeAlias = dict[str, str]
-"""Cells by their columns."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell as it is read and as it is sorted: numbers by their size, what is missing before them."""
 
     text: str
     order: float | str = ""
     strong: bool = False
-
-    @property
-    def numeric(self) -> bool:
-        """Whether it is a number, or one that is missing."""
-        return isinstance(self.order, float | int)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,28 +52,9 @@ class Shown:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     live: bool = True
-    """Whether it can be sorted and filtered."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """One run."""
-
-    id: str
-    label: str
-    block: str
-    seed: int
-    value: str
-    facts: tuple[tuple[str, str], ...]
-    """(what, text): command, settings that are no default, model, costs, when and where it was made, notes."""
-    settings: str
-    """All of them, a line each."""
-    costs: str
-    """All of them, a line each."""
 
 
 MISSING = -1e308
-"""Order of a number that is not known."""
 MOST_BLOCKS = 12
 """Columns of the grid of all blocks; of more blocks each has a row, with the best of its methods."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -89,7 +63,6 @@ HELD = (
     "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
     "shown to be better than either, or worse."
 )
-"""The marks of `Outcome`."""
 LINES = (
     "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
     "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
@@ -182,22 +155,24 @@ def steps_of(block: Block) -> Shown | None:
     return _shown("", "Figures of the curves", caption, _rows(steps_table(block)), live=False)
 
 
-def about_runs(comparison: Comparison) -> Iterator[About]:
-    """Every run that stands in a block, in the order of their lines."""
+def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
     places = [block.place for block in comparison.blocks]
     for block in comparison.blocks:
-        for group, entry in zip(block.groups, block.entries, strict=True):
-            file = [("from", file_called(entry.theirs))] if entry.theirs else []
+        for entry in block.entries:
+            group = entry.group
+            file = [("from", file_called(group.theirs))] if group.theirs else []
             for _, record in group.runs:
                 row, config = record.value(group.metric), flat(whole(record.config).to_json())
-                yield About(
-                    id=record.id, label=entry.label, block=called(block.place, places), seed=seed_of(record),
-                    value=f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
-                    facts=(*file, *_facts(record)),
-                    settings="\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
-                    costs="\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
-                                    for name, value in record.cost.items()),
-                )  # fmt: skip
+                yield {
+                    "id": record.id, "label": entry.label, "block": called(block.place, places),
+                    "seed": seed_of(record),
+                    "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                    "facts": (*file, *_facts(record)),
+                    "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
+                    "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
+                                       for name, value in record.cost.items()),
+                }  # fmt: skip
 
 
 def _facts(record: RunRecord) -> tuple[tuple[str, str], ...]:
