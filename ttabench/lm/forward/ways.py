@@ -121,8 +121,8 @@ probes: list[Callable[[LM], Ways]] = []
 """What tries a model: `probe.tried`, which stands above windows."""
 REASONS = {
     "hooks": ("it attends in code of its own, which can be neither watched nor masked slot by slot",
-              "none, icl, rag, lora and templora need neither."),
-    "cache": ("it keeps no keys and values that a text could be read on from", "none and lora need none."),
+              "none, lora and templora need neither; icl and rag do not where it keeps keys and values."),
+    "cache": ("it keeps no keys and values that a text could be read on from", "none, lora and templora need none."),
     "gaps": ("distances in its attention are counted in slots, so none may be thrown away", "Use icl or rag."),
     "embeddings": ("it does not take embeddings in place of tokens", "Use icl, window, snapkv or h2o."),
     "shape": ("its layers keep keys and values of unequal shapes", "Use icl, rag or templora."),
