@@ -161,7 +161,7 @@ def built(base: str) -> LM:
 @cache
 def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
     lm = built(base)
-    name, settings = CASES[case]
+    name, settings = CASES.get(case, (case, None))
     spec = find(name)
     method = spec.load()(lm, spec.Settings() if settings is None else settings)
     method.modules().requires_grad_(False)  # or torch's module tracker looks for a gradient function
@@ -196,7 +196,7 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
 def test_every_method_has_a_cost_and_nothing_read_is_a_closed_book() -> None:
     none = measured("nano", "none").on_paper(dense=True)
     for name in methods():
-        case = next(case for case, (method, _) in CASES.items() if method == name)
+        case = next((case for case, (method, _) in CASES.items() if method == name), name)
         found = measured("nano", case, 0)
         paper = found.on_paper(pieces=0, dense=True)
         assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (found.state.nbytes, 0, 0), name

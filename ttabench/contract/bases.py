@@ -1,6 +1,8 @@
 """Two-layer random language models with a byte-level tokenizer, built in memory: what methods are checked on.
+
 BASES["llama"]()      Llama with grouped queries and a BOS
-BASES["gpt2"]()       GPT-2, which begins texts with nothing"""
+BASES["gpt2"]()       GPT-2, which begins texts with nothing
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """`ttabench check`: every promise of a method on every base of two layers that it takes, or of a metric.
-verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ..."""
+
+verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ...
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The promises by their sentences: each function returns where its promise is kept, and raises `Broken` where not.
-PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))"""
+
+PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The sizes of a decoder that its cost depends on, and what its forward passes cost.
+
 One token costs `2 N + 4 L d c`, N being the parameters of the layers, d the width of all heads together and c how many
-positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward part); the logits of a token add `2 D V`."""
+positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward part); the logits of a token add `2 D V`.
+"""
 
 from __future__ import annotations
 

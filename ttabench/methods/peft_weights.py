@@ -1,5 +1,7 @@
 """LoRA and CARTRIDGE folders of peft: an adapted model as one, and one that peft trained as a method.
-Shape letters: R rank · I/O features in and out."""
+
+Shape letters: R rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,9 @@ class Session:
 
     def context_slots(self, patch: Patch, ask: Ask) -> int:
         """Keys and values of context that a query reads under its patch, in tokens; not those of its own window.
-        Where heads see slots of their own, so many as they see on average."""
+
+        Where heads see slots of their own, so many as they see on average.
+        """
         prefix = patch.prefix
         if prefix is None:
             return 0

@@ -28,7 +28,9 @@ TENSORS_FILE = "state.safetensors"
 
 def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
     """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
-    `also` are files below the folder that were written for the state; the header names their digests, too."""
+
+    `also` are files below the folder that were written for the state; the header names their digests, too.
+    """
     if broken := first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
@@ -118,7 +120,9 @@ MEND = "Give another --out, or move it away."
 
 class StateFolder:
     """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
-    `asked`: names what the state is to be made of, and by what; a state of that name is not made again."""
+
+    `asked`: names what the state is to be made of, and by what; a state of that name is not made again.
+    """
 
     def __init__(self, path: Path, *, force: bool = False, asked: str = "") -> None:
         self.path, self.force, self.asked = path, force, asked

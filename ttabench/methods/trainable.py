@@ -74,7 +74,9 @@ class Trainable(BaseMethod[SettingsT]):
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
     """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
-    Through the same `adapt` and `patch` as in use, and differentiable as far as they are."""
+
+    Through the same `adapt` and `patch` as in use, and differentiable as far as they are.
+    """
     total: Tensor | None = None
     count = 0
     for episode in episodes:

@@ -103,7 +103,9 @@ def over(verdicts: Sequence[Verdict]) -> Verdict:
 
 def near_an_end(claim: Claim, places: Sequence[float], *, decided: bool) -> str:
     """Why two lines on the way from no context (0) to full context (1) say nothing of a claim; empty where they do.
-    What is not `decided`, for the interval holds zero, and is not told from an end itself, is undecided."""
+
+    What is not `decided`, for the interval holds zero, and is not told from an end itself, is undecided.
+    """
     if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
         return "both near no context"
     whole = claim.share == 1 and claim.right_step is None

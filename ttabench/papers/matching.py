@@ -113,7 +113,9 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
 
 def recipe(record: RunRecord) -> Json:
     """What an adapter was trained by, without the seed of its training: of two trainings by one recipe it is the same.
-    None for a method that was not trained."""
+
+    None for a method that was not trained.
+    """
     training = record.method.get("training")
     if not training:
         return None

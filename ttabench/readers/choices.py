@@ -77,6 +77,7 @@ def parse(
     part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False
 ) -> tuple[list[Item], dict[str, int]]:
     """(items in file order, how many rows are dropped by reason: a hidden label, a text or option without words).
+
     `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
     """
     seen, numbers = Counter[str](), count()

@@ -97,7 +97,9 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
 
 def by_setting(block: Block) -> list[Curves]:
     """Those of every setting by whose number alone lines of a method differ: two such lines, or three points of one.
-    Floor and ceiling, which have no such setting, go from end to end."""
+
+    Floor and ceiling, which have no such setting, go from end to end.
+    """
     curves = []
     for key, lines in _varied(block).items():
         if len(lines) > 1 or any(len(line.points) > 2 for line in lines):

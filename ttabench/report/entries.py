@@ -184,7 +184,9 @@ def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[floa
 
 def within_limit(block: Sequence[Group]) -> list[Group]:
     """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
-    Where no two share one, the group of the largest is left alone."""
+
+    Where no two share one, the group of the largest is left alone.
+    """
     limits = [_limit(group) for group in block]
     most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
     return [group for group, limit in zip(block, limits, strict=True) if limit == most]

@@ -28,7 +28,9 @@ COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
     """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie.
-    `elsewhere`: other devices that some of them were made on."""
+
+    `elsewhere`: other devices that some of them were made on.
+    """
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
     columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]

@@ -29,8 +29,10 @@ STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 class Outcome(Enum):
     """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
+
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
-    only may have gained from practice with such texts."""
+    only may have gained from practice with such texts.
+    """
 
     HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",

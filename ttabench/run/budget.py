@@ -64,7 +64,7 @@ def words(amount: Amount) -> str:
 
 def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[str, ...]:
     """What was typed as `--set`, behind the settings that a budget stands for."""
-    flag = "--keep" if isinstance(amount, float) else "--keep-tokens"
+    flag, other = ("--keep", "--keep-tokens")[:: 1 if isinstance(amount, float) else -1]
     if spec.keep is None:
         known = ", ".join(name for name, method in registry.methods().items() if method.keep is not None)
         fault = f"{flag} has no meaning for {spec.name}: {WHY_NONE[spec.growth]}."
@@ -72,7 +72,9 @@ def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[st
     try:
         settings = spec.keep(amount)
     except ValueError as error:
-        raise UserError(f"{flag} {amount} does not fit {spec.name}: {error}.", f"Give another {flag}.") from None
+        raise UserError(
+            f"{flag} {amount} does not fit {spec.name}: {error}.", f"Give another {flag}, or {other}."
+        ) from None
     typed = typed_settings(spec, texts)
     for key, value in settings.items():
         if key in typed and typed[key] != value:

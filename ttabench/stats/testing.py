@@ -57,8 +57,10 @@ def needed(
     value: float, stderr: float, freedom: float | None, units: int, *, level: float = LEVEL, fixed: float = 0.0
 ) -> int | None:
     """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
+
     The variance falls with the units (documents, draws or questions), and the degrees of freedom grow with them; a
-    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family."""
+    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family.
+    """
 
     def found(times: float) -> bool:
         more = None if freedom is None else freedom * times

@@ -1,6 +1,8 @@
 """COMP tokens: they read a text, and their keys and values are what it becomes.
+
 Kim et al., arXiv 2312.03414, equation 1.
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width · n COMP tokens."""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width · n COMP tokens.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,9 @@ def sees_newest(batch: Batch) -> Tensor:
 
 def merged(batch: Batch, settings: CcmSettings, lm: LM) -> tuple[Tensor, Tensor]:
     """How much of each token's keys and values every slot of a merged memory holds, [B, E, T], and who sees it.
-    Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E]."""
+
+    Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
+    """
     comp, steps, device = settings.comp_tokens, max(1, int(batch.pieces_BT.max())), batch.ids_BT.device
     weights_SS = merge_weights(settings, steps).to(device)
     by_step_BST = weights_SS[:, (batch.pieces_BT - 1).clamp(min=0)].transpose(0, 1)

@@ -1,7 +1,9 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
+
 Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
 with it and says no more than how much memory that takes.
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces."""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
+"""
 
 from __future__ import annotations
 

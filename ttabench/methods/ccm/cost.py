@@ -1,6 +1,8 @@
 """What compressing pieces into a few slots costs (Kim et al., arXiv 2312.03414, figure 5 and table 3).
+
 Their "MB" are MiB at 4 bytes a number, and they count no BOS; merging and means are left out. Of COMP tokens whose
-deltas act at every token (`conditional=false`) no cost is known."""
+deltas act at every token (`conditional=false`) no cost is known.
+"""
 
 from __future__ import annotations
 

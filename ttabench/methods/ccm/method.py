@@ -1,5 +1,7 @@
 """CCM, compressed context memory: COMP tokens read a piece on top of the memory, and become part of it.
-Kim et al., arXiv 2312.03414."""
+
+Kim et al., arXiv 2312.03414.
+"""
 
 from __future__ import annotations
 

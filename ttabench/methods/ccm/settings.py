@@ -1,6 +1,8 @@
 """Settings of `ccm` and of what it is compared with, those of the paper, and how each is trained.
+
 Kim et al., "Compressed Context Memory for Online Language Model Interaction", arXiv 2312.03414; code:
-snu-mllab/Context-Memory."""
+snu-mllab/Context-Memory.
+"""
 
 from __future__ import annotations
 

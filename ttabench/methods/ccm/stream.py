@@ -1,7 +1,9 @@
 """CCM on an endless stream: the oldest text of a full cache becomes COMP slots, and the oldest COMP slots go.
+
 Kim et al., arXiv 2312.03414, section 4.2 and figure 8, as the released code does it: keys are stored as they were
 before the model rotated them, and rotated by their slot whenever they are used.
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens."""
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
+
 Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; the prefix, its start, and questions that the
 teacher asks itself are those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
-Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary."""
+Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +107,10 @@ def self_asked(
     lm: LM, settings: DistillSettings, before: Patch, teacher: Patch, group: Sequence[list[int]], drawn: torch.Generator
 ) -> list[tuple[Item, Item]]:
     """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
+
     A question that comes twice counts once; one that has no answer is left out. `before`: what the teacher knew
-    before this group; `teacher`: encoded: the same with the group in its window."""
+    before this group; `teacher`: encoded: the same with the group in its window.
+    """
     opening, _, closing = settings.template.partition(QUESTION)
     asking = lm.encode(BREAK + opening, follows=True)
     questions = []

@@ -1,7 +1,9 @@
 """Attention Matching: the slots that KVzip keeps, with biases and values that give the attention of all of them.
+
 Zweiger et al., arXiv 2602.16284 (released code: adamzweiger/compaction), sections 3.2 and 3.3: the queries that
 attention is matched for are those of the text's repetition, of questions that the model asks itself, or random.
-Shape letters: L layers · H key/value heads · N query heads · G = N / H · T tokens · P slots · S slots kept."""
+Shape letters: L layers · H key/value heads · N query heads · G = N / H · T tokens · P slots · S slots kept.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def values_of(target: Target, picked_S: Tensor, bias_S: Tensor, ridge: float) ->
 
 def pursued(target: Target, count: int, first_S: Tensor) -> Tensor:
     """int64 [count], ascending: slots picked one group after the other, those that fit best what mass is missing.
-    Orthogonal matching pursuit on the mass of attention; `first_S` are picked before."""
+
+    Orthogonal matching pursuit on the mass of attention; `first_S` are picked before.
+    """
     columns_QP = target.exponentials()
     mass_Q = columns_QP.sum(-1)
     picked_S, size = first_S[:count], max(1, math.ceil(count / ROUNDS))

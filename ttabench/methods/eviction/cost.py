@@ -103,7 +103,9 @@ def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | Non
 
 def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
     """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot.
-    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written."""
+
+    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
+    """
 
     def budget(read: int) -> int:
         return in_tokens(settings.heavy, read) + in_tokens(settings.recent, read)

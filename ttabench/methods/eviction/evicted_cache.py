@@ -1,5 +1,7 @@
 """A cache of which parts were thrown away: keys and values that stayed, and where in the text they stood.
-Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size."""
+
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """H2O: keep the heavy hitters, the keys that have received the most attention so far, and the most recent ones.
-Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops)."""
+
+Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """KVzip: keep the keys and values that the model needs to repeat the text, of whichever layer and head they are.
+
 Kim et al., arXiv 2505.23416 (released code: snu-mllab/KVzip); KVzip+ and KVgrad as in kvpress.
-Shape letters: L layers · H key/value heads · P slots of the text · D head size."""
+Shape letters: L layers · H key/value heads · P slots of the text · D head size.
+"""
 
 from __future__ import annotations
 

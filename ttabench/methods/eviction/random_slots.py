@@ -1,5 +1,7 @@
 """Keep a random choice of keys and values: the control for methods that choose at equal bytes.
-Shape letters: L layers · B rows · H key/value heads · S slots."""
+
+Shape letters: L layers · B rows · H key/value heads · S slots.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """A text that was read is repeated behind itself, and every slot is scored by the attention that its repetition pays.
+
 KVzip (arXiv 2505.23416, section 3; released code: snu-mllab/KVzip): what is needed to say the text again is what any
 question may need.
 Shape letters: H key/value heads · N query heads · G = N / H · R tokens of a repetition · P slots of the text ·
-    C slots that compete · D head size."""
+    C slots that compete · D head size.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Which keys and values to keep: attention received, smoothed, grouped, and the best so many of it.
+
 SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048.
 Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
-    D head size."""
+    D head size.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """SnapKV: keep the keys and values that the end of the context looks at.
-Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV)."""
+
+Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV).
+"""
 
 from __future__ import annotations
 

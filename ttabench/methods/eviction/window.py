@@ -1,5 +1,7 @@
 """Sliding windows: keep the first few tokens (attention sinks) and the last so many.
-Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm)."""
+
+Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,9 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
     @torch.no_grad()
     def stream(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[EvictedCache, Tensor]:
         """Read one block of a stream as if token by token. `mask_BT`: bool, false where a row is padded, in front.
-        Returns what stays, and the last hidden states [B, T, D] of the block."""
+
+        Returns what stays, and the last hidden states [B, T, D] of the block.
+        """
         check_room(self.lm, kept, mask_BT, self.rotary)
         start = None if kept is None else kept.prefix(self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])

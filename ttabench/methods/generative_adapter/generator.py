@@ -1,6 +1,8 @@
 """From hidden states to a low-rank weight delta of one linear map.
+
 Chen et al., arXiv 2411.05877; n, an RMSNorm with a learned weight, is of the released code.
-Shape letters: B rows · T tokens · C width of the model · R values · K keys · Q rank · I/O features in and out."""
+Shape letters: B rows · T tokens · C width of the model · R values · K keys · Q rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Te
 
 def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The decomposition by eigenvectors of S S' in float64, which a GPU finds many times as fast; R singular values.
-    It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors."""
+
+    It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors.
+    """
     assert not full_matrices
     sum_BRK = sum_BRK.double()
     squares_BR, left_BRR = torch.linalg.eigh(sum_BRK @ sum_BRK.mT)

@@ -1,7 +1,9 @@
 """Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
+
 Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
 2411.05877, equations 3 and 6 to 9.
-Shape letters: N adapted maps · B rows · R values · K keys · T tokens."""
+Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel`.
-        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean."""
+
+        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
+        """
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."

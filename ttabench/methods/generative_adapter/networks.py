@@ -1,6 +1,8 @@
 """The generators of all adapted linear maps of a base model, and what they read.
+
 Shape letters: N adapted maps · L layers · M maps of a layer · B rows · T tokens · R values · K keys · Q rank ·
-    I/O features in and out."""
+    I/O features in and out.
+"""
 
 from __future__ import annotations
 

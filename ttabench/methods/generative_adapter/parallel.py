@@ -1,7 +1,9 @@
 """Chunks in one forward, layer by layer, and what is predicted after them in further ones: the training form.
+
 Chen et al., arXiv 2411.05877, section 2.3 and appendix on training: the numbers of the chunks read one by one.
 Shape letters: B rows · T tokens · D width · R values · K keys · E chunk rows · U different readers, an owner after so
-    many chunks."""
+    many chunks.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Every prefill method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
+
 Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5.
-Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size."""
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
+
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
 """
 

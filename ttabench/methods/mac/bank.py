@@ -1,6 +1,8 @@
 """Keep a bank of document latents within a size: drop one, or average two, whenever an append exceeds it.
+
 Paper: Tack et al., arXiv 2403.04317, section 4.3 and Figure 7 (nearest is best there).
-Shape letters: K entries · T tokens · D width."""
+Shape letters: K entries · T tokens · D width.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What makes latent tokens of a text, and of a latent a modulation of the base model (MAC, arXiv 2403.04317).
+
 Shape letters: B rows · N text tokens · T latent tokens · A expanded tokens · S slots · E width of the transformer, or
-head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out."""
+head size · D width of the base model · H key/value heads · P prefix positions · R rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What MAC is trained on (Algorithm 1), and auxiliary losses beyond the paper that are off by default.
+
 Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
-T latent tokens · D base width · E width of the T5 · V its vocabulary."""
+T latent tokens · D base width · E width of the T5 · V its vocabulary.
+"""
 
 from __future__ import annotations
 

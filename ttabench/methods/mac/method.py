@@ -1,6 +1,8 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
+
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width."""
+Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The four networks of MAC on one base model, and what they make of texts, banks and latents.
+
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
-Shape letters: B texts or questions · K documents · T latent tokens · D base width."""
+Shape letters: B texts or questions · K documents · T latent tokens · D base width.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Question tokens gather what they need from a bank of document latents: a stack of pre-norm cross-attention blocks.
+
 Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `latent`.
 Shape letters: R readers · Q questions of a reader · K documents · T tokens of each · D width · X = Q*T · N = K*T ·
-H heads · E head size."""
+H heads · E head size.
+"""
 
 from __future__ import annotations
 

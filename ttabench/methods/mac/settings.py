@@ -1,5 +1,7 @@
 """Settings of `mac`, the presets of the paper, of its released code and of the nano model, and how each is trained.
-Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC."""
+
+Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """T5 encoder-decoders by name, and the text they read.
-Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}."""
+
+Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,9 @@ class T5Text:
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-        `keep`: which side survives a cut: documents keep their start, questions their end."""
+
+        `keep`: which side survives a cut: documents keep their start, questions their end.
+        """
         refuse_long(texts)
         encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
         rows = [list(row.ids) for row in encoded]

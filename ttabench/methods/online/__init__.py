@@ -117,8 +117,10 @@ RECIPES: Mapping[str, Recipe] = {
 
 def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
     """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept.
+
     Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
-    optimiser step itself does is left out."""
+    optimiser step itself does is left out.
+    """
     return _descended(settings, shape, work, passes=1, together=1)
 
 

@@ -1,5 +1,7 @@
 """CaMeLS: online finetuning where a small LM, meta-learned, says what each token weighs.
-Hu et al., arXiv 2305.15076."""
+
+Hu et al., arXiv 2305.15076.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +212,9 @@ def stepped(
     first_order: bool = False,
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     """The parts after a plain gradient step on each batch of documents, differentiable; and the losses before each.
-    `first_order`: gradients do not depend on the steps before, only on the weights of tokens."""
+
+    `first_order`: gradients do not depend on the steps before, only on the weights of tokens.
+    """
     now, losses = dict(parts), []
     for documents in steps:
         at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now

@@ -1,7 +1,9 @@
 """Gradient steps on the documents that are read, under which the base answers closed book.
+
 Online finetuning: one step on each document in order, as in CaMeLS (Hu et al., arXiv 2305.15076, section 3); continual
 pretraining: several passes over all of them.
-Shape letters: N numbers of a reader · T tokens of a document."""
+Shape letters: N numbers of a reader · T tokens of a document.
+"""
 
 from __future__ import annotations
 

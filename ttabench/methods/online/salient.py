@@ -1,5 +1,7 @@
 """Salient spans: online finetuning where tokens of named entities weigh 1, and all others 0.
-The baseline of CaMeLS (Hu et al., arXiv 2305.15076, section 4) after Guu et al. (REALM, arXiv 2002.08909)."""
+
+The baseline of CaMeLS (Hu et al., arXiv 2305.15076, section 4) after Guu et al. (REALM, arXiv 2002.08909).
+"""
 
 from __future__ import annotations
 

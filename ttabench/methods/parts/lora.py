@@ -1,6 +1,8 @@
 """Low-rank factors of linear maps (LoRA): how they start, and the weight deltas they are.
+
 Hu et al., arXiv 2106.09685.
-Shape letters: R rank · I/O features in and out."""
+Shape letters: R rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
-Shape letters: B episodes · T tokens · C width · N targets · V vocabulary."""
+
+Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What gradient steps on a text train, as one vector of numbers a reader: all weights, or low-rank factors of maps.
-Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out."""
+
+Shape letters: B readers · N numbers of a reader · R rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 

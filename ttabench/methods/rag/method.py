@@ -1,5 +1,7 @@
 """Retrieval-augmented generation: every text is kept, and a question is answered behind those that it finds.
-As in Table 2 of MAC, arXiv 2403.04317."""
+
+As in Table 2 of MAC, arXiv 2403.04317.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
+
 Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289.
-Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query."""
+Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What StreamAdapter trains: the mappers of all decoder layers, and the state they carry through a text.
+
 Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear maps · R queries ·
-    E state channels of a query."""
+    E state channels of a query.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
 
 class ChunkMapper(nn.Module):
     """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out).
-    Biases of its gates begin evenly spread over the maps, in turn from short to long memory and from long to short."""
+
+    Biases of its gates begin evenly spread over the maps, in turn from short to long memory and from long to short.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
 """StreamAdapter trained on long texts in disjoint segments: every token is read once, and every token is a target.
+
 Shape letters: L layers · B rows · M linear maps · R queries · E state channels of a query · T tokens · S segments ·
-    D width."""
+    D width.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,10 @@ def learned_step(
     networks: StreamAdapterNetworks, h_LBMRE: Tensor | None, episodes: Sequence[Episode]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Add the gradient of one stretch of every text, row by row, so that the activations of one row are alive.
+
     `h_LBMRE`: states that the stretch before has left; not looked at where a text begins. Returns the mean loss,
-    every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states."""
+    every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states.
+    """
     rows = [torch.tensor([episode.observes()[0].ids], device=networks.lm.device) for episode in episodes]
     segment, start, tokens = networks.settings.stride, episodes[0].start, rows[0].shape[1] - 1
     if h_LBMRE is None or not start:

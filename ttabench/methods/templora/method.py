@@ -1,6 +1,8 @@
 """TempLoRA: a LoRA trained on the context itself while it is read, and thrown away at its end.
+
 Wang, Ma, Cai, arXiv 2401.11504 (released code: TemporaryLoRA/Temp-LoRA): by="unit".
-Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out."""
+Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out.
+"""
 
 from __future__ import annotations
 
