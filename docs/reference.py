@@ -3,6 +3,7 @@ into the pages, between `<!-- part methods/mac -->` and `<!-- /part -->`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
 from ttabench.report.comparison_tables import GLOSSARY
 from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
-from ttabench.report.page.build import WORDS
+from ttabench.report.page import build
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 
@@ -43,7 +44,9 @@ def parts() -> dict[str, str]:
 def glossary_table() -> Table:
     """The words of tables and of the page, as these explain them."""
     headings = {word.lstrip("#"): line.partition(": ")[2] for word, line in GLOSSARY.items()}
-    return Table(title="", columns=("word", "meaning"), rows=tuple((headings | dict(WORDS)).items()))
+    page = Path(build.__file__).with_name(build.TEMPLATE).read_text(encoding="utf-8")
+    words = dict(re.findall("^<dt>(.*)</dt><dd>(.*)</dd>$", page, re.M))
+    return Table(title="", columns=("word", "meaning"), rows=tuple((headings | words).items()))
 
 
 def specs() -> list[MethodSpec]:

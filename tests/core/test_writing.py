@@ -12,6 +12,7 @@ from tests.test_imports import MODULES
 
 WRITER = "core.files"
 ALLOWED = {
+    "records.folder": "unlink",  # what is left of a run that is whole
     "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
     "core.child": "TemporaryDirectory open",  # what a process says
     "methods.states": "mkdtemp",  # beside what it becomes

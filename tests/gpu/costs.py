@@ -131,7 +131,7 @@ class Costs:
     def _on_paper(self, name: str, tokens: int) -> dict[str, Json]:
         sizes = {key: getattr(self.load, key) for key in ("prompt_tokens", "piece_tokens")}
         written = AnalyticLoad(new_tokens=self.load.generate, dtype=self.job.dtype, **sizes)
-        presets = {one.method: one.preset for one in self.job.chosen}
+        presets = {name: one["preset"] for name, one in self.job.chosen.items()}
         return table(self.job.model, [name], [tokens], written, presets=presets)[0]
 
     @torch.no_grad()

@@ -50,8 +50,8 @@ def train(
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes that are judged every `config.validate_every` steps.
     """
-    refuse_untrainable(method.spec)
-    assert isinstance(method, Trainable)
+    if not isinstance(method, Trainable):
+        raise untrainable(method.name)
     record = training_state.finished(method, config)
     if record is not None and not (validation and record.unvalidated(config)):
         return record
@@ -173,7 +173,12 @@ def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
 def refuse_untrainable(spec: MethodSpec) -> None:
     """Say so where a method is no `Trainable`, before a model is loaded or a folder made."""
     if not issubclass(spec.load(), Trainable):
-        raise UserError(f"Method {spec.name} has no parameters to train.", "Choose a trainable method.")
+        raise untrainable(spec.name)
+
+
+def untrainable(name: str) -> UserError:
+    """What is said of a method without parameters."""
+    return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")
 
 
 def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
