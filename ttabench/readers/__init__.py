@@ -101,6 +101,9 @@ def load(
         limit: at most that many questions, evenly spaced over the stream, shared out evenly over sub-tasks; all
             documents are still read.
         options: protocol settings, and arguments of the mini generator; texts ("16", "true") or typed values.
+
+    Raises:
+        UserError: a name, path, option or row is wrong; one line that says where.
     """
     from ttabench.readers.cards import load_card
     from ttabench.readers.sources import Request

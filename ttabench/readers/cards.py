@@ -319,7 +319,12 @@ def names() -> list[str]:
 
 
 def load_card(name: str) -> Card:
-    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml)."""
+    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml).
+
+    Raises:
+        UnknownName: no shipped task has that name, or the card names a metric that does not exist.
+        UserError: the file is missing, is no YAML, does not fit `Card`, or takes the name of a shipped task.
+    """
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in names():
             raise UnknownName("task", name, names())

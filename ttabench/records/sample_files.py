@@ -44,7 +44,11 @@ def has_samples(folder: Path) -> bool:
 def read_samples(
     folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
 ) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them."""
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
+
+    Raises:
+        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
+    """
     wanted = None if columns is None else list(columns)
     try:
         content, count = _content(folder, wanted)

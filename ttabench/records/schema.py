@@ -132,7 +132,11 @@ class RunRecord(BaseModel):
     code: dict[str, Json]
 
     def model_post_init(self, _: Any) -> None:
-        """Whoever shows the figures of a record knows by then how they are read."""
+        """Whoever shows the figures of a record knows by then how they are read.
+
+        Raises:
+            UserError: another record has declared a metric of the same name otherwise.
+        """
         for name, declared in self.task.get("declared", {}).items():
             declare(name, declared)
 
@@ -180,7 +184,11 @@ def is_stored(folder: Path) -> bool:
 
 
 def load_record(path: Path) -> RunRecord:
-    """Read a record from `run.json`, from the run's folder, or from where it is packed."""
+    """Read a record from `run.json`, from the run's folder, or from where it is packed.
+
+    Raises:
+        UserError: missing, corrupted, or of another schema.
+    """
     file = path / RECORD_FILE if path.is_dir() else path
     if file.name == suite_archive.RUNS_FILE:
         suite_archive.runs(file.parent)  # says what is wrong with it

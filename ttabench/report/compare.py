@@ -119,6 +119,9 @@ def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = Fals
     """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
     With `all_pairs`, every pair of a block has its difference, and not only those of `choosing.shown`.
+
+    Raises:
+        UserError: no runs, none but damaged ones, or a metric that no run has.
     """
     stored = loaded(folders)
     return compared(stored.runs, metric, all_pairs=all_pairs, damaged=stored.damaged)

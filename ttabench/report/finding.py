@@ -74,6 +74,9 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
     A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
+
+    Raises:
+        UserError: a name that is none of these; an id that several runs begin with.
     """
     if not names:
         return runs_in(out)

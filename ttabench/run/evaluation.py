@@ -24,7 +24,12 @@ def execute(
     plan: Plan, models: ModelCache, out: Path, *, force: bool = False, tick: Tick = no_tick,
     notify: Callable[[str], None] = no_word,
 ) -> Outcome:  # fmt: skip
-    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start."""
+    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
+
+    Raises:
+        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
+            loaded, or the context does not fit the model.
+    """
     from ttabench.records.store import RunFolder
 
     where = out / plan.config.identity()

@@ -74,7 +74,11 @@ class _Counts:
 
 
 def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick) -> None:
-    """Run all episodes of a task; what the folder holds already is not run again."""
+    """Run all episodes of a task; what the folder holds already is not run again.
+
+    Raises:
+        UserError: the context or a query does not fit the model, or the task does not fit the method.
+    """
     size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
     for episode, other in paired(task, context.lm, context.state_of):

@@ -60,14 +60,22 @@ class Session(session.Session):
         super().__init__(lm, self._resolved.build(lm), before)
 
     def read(self, pieces: Sequence[str | Observe]) -> None:
-        """Read on: documents, demonstrations, turns of a dialogue ..., in order."""
+        """Read on: documents, demonstrations, turns of a dialogue ..., in order.
+
+        Raises:
+            UserError: what is given is no list of texts; nothing of it is read.
+        """
         if isinstance(pieces, str):
             raise UserError("read takes a list of texts, but this is one text.", 'Write session.read(["a text"]).')
         texts = [Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces]
         super().read(texts)
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
-        """The model's answer to a question, asked in the words of the task."""
+        """The model's answer to a question, asked in the words of the task.
+
+        Raises:
+            UserError: the question is no text; what was read does not fit the model; the task asks no questions.
+        """
         self._questions += 1
         want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
         ask = self._asked.query(question, str(self._questions), want)

@@ -184,7 +184,12 @@ _OTHERS: dict[str, Metric] = {}
 
 
 def metric(name: str, *, files: bool = False) -> Metric:
-    """The metric of that name: of ttabench, of a package that is installed, or (`files`) of `./mine.py:closeness`."""
+    """The metric of that name: of ttabench, of a package that is installed, or (`files`) of `./mine.py:closeness`.
+
+    Raises:
+        UnknownName: there is none; the message names the closest one.
+        UserError: a package or file that offers it fails, or offers something else.
+    """
     if name in METRICS:
         return METRICS[name]
     if in_file := FILE.fullmatch(name):

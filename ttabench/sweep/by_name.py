@@ -53,7 +53,11 @@ class Run:
 
     @property
     def samples(self) -> pandas.DataFrame:
-        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds."""
+        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds.
+
+        Raises:
+            UserError: they were not kept, or are damaged.
+        """
         import pandas
 
         return pandas.DataFrame(read_samples(self.folder, record=self.record))
@@ -136,6 +140,9 @@ def load(*names: str | Path) -> list[Run]:
 
     Args:
         names: folders of runs, or of such folders; single runs; patterns of them, `"results/**"`.
+
+    Raises:
+        UserError: a name that is nothing of this; nothing but damaged runs. Other damaged ones are a warning each.
     """
     folders: dict[Path, None] = {}
     for name in names:
@@ -156,6 +163,9 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
         runs: what `evaluate` or `load` gave.
         metric: by default each task's main one.
         all_pairs: test every pair.
+
+    Raises:
+        UserError: no runs, a metric that none has. Runs that are left out are a warning each.
     """
     import pandas
 

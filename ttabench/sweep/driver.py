@@ -27,7 +27,11 @@ class Manner:
 
 
 def swept(runs: Sequence[Job], manner: Manner) -> Generator[Report]:
-    """Make these runs; for every one a report in a last state, and reports of those that go on."""
+    """Make these runs; for every one a report in a last state, and reports of those that go on.
+
+    Raises:
+        UserError: the engine runs nothing, or nothing more can be written.
+    """
     out, here = str(manner.out.absolute()), str(Path.cwd())
     jobs = {run.id: replace(run, out=out, folder=here, force=manner.force) for run in runs}
     todo = []

@@ -96,7 +96,11 @@ class Engine(Protocol):
     """See the module."""
 
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
-        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`."""
+        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`.
+
+        Raises:
+            UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.
+        """
         ...
 
 

@@ -35,6 +35,10 @@ def train(
 
     Arguments are named as the command's options are. `settings` and `task_options` are those that differ from preset
     and card, `recipe` fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
+
+    Raises:
+        UserError: an unknown name, a setting that does not fit, data or model that are not there, a folder in use, a
+            loss that is not finite; one line that says what to do.
     """
     known = [field.name for field in fields(Recipe)]
     for name in recipe:

@@ -64,6 +64,9 @@ def forward(
 
     Returns:
         logits [B, T or last, V], and the window, which the next call may continue.
+
+    Raises:
+        UserError: the window is longer than the model's positions.
     """
     rows, device = ids_BT.shape[0], lm.device
     patch = encoded(lm, patch)

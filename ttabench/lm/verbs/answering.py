@@ -15,7 +15,11 @@ from ttabench.lm.verbs.scoring import choose, token_logprobs
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
-    """Answer queries of one mode in one batch."""
+    """Answer queries of one mode in one batch.
+
+    Raises:
+        UserError: a query does not fit the model's positions, or its logits are not finite.
+    """
     return _ANSWERING[type(asks[0].want)](lm, patch, asks, num_beams)
 
 
