@@ -39,7 +39,7 @@ from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.base import Bound, Training, fingerprint, shares, told_apart, with_pieces
+from ttabench.readers.base import Bound, Training, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.layouts import serving, tops
@@ -86,10 +86,8 @@ class Shelf:
 def shelf(card: Card, request: Request, count: int | None) -> Shelf:
     """The books of `request.split` from the hub, a file or a folder; with `count` so many, drawn by the seed."""
     candidates, label, notes = _candidates(card, request)
-    chosen: Sequence[int] = range(len(candidates))
-    if count is not None and count < len(candidates):
-        chosen = sorted(random.Random(f"books {request.seed}").sample(chosen, count))
-    books, dropped = _looked_at([candidates[number] for number in chosen])
+    chosen = drawn(candidates, count, f"books {request.seed}")
+    books, dropped = _looked_at(chosen)
     if not books:
         raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
     return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(candidates), notes=notes)
@@ -360,8 +358,8 @@ class Books(Bound[Settings]):
         same = "all books of the source are scored: every seed gives the same figures"
         return [same] if self.shelf.whole and not self.mini else []
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a book (see `readers.Task`)."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
+        """One episode a book."""
         for book, _ in self._shared_out():
             if book.characters <= _SHORT:
                 self._cut(book, tokens)
@@ -369,15 +367,12 @@ class Books(Bound[Settings]):
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)
             read_ = tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths))
-            yield Episode(key=self.key(book.id), steps=read_)
+            yield Episode(key=self.key(book.id), steps=read_), book
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the pieces of the next book, the last with those of the first (see `readers.Task`)."""
-        books = [book for book, _ in self._shared_out()]
-        for book, episode in zip(books, self.episodes(tokens), strict=True):
-            cut = self._cut(self._next(book), tokens)
-            pieces = self._pieces(len(cut), None)
-            yield with_pieces(episode, steps(cut, pieces, book.id, "", self.settings.lengths))
+    def instead(self, own: Book, tokens: Tokens | None) -> Iterator[Step]:
+        """The pieces of the next book, for the last those of the first."""
+        cut = self._cut(self._next(own), tokens)
+        return steps(cut, self._pieces(len(cut), None), own.id, "", self.settings.lengths)
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""

@@ -302,7 +302,7 @@ class Talks(Bound[Settings]):
     def _steps(self, dialogue: Dialogue, places: Mapping[int, int]) -> Iterator[Step]:
         """The turns that are read, and a query at each of these places."""
         pieces = [self._observe(dialogue, number) for number in range(max(places.values()))]
-        return in_order(pieces, {place: [self._ask(dialogue, place, step)] for step, place in places.items()})
+        return in_order(pieces, ((place, self._ask(dialogue, place, step)) for step, place in places.items()))
 
     def _said(self, turn: str, number: int) -> str:
         """A turn as it is read; they are numbered from 0."""

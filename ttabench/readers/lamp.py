@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import random
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, Want
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Bound,
@@ -36,6 +35,7 @@ from ttabench.readers.base import (
     blanks_in_front,
     check_limit,
     first_apart,
+    fitting,
     in_order,
     other_seeds,
     reasons,
@@ -261,8 +261,8 @@ class Profiles(Bound[Settings]):
         settings, prompt, fit = self.settings, self.card.prompt, len(drawn)
         if settings.max_tokens:
             answer = max((size(prompt.delimiter + option) for option in user.options), default=settings.max_new_tokens)
-            room = settings.max_tokens - answer - size(self._prompt(user, user.input))
-            fit = bisect_right(list(accumulate(size(entry.text + prompt.joiner) for entry in drawn)), room)
+            sizes = (size(entry.text + prompt.joiner) for entry in drawn)
+            fit = fitting(sizes, settings.max_tokens, answer + size(self._prompt(user, user.input)))
         places = {step: min(step, fit) for step in settings.steps}
         return Read(user, drawn[: max(places.values())], places)
 
@@ -321,9 +321,9 @@ class Profiles(Bound[Settings]):
         return notes + ([f"{alike} of the other profiles share entries or topics with the own"] if alike else [])
 
     def _steps(self, one: Read) -> Iterator[Step]:
-        asks: dict[int, list[Ask]] = {}
-        for step, place in sorted(one.places.items()):
-            asks.setdefault(place, []).append(self._ask(one.user, step, f"{one.user.id}@{step}"))
+        asks = (
+            (place, self._ask(one.user, step, f"{one.user.id}@{step}")) for step, place in sorted(one.places.items())
+        )
         return in_order([self._observe(entry) for entry in one.shown], asks)
 
     def _observe(self, entry: Entry) -> Observe:
@@ -333,14 +333,11 @@ class Profiles(Bound[Settings]):
         """The query of a user, or the same about an entry."""
         prompt = self.card.prompt
         text, answer = (about.about, about.answer) if about else (user.input, user.output)
-        want: Want = prompt.generated((answer,), self.settings.max_new_tokens)
-        if user.options:
-            options = tuple(prompt.delimiter + option for option in user.options)
-            want = Choose(options=options, gold=user.options.index(answer), delimiter=prompt.delimiter)
+        written = prompt.generated((answer,), self.settings.max_new_tokens)
         return Ask(
             prompt=self._prompt(user, text or user.input),
             key=key,
-            want=want,
+            want=prompt.chosen(user.options, answer) if user.options else written,
             question=text,
             joiner=JOINER,
             subtask=self.settings.task,
@@ -391,19 +388,17 @@ def read(card: Card, request: Request) -> Profiles:
     part = card.profiles[settings.task]
     check_judges(card.name, map(metric, part.metrics), "choose" if part.options else "generate")
     check_limit(request.limit, len(set(settings.steps)), "user")
-    notes: tuple[str, ...] = ()
-    dropped: dict[str, int] = {}
+    source, notes, dropped = "mini", tuple[str, ...](), dict[str, int]()
     if request.source == "mini":
         if settings.task != next(iter(card.profiles)):
             fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
             raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
         users_read = twin_users(card, request.split, request.seed, arguments)
-        source = "mini"
     else:
         users_read, dropped, held = users(card, part, request)
         source, note = held.label, card.splits[request.split].note
         notes = (*((note,) if note else ()), *held.notes)
-    made = Profiles(
+    return Profiles(
         card=card.model_copy(update={"metrics": part.metrics, "main_metric": part.metrics[0], "chance": part.chance}),
         request=request,
         settings=settings,
@@ -413,5 +408,3 @@ def read(card: Card, request: Request) -> Profiles:
         unused=dropped,
         data_notes=notes,
     )
-    assert made.n_asks, "there are users, and each is asked"
-    return made

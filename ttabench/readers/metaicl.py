@@ -19,17 +19,16 @@ data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "ou
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
+from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
+from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step, Want
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Bound,
@@ -37,13 +36,13 @@ from ttabench.readers.base import (
     blanks_in_front,
     check_limit,
     first_apart,
+    fitting,
     in_order,
     named,
     names_in_list,
     other_seeds,
     shares,
     spread,
-    with_pieces,
 )
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.demonstrations import remarks_on_rows
@@ -293,7 +292,7 @@ class MetaIcl(Bound[Settings]):
         taken = {row.pair for row in (*own, *task.asked)}
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
-        sizes = list(accumulate(size(self._text(row) + self._layout.joiner) for row in shown))
+        sizes = [size(self._text(row) + self._layout.joiner) for row in shown]
         fit = {row.id: self._room(row, sizes, size) for row in asked}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
         past = {key for key, number in wished.items() if number > fit[key[0]]}
@@ -315,14 +314,13 @@ class MetaIcl(Bound[Settings]):
         return [row for row in rows if not most or size(self._text(row)) <= most]
 
     def _room(self, row: MetaRow, sizes: Sequence[int], size: Count) -> int:
-        """How many demonstrations, which take `sizes` tokens after each of them, fit beside a query and its answer."""
-        settings = self.settings
+        """How many demonstrations, which take `sizes` tokens each, fit beside a query and its answer."""
+        settings, answer = self.settings, self.settings.max_new_tokens
         if not settings.max_tokens:
             return len(sizes)
-        options = row.options or (row.output,)
-        answer = max(size(self.card.prompt.delimiter + option) for option in options)
-        answer = answer if settings.answer == "choose" else settings.max_new_tokens
-        return bisect_right(sizes, settings.max_tokens - answer - size(_filled(self._layout.asked, row)))
+        if settings.answer == "choose":
+            answer = max(size(self.card.prompt.delimiter + option) for option in row.options)
+        return fitting(sizes, settings.max_tokens, answer + size(_filled(self._layout.asked, row)))
 
     @property
     def _layout(self) -> Layout:
@@ -331,23 +329,19 @@ class MetaIcl(Bound[Settings]):
     def _text(self, row: MetaRow) -> str:
         return _filled(self._layout.shown, row) + self.card.prompt.delimiter + row.output
 
-    def _with_fits(self, tokens: Tokens | None) -> Iterator[tuple[Episode, MetaTask, Fitted]]:
-        """Every episode; `limit` counts every step of every row."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
+        """One episode a task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
         parts = zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True)
         for task, fits, share in parts:
             steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
-                yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps), task, fits
+                key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
+                yield Episode(key=key, steps=steps), (task, fits)
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a task (see `readers.Task`)."""
-        return (episode for episode, _, _ in self._with_fits(tokens))
-
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with demonstrations of another published draw, a twin's with those of another rule."""
-        for episode, task, fits in self._with_fits(tokens):
-            yield with_pieces(episode, map(self._observe, self._next(task, fits)[0]))
+    def instead(self, own: tuple[MetaTask, Fitted], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
+        """Demonstrations of another published draw, for a twin those of another rule."""
+        return map(self._observe, self._next(*own)[0])
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
@@ -375,12 +369,11 @@ class MetaIcl(Bound[Settings]):
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
-        asks: dict[int, list[Ask]] = {len(fits.shown): []}
-        for step in sorted(set(self.settings.steps)):
-            for row in rows:
-                if (row.id, step) in fits.places:
-                    asks.setdefault(fits.places[row.id, step], []).append(self._ask(row, step, f"{row.id}@{step}"))
-        return in_order([self._observe(row) for row in fits.shown], asks)
+        pieces = [self._observe(row) for row in fits.shown]
+        keys = [(row, step) for step in sorted(set(self.settings.steps)) for row in rows]
+        asked = [(fits.places[row.id, step], row, step) for row, step in keys if (row.id, step) in fits.places]
+        yield from in_order(pieces, ((place, self._ask(row, step, f"{row.id}@{step}")) for place, row, step in asked))
+        yield from pieces[max((place for place, *_ in asked), default=0) :]
 
     def _observe(self, row: MetaRow) -> Observe:
         turns = (_filled(self._layout.shown, row), row.output)
@@ -398,17 +391,11 @@ class MetaIcl(Bound[Settings]):
         )
 
     def _want(self, row: MetaRow) -> Want:
-        delimiter = self.card.prompt.delimiter
         if self.settings.answer == "generate":
-            length = self.settings.max_new_tokens
+            delimiter, length = self.card.prompt.delimiter, self.settings.max_new_tokens
             return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=length, stops=STOPS)
         bare = self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
-        return Choose(
-            options=tuple(delimiter + option for option in row.options),
-            gold=row.options.index(row.output),
-            delimiter=delimiter,
-            unconditional_prompt="Output:" if bare else "",
-        )
+        return self.card.prompt.chosen(row.options, row.output, "Output:" if bare else "")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One task each: `documents` demonstrations, then `questions` other rows of the task."""

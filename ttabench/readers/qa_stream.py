@@ -46,7 +46,6 @@ from ttabench.readers.base import (
     other_seeds,
     spread,
     told_apart,
-    with_pieces,
 )
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
@@ -306,12 +305,8 @@ class QAStream(Bound[Settings]):
             sentences.append(asked if typed else f"all documents of the source are read: {read_}")
         return sentences
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
-        return (episode for episode, _ in self._with_documents(tokens))
-
-    def _with_documents(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
-        """Every episode with the documents it reads."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
+        """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
             yield Episode(key=name, steps=tuple(blanks_in_front(self._retention()))), self.documents
@@ -336,10 +331,9 @@ class QAStream(Bound[Settings]):
         rows = self._written(next(other_seeds(self.seed)), 2 * len(self.documents))
         return [one for one in arrange(rows, everything, self.seed) if names.isdisjoint(names_in(one.text))]
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with as many of the documents that come next in the same order (see `readers.Task`)."""
-        for episode, group in self._with_documents(tokens):
-            yield with_pieces(episode, map(self._observe, self._next(group)))
+    def instead(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
+        """As many of the documents that come next in the same order."""
+        return map(self._observe, self._next(own))
 
     def _next(self, group: Sequence[Document]) -> list[Document]:
         """At most as many documents as the group has, none of its texts; none of its articles, if there are others."""
@@ -354,7 +348,7 @@ class QAStream(Bound[Settings]):
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        pairs = [(self._next(group), group) for _, group in self._with_documents(None)]
+        pairs = [(self._next(group), group) for _, group in self.laid(None)]
         counts = {(len(other), len(group)) for other, group in pairs}
         sentences = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
         if any(titles_of(other) & titles_of(group) for other, group in pairs):

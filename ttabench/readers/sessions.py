@@ -21,7 +21,6 @@ Speakers alternate, from "Speaker 1" on, where their ids are missing: earlier se
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,12 +38,12 @@ from ttabench.readers.base import (
     Bound,
     Training,
     behind,
+    drawn,
     fingerprint,
     in_order,
     other_seeds,
     spread,
     told_apart,
-    with_pieces,
 )
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
@@ -316,16 +315,13 @@ class Sessions(Bound[Settings]):
             asks.setdefault(name, []).append(ask)
         return asks
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
-        """One episode a conversation that is asked about (see `readers.Task`)."""
-        for conversation in self._asked():
-            yield Episode(key=self.key(conversation.id), steps=self._steps(conversation, self._asks[conversation.id]))
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
+        """One episode a conversation that is asked about."""
+        for one in self._asked():
+            yield Episode(key=self.key(one.id), steps=self._steps(one, self._asks[one.id])), one
 
     def _steps(self, conversation: Conversation, asks: Sequence[Ask]) -> tuple[Step, ...]:
-        by_count: dict[int, list[Ask]] = {}
-        for ask in asks:
-            by_count.setdefault(ask.at.count, []).append(ask)
-        return tuple(in_order(self._observes(conversation), by_count))
+        return tuple(in_order(self._observes(conversation), ((ask.at.count, ask) for ask in asks)))
 
     def _observes(self, conversation: Conversation) -> list[Observe]:
         inner, before = self.settings.ask == "turns", len(conversation.sessions) - 1
@@ -399,10 +395,9 @@ class Sessions(Bound[Settings]):
             at=At(step),
         )
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the sessions of the next conversation, the last with those of the first (see `readers.Task`)."""
-        for own, episode in zip(self._asked(), self.episodes(tokens), strict=True):
-            yield with_pieces(episode, self._observes(self._next(own)))
+    def instead(self, own: Conversation, tokens: Tokens | None) -> list[Observe]:  # noqa: ARG002
+        """The sessions of the next conversation, for the last those of the first."""
+        return self._observes(self._next(own))
 
     def _next(self, own: Conversation) -> Conversation:
         """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own."""
@@ -490,9 +485,6 @@ def read(card: Card, request: Request) -> Sessions:
     else:
         data = session_table(card, request, settings.session)
     found, dropped = conversations(card, data, asked=settings.ask == "questions")
-    wanted, places = settings.conversations, list(range(len(found)))
-    if wanted is not None and wanted < len(found):
-        places = sorted(random.Random(f"conversations {request.seed}").sample(places, wanted))
     made = Sessions(
         card=card,
         request=request,
@@ -502,7 +494,7 @@ def read(card: Card, request: Request) -> Sessions:
         data_notes=data.notes,
         unused=dropped,
         found=found,
-        chosen=[found[place] for place in places],
+        chosen=drawn(found, settings.conversations, f"conversations {request.seed}"),
     )
     if not made.n_asks:
         where = "the sessions of" if settings.steps is None else f"steps={','.join(map(str, settings.steps))} in"
