@@ -32,16 +32,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
 from ttabench.mini.world import categories_in
-from ttabench.readers.base import (
-    Bound,
-    Training,
-    blanks_in_front,
-    first_apart,
-    named,
-    other_seeds,
-    shares,
-    spread,
-)
+from ttabench.readers.base import Bound, Training, blanks_in_front, first_apart, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
 from ttabench.readers.formats import RawRow, malformed, stem
@@ -296,23 +287,20 @@ class Demonstrations(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool."""
+        size = {"demonstrations": training.documents, "queries": training.questions}
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])
-            demonstrations, asked = self._drawn_rows(part, training)
+            if self.mini:
+                made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **size})
+                demonstrations, asked = made.draw(min(training.documents, len(made.pool)), 0)
+            else:
+                demonstrations, asked = training.split(part.pool)
             pieces = [self._observe(part.name, item) for item in demonstrations]
             asks = [
                 self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
                 for i, item in enumerate(asked)
             ]
             yield f"{part.name}/{self.split}", blanks_in_front([*pieces, *asks])
-
-    def _drawn_rows(self, part: Part, training: Training) -> tuple[Sequence[Item], Sequence[Item]]:
-        """(demonstrations, rows to ask)."""
-        if not self.mini:
-            return training.split(part.pool)
-        fresh = {"demonstrations": training.documents, "queries": training.questions}
-        made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **fresh})
-        return made.draw(min(training.documents, len(made.pool)), 0)
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""

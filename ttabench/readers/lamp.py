@@ -2,11 +2,10 @@
 
     Observe('the category for the article: "a heron was seen near the road" is "politics"'), Ask(...), Observe(...), ...
 
-One episode a user and one pass, so that every step asks the same users; which 16 entries are drawn, and in which order,
-the seed says. A card has several sub-tasks (`--task-set task=movies`), each with options to choose from or answers to
-write, and with metrics of its own. The protocol is that of CCM (arXiv 2312.03414, appendix D): entries of more than
-`max_entry_tokens` are left out, and users who keep less than `least_kept` of theirs; of the others as many as the last
-step wants are drawn, with replacement where there are fewer.
+One episode a user and one pass, so that every step asks the same users; the seed draws the entries and their order. A
+card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
+2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than `least_kept`
+of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
 
 LaMP_2/dev_questions.json     [{"id": "200", "input": "Which tag ...? ... description: A council bans sleep.",
                                 "profile": [{"id": "1000", "tag": "comedy", "description": "..."}, ...]}, ...]
@@ -22,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -64,11 +63,9 @@ class Entry:
 
     id: str
     text: str
-    """In the words of its sub-task."""
     about: str = ""
     """The query about it; empty where it could not be asked."""
     answer: str = ""
-    """The answer to that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +84,7 @@ class User:
 def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
     """Users of the miniature world that stands for a split, of the first sub-task."""
     questions, outputs = generated(card, tuple, split=card.splits[split].twin, seed=seed, **arguments)
-    asked = twin_rows(card, questions, arguments)
-    golds = twin_rows(card, outputs["golds"], arguments)
+    asked, golds = (twin_rows(card, made, arguments) for made in (questions, outputs["golds"]))
     return _users(next(iter(card.profiles.values())), asked.rows, golds.rows, asked.where)[0]
 
 
@@ -132,15 +128,15 @@ def _users(
 ) -> tuple[list[User], dict[str, int]]:
     answers, made = _by_id(golds), []
     for key, row in _by_id(asked).items():
-        if key not in answers:
-            raise malformed(row.place, f"the id {brief(key)} has no right answer in the file of outputs")
         with parsing(row.place):
+            if key not in answers:
+                raise ValueError(f"the id {brief(key)} has no right answer in the file of outputs")
             made.append(_user(part, row, key, answers[key]))
     if not any(user.entries for user in made):
         raise UserError(f"{where}: no user has a profile.", "Give LaMP's own files.")
     kept = [user for user in made if user.entries and user.input and user.output]
-    unused = len(made) - len(kept)
-    return kept, {"user without a profile, query or answer": unused} if unused else {}
+    unused = Counter({"user without a profile, query or answer": len(made) - len(kept)})
+    return kept, dict(+unused)
 
 
 def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
@@ -163,9 +159,7 @@ def _options(part: Profile, raw: RawRow) -> tuple[str, ...]:
     """Those that a row has itself, as rows of the miniature world do, or else those of its sub-task."""
     if not part.options or "options" not in raw.values:
         return part.options
-    listed = raw.values["options"]
-    if not isinstance(listed, list) or not listed:
-        raise malformed(raw.place, f"options are {brief(listed)}, no list of options")
+    listed: Any = raw.values["options"]
     return tuple(dict.fromkeys(text_of(raw.place, "an option", option).strip() for option in listed))
 
 
@@ -229,18 +223,13 @@ class Profiles(Bound[Settings]):
 
     users: Sequence[User]
 
-    @property
-    def _chosen(self) -> Sequence[User]:
-        """`limit` counts every step of every user."""
-        return spread(self.users, None if self.limit is None else self.limit // len(set(self.settings.steps)))
-
     def measured(self, tokens: Tokens | None) -> tuple[list[Read], dict[str, int]]:
-        """(the users who are asked, under the limits on length, how much these leave out by reason)."""
-        return self._fitted(self._chosen, counted_by(tokens))
+        """(the users who are asked, how much is too long by reason); `limit` counts every step of every user."""
+        share = None if self.limit is None else self.limit // len(set(self.settings.steps))
+        return self._fitted(spread(self.users, share), counted_by(tokens))
 
     def _fitted(self, some: Sequence[User], size: Count) -> tuple[list[Read], dict[str, int]]:
-        dropped: Counter[str] = Counter()
-        fits = []
+        fits, dropped = [], Counter[str]()
         for user in some:
             kept = self._short(user, size)
             dropped["entry too long"] += len(user.entries) - len(kept)
@@ -308,7 +297,7 @@ class Profiles(Bound[Settings]):
         return others
 
     def _told(self, read_: Read) -> set[str]:
-        """What two users must not share: topics of a twin, entries of files."""
+        """What two users must not share."""
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
 
@@ -321,9 +310,8 @@ class Profiles(Bound[Settings]):
         return notes + ([f"{alike} of the other profiles share entries or topics with the own"] if alike else [])
 
     def _steps(self, one: Read) -> Iterator[Step]:
-        asks = (
-            (place, self._ask(one.user, step, f"{one.user.id}@{step}")) for step, place in sorted(one.places.items())
-        )
+        user, places = one.user, sorted(one.places.items())
+        asks = ((place, self._ask(user, step, f"{user.id}@{step}")) for step, place in places)
         return in_order([self._observe(entry) for entry in one.shown], asks)
 
     def _observe(self, entry: Entry) -> Observe:
@@ -346,18 +334,18 @@ class Profiles(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """A user each: `documents` entries, then the query and `questions` - 1 others about entries not read."""
+        draws, one = training.draws, {**self.arguments, "users": 1, "entries": training.documents + training.questions}
         for number in count():
-            user = self._fresh(training) if self.mini else training.draws.choice(self.users)
+            if self.mini:
+                (user,) = twin_users(self.card, self.split, draws.getrandbits(48), one)
+            else:
+                user = draws.choice(self.users)
             entries, held_out = training.split(self._short(user, estimate))
             asks = [self._ask(user, len(entries), f"{user.id}@{number}.0")]
             others = [one for one in held_out if one.about and one.answer in (user.options or [one.answer])]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
                 asks.append(self._ask(user, len(entries), f"{user.id}@{number}.{i}", entry))
             yield self.split, blanks_in_front([*map(self._observe, entries), *asks])
-
-    def _fresh(self, training: Training) -> User:
-        arguments = {**self.arguments, "users": 1, "entries": training.documents + training.questions}
-        return twin_users(self.card, self.split, training.draws.getrandbits(48), arguments)[0]
 
     def counts(self) -> dict[str, Json]:
         """Users there are, and what is read and asked of those who are asked."""
@@ -398,7 +386,7 @@ def read(card: Card, request: Request) -> Profiles:
         users_read, dropped, held = users(card, part, request)
         source, note = held.label, card.splits[request.split].note
         notes = (*((note,) if note else ()), *held.notes)
-    return Profiles(
+    made = Profiles(
         card=card.model_copy(update={"metrics": part.metrics, "main_metric": part.metrics[0], "chance": part.chance}),
         request=request,
         settings=settings,
@@ -408,3 +396,5 @@ def read(card: Card, request: Request) -> Profiles:
         unused=dropped,
         data_notes=notes,
     )
+    assert made.n_asks, "there are users, and each is asked"
+    return made

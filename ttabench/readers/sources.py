@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -106,6 +106,24 @@ def table(card: Card, request: Request) -> Table:
             "Give the published file, or name a file of your own with --source FILE to use all of it.",
         )
     return replace(held, rows=held.rows[first:last], notes=(*held.notes, f"rows {first} to {last} of {split.of}"))
+
+
+def text_file(card: Card, split: str, source: Path, folders: Iterable[Path]) -> Path | None:
+    """The file of a split that is no table: the source itself, or the first of its names on the card in a folder."""
+    if source.is_file():
+        return source if source.name.removesuffix(".gz").endswith(".txt") else None
+    names = [f"{name}.txt{packed}" for name in card.splits[split].files for packed in ("", ".gz")]
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+
+
+def table_of_text(card: Card, request: Request, file: Path, held: Iterable[RawRow]) -> Table:
+    """Rows of such a file."""
+    held, notes = list(held), serving(card, request.split, file.name.removesuffix(".gz").removesuffix(".txt"), file)
+    if not held:
+        raise UserError(f"{file} holds no rows for {card.name}.", "Give a source with rows.")
+    source = Path(request.source)
+    label = f"{'file' if source.is_file() else 'folder'}:{source}"
+    return Table(rows=held, label=label, where=str(file), notes=notes)
 
 
 def _serving(card: Card, wanted: str, name: str, held: list[RawRow], path: Path) -> Table:
