@@ -243,11 +243,6 @@ def told_apart(name: str, seen: Counter[str]) -> str:
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def reasons(dropped: Mapping[str, int]) -> str:
-    """Counts by reason, in words."""
-    return ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
-
-
 def shares(limit: int | None, count: int) -> list[int | None]:
     """A limit shared out evenly over so many sub-tasks or texts; None for no limit."""
     if limit is None:

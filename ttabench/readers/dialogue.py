@@ -36,13 +36,12 @@ from ttabench.readers.base import (
     check_limit,
     in_order,
     other_seeds,
-    reasons,
     shares,
     spread,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import RawRow, malformed, opened
 from ttabench.readers.layouts import places
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve

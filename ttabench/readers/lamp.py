@@ -37,13 +37,12 @@ from ttabench.readers.base import (
     fitting,
     in_order,
     other_seeds,
-    reasons,
     spread,
     told_apart,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import RawRow, malformed, parsing, rows, stem, text_of
 from ttabench.readers.layouts import find
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve

@@ -68,8 +68,7 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
         answers = tuple(answer[:1].upper() + answer[1:] for answer in row.answers) if capitalise else row.answers
         return replace(row, id=told_apart(row.id, seen), answers=answers)
 
-    parsed, dropped = usable(data, row_of)
-    return parsed, dict(dropped)
+    return usable(data, row_of)
 
 
 def _of_other_years(row: QARow, years: tuple[int, int]) -> str:

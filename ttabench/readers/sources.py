@@ -20,7 +20,7 @@ from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import READABLE, RawRow, parsing, rows
 from ttabench.readers.layouts import find, places, published_name, serving
 
@@ -70,8 +70,8 @@ def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], C
         else:
             held.append(row)
     if not held:
-        counts = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
-        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({counts}).", "Give others.")
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+        raise UserError(fault, "Give others.")
     return held, dropped
 
 
