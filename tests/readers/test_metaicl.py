@@ -16,7 +16,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
-from ttabench.readers.metaicl import DRAWS, parse
+from ttabench.readers.metaicl_files import DRAWS, parse
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 

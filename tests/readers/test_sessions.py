@@ -18,7 +18,7 @@ from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import RawRow
-from ttabench.readers.sessions import conversations
+from ttabench.readers.session_files import conversations
 from ttabench.readers.sources import Table
 
 SMALL = {"conversations": 3}

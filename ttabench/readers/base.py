@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from ttabench.core.errors import UnknownName, UserError
@@ -53,8 +56,9 @@ class Training:
 class Bound(Generic[SettingsT]):
     """A card bound to its data, with what its reader resolved: what all implementations of `readers.Task` share.
 
-    A reader gives `episodes`, `counts`, `texts`, `training_steps` where methods train on it, and `others` with
-    `remarks_on_others` where its sources have other contexts; `measured` where it leaves out what is too long.
+    A reader gives `episodes`, `counts`, `texts`, and `training_steps` where methods train on it. Where its sources have
+    other contexts it gives `laid` in place of `episodes`, `instead` and `remarks_on_others`; `measured` where it leaves
+    out what is too long.
     """
 
     card: Card
@@ -144,11 +148,19 @@ class Bound(Generic[SettingsT]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """See `readers.Task`."""
-        raise NotImplementedError
+        return (episode for episode, _ in self.laid(tokens))
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
-        """See `readers.Task`."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Any]]:
+        """Every episode with what is read in it, as `instead` takes it."""
+        return ((episode, None) for episode in self.episodes(tokens))
+
+    def instead(self, own: Any, tokens: Tokens | None) -> Iterable[Step]:  # noqa: ARG002  # what readers take
+        """The pieces of another context, in place of what is read in an episode."""
         raise UserError(f"The task {self.card.name} has no other contexts.", "Leave --swap-state out.")
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """See `readers.Task`."""
+        return (with_pieces(episode, self.instead(own, tokens)) for episode, own in self.laid(tokens))
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
@@ -231,11 +243,6 @@ def told_apart(name: str, seen: Counter[str]) -> str:
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def reasons(dropped: Mapping[str, int]) -> str:
-    """Counts by reason, in words."""
-    return ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
-
-
 def shares(limit: int | None, count: int) -> list[int | None]:
     """A limit shared out evenly over so many sub-tasks or texts; None for no limit."""
     if limit is None:
@@ -271,12 +278,25 @@ def check_limit(limit: int | None, steps: int, what: str) -> None:
         raise UserError(fault, f"Give --limit {steps} or more.")
 
 
-def in_order(pieces: Sequence[Observe], asks: Mapping[int, Iterable[Ask]]) -> Iterator[Step]:
-    """The queries after so many pieces; what is behind the last query is not read."""
-    for number in range(max(asks, default=-1) + 1):
-        if number:
-            yield pieces[number - 1]
-        yield from asks.get(number, ())
+def in_order(pieces: Sequence[Observe], asks: Iterable[tuple[int, Ask]]) -> Iterator[Step]:
+    """Each query after so many pieces; what is behind the last query is not read."""
+    read = 0
+    for place, ask in sorted(asks, key=itemgetter(0)):
+        yield from pieces[read:place]
+        yield ask
+        read = place
+
+
+def drawn(rows: Sequence[RowT], wanted: int | None, name: str) -> Sequence[RowT]:
+    """So many of the rows, drawn by a name with a seed and in their order; all of them for None."""
+    if wanted is None or wanted >= len(rows):
+        return rows
+    return [rows[place] for place in sorted(random.Random(name).sample(range(len(rows)), wanted))]
+
+
+def fitting(sizes: Iterable[int], most: int, beside: int) -> int:
+    """How many pieces of these sizes, one after another, fit into so many tokens beside what takes some of them."""
+    return bisect_right(list(accumulate(sizes)), most - beside)
 
 
 def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:

@@ -13,173 +13,31 @@ holds it, and a book that ends before counts at its own length. A book no longer
 
 A stride is predicted from the token before it, which therefore is the prompt of its query and is read after it: what
 a method keeps need not be able to predict anything by itself. The text is tokenised once; pieces carry its ids.
-
-    pg19/metadata.csv            718,Tono Bungay,1909,http://www.gutenberg.org/ebooks/718     (no header)
-    pg19/test/718.txt            the text, UTF-8, read when it is needed: the training split is 11 GB
 """
 
 from __future__ import annotations
 
-import csv
 import random
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.base import Bound, Training, fingerprint, shares, told_apart, with_pieces
+from ttabench.readers.base import Bound, Training, fingerprint, shares
+from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, text_of
-from ttabench.readers.layouts import serving, tops
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, hub_rows, table, twin_table
+from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.metrics import check_judges, metric
-
-METADATA = "metadata.csv"
-Candidate = tuple[str, str, Callable[[], str]]
-"""(id, title, text) of a book not yet looked at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Book:
-    """A text that is not in memory."""
-
-    id: str
-    title: str
-    characters: int
-    digest: str
-    read: Callable[[], str]
-
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
-        return f"{self.id} {self.title}".strip()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shelf:
-    """The books of a split."""
-
-    books: tuple[Book, ...]
-    label: str
-    """Stands in records and tables as the source."""
-    dropped: Mapping[str, int]
-    whole: bool
-    """Every book of the source is here."""
-    notes: tuple[str, ...] = ()
-    """Notes on the split for a record."""
-
-
-def shelf(card: Card, request: Request, count: int | None) -> Shelf:
-    """The books of `request.split` from the hub, a file or a folder; with `count` so many, drawn by the seed."""
-    candidates, label, notes = _candidates(card, request)
-    chosen: Sequence[int] = range(len(candidates))
-    if count is not None and count < len(candidates):
-        chosen = sorted(random.Random(f"books {request.seed}").sample(chosen, count))
-    books, dropped = _looked_at([candidates[number] for number in chosen])
-    if not books:
-        raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
-    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(candidates), notes=notes)
-
-
-def books_of_rows(card: Card, rows: Sequence[RawRow]) -> tuple[Book, ...]:
-    """The books of rows in memory."""
-    return _looked_at([_of_row(card, row, number) for number, row in enumerate(rows)])[0]
-
-
-def _looked_at(candidates: Sequence[Candidate]) -> tuple[tuple[Book, ...], dict[str, int]]:
-    """Every text read once: empty ones are counted, not kept; equal ids are told apart."""
-    books: list[Book] = []
-    seen: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    for name, title, read in candidates:
-        text = read()
-        if text.strip():
-            unique = told_apart(name, seen)
-            books.append(Book(id=unique, title=title, characters=len(text), digest=fingerprint(text), read=read))
-        else:
-            dropped["no text"] += 1
-    return tuple(books), dict(dropped)
-
-
-def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str, tuple[str, ...]]:
-    """(books, label of the source, notes about their split)."""
-    if request.source == "hub":
-        rows, label = hub_rows(card, request.split)
-        short = [name for name in rows.column_names if name not in card.columns["text"]]
-        named = rows.select_columns(short) if short else [{}] * len(rows)
-        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label, ()
-    path = Path(request.source)
-    if path.is_file() and path.suffix == ".txt":
-        notes = serving(card, request.split, path.absolute().parent.name, path)
-        return _of_files([path]), f"file:{path}", notes
-    for folder in _folders(card, request.split, path):
-        files = sorted(folder.glob("*.txt"))
-        if files:
-            notes = serving(card, request.split, folder.absolute().name, folder)
-            return _of_files(files), f"folder:{path}", notes
-    raw_rows = table(card, request)
-    return [_of_row(card, row, number) for number, row in enumerate(raw_rows.rows)], raw_rows.label, raw_rows.notes
-
-
-def _folders(card: Card, split: str, base: Path) -> list[Path]:
-    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
-    above = tops(base, card.source.folders)
-    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
-    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
-    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
-
-
-def _of_files(files: Sequence[Path]) -> list[Candidate]:
-    folder = files[0].parent
-    titles: dict[str, str] = {}
-    for place in (folder.parent / METADATA, folder / METADATA):
-        titles |= _titles(place) if place.is_file() else {}
-    return [(file.stem, titles.get(file.stem, ""), partial(_text_of, file)) for file in files]
-
-
-def _text_of(file: Path) -> str:
-    with reading(file, most=4 * LONGEST_TEXT):
-        return file.read_bytes().decode("utf-8-sig")
-
-
-def _titles(file: Path) -> dict[str, str]:
-    """Title by book id."""
-    with reading(file, most=4 * LONGEST_TEXT):
-        cells = [row for row in csv.reader(_text_of(file).splitlines()) if row]
-        return {name.strip(): title.strip() for name, title, *_ in cells}
-
-
-def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
-    text = text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
-    return *_named(card, row, number), lambda: text
-
-
-def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], values: Mapping[str, object], number: int) -> Candidate:
-    def read() -> str:
-        return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)[2]()
-
-    return *_named(card, RawRow("", dict(values)), number), read
-
-
-def _named(card: Card, row: RawRow, number: int) -> tuple[str, str]:
-    """Id (of a URL its last part, which is Gutenberg's number) and title."""
-    name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
-    return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or "")
-
 
 _WORD = re.compile(r"\S+")
 
@@ -279,9 +137,6 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
         )
 
 
-# --- protocol --------------------------------------------------------------------------------------------------------
-
-
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
 """Characters; a longer text is more than one token."""
@@ -360,8 +215,8 @@ class Books(Bound[Settings]):
         same = "all books of the source are scored: every seed gives the same figures"
         return [same] if self.shelf.whole and not self.mini else []
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a book (see `readers.Task`)."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
+        """One episode a book."""
         for book, _ in self._shared_out():
             if book.characters <= _SHORT:
                 self._cut(book, tokens)
@@ -369,15 +224,12 @@ class Books(Bound[Settings]):
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)
             read_ = tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths))
-            yield Episode(key=self.key(book.id), steps=read_)
+            yield Episode(key=self.key(book.id), steps=read_), book
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the pieces of the next book, the last with those of the first (see `readers.Task`)."""
-        books = [book for book, _ in self._shared_out()]
-        for book, episode in zip(books, self.episodes(tokens), strict=True):
-            cut = self._cut(self._next(book), tokens)
-            pieces = self._pieces(len(cut), None)
-            yield with_pieces(episode, steps(cut, pieces, book.id, "", self.settings.lengths))
+    def instead(self, own: Book, tokens: Tokens | None) -> Iterator[Step]:
+        """The pieces of the next book, for the last those of the first."""
+        cut = self._cut(self._next(own), tokens)
+        return steps(cut, self._pieces(len(cut), None), own.id, "", self.settings.lengths)
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -24,7 +25,7 @@ from pydantic import (
 
 from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Generate
+from ttabench.core.types import Choose, Generate
 from ttabench.readers.faults import first_fault
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying
@@ -221,6 +222,15 @@ class Prompt(_Part):
             max_new_tokens=max_new_tokens,
             stops=self.stops,
             leads=self.leads,
+        )
+
+    def chosen(self, options: Sequence[str], answer: str, unconditional_prompt: str = "") -> Choose:
+        """The want of a query that is answered by one of the options."""
+        return Choose(
+            options=tuple(self.delimiter + option for option in options),
+            gold=options.index(answer),
+            delimiter=self.delimiter,
+            unconditional_prompt=unconditional_prompt,
         )
 
     @model_validator(mode="after")

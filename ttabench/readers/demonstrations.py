@@ -19,9 +19,9 @@ pool that are equal to an asked row are left out.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -32,17 +32,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
 from ttabench.mini.world import categories_in
-from ttabench.readers.base import (
-    Bound,
-    Training,
-    blanks_in_front,
-    first_apart,
-    named,
-    other_seeds,
-    shares,
-    spread,
-    with_pieces,
-)
+from ttabench.readers.base import Bound, Training, blanks_in_front, first_apart, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
 from ttabench.readers.formats import RawRow, malformed, stem
@@ -93,12 +83,8 @@ class Part:
         return [item for item in order[count:] if item.told not in taken][:count]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """How rows are put in words, see `choices.parse`."""
-
-    delimiter: str
-    single_blank: bool
+Words = Callable[[SubTask, Table], tuple[list[Item], dict[str, int]]]
+"""How rows are put in words: `choices.parse` for a card."""
 
 
 def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
@@ -109,10 +95,10 @@ def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[s
 
 
 def parts(
-    card: Card, request: Request, names: Sequence[str], words: Words, *, explicit: bool, size: str
+    card: Card, request: Request, names: Sequence[str], settings: Settings, words: Words
 ) -> tuple[list[Part], list[str]]:
-    """(sub-tasks from the hub, a folder or a file, notes for the record). `explicit`: every name was asked for, so a
-    missing one is an error; else what the folder lacks is left out. `size`: see `layouts.sized`.
+    """(sub-tasks from the hub, a folder or a file, notes for the record). A missing one is an error where it was asked
+    for by its name; else what the folder lacks is left out.
     """
     base = Path(request.source)
     if request.source == "hub" or not base.is_dir():
@@ -125,11 +111,13 @@ def parts(
         folders = {name: folder_of(card, name, base, alone=alone) for name in names}
         sources = {name: str(folder) for name, folder in folders.items() if folder is not None}
     missing = [name for name in names if name not in sources]
-    if missing and (explicit or not sources):
+    if missing and (settings.task != "all" or not sources):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
-    held = [_real(card, replace(request, source=source), name, size, words) for name, source in sources.items()]
+    held = [
+        _real(card, replace(request, source=source), name, settings.size, words) for name, source in sources.items()
+    ]
     notes = [card.splits[request.split].note] if card.splits[request.split].note else []
     notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
     return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.notes)]))
@@ -151,10 +139,10 @@ def _real(card: Card, request: Request, name: str, size: str, words: Words) -> P
 
 def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
     """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
-    items, dropped = parse(part, asked, words.delimiter, words.single_blank)
+    items, dropped = words(part, asked)
     if pool is None:
         return Part(name=name, pool=items, asked=items, same=True, label=asked.label, dropped=dropped)
-    held, unshown = parse(part, pool, words.delimiter, words.single_blank)
+    held, unshown = words(part, pool)
     taken = {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
     if len(kept) < len(held):
@@ -234,8 +222,8 @@ class Demonstrations(Bound[Settings]):
 
     drawn: Sequence[Drawn]
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002
-        """One episode a sub-task (see `readers.Task`)."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
+        """One episode a sub-task."""
         for one in self.drawn:
             name = one.part.name
             pieces = [self._observe(name, item) for item in one.shown]
@@ -246,14 +234,11 @@ class Demonstrations(Bound[Settings]):
             asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
             if asked:
                 key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*text[:border], *asked))
+                yield Episode(key=key, steps=(*text[:border], *asked)), one.part
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the next demonstrations of the same draw, a twin's with those of another rule."""
-        asked = (one for one in self.drawn if one.asked)
-        for one, episode in zip(asked, self.episodes(tokens), strict=True):
-            items, _ = self._next[one.part.name]
-            yield with_pieces(episode, [self._observe(one.part.name, item) for item in items])
+    def instead(self, own: Part, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
+        """The next demonstrations of the same draw, for a twin those of another rule."""
+        return (self._observe(own.name, item) for item in self._next[own.name][0])
 
     @cached_property
     def _next(self) -> Mapping[str, tuple[Sequence[Item], bool]]:
@@ -302,23 +287,20 @@ class Demonstrations(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool."""
+        size = {"demonstrations": training.documents, "queries": training.questions}
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])
-            demonstrations, asked = self._drawn_rows(part, training)
+            if self.mini:
+                made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **size})
+                demonstrations, asked = made.draw(min(training.documents, len(made.pool)), 0)
+            else:
+                demonstrations, asked = training.split(part.pool)
             pieces = [self._observe(part.name, item) for item in demonstrations]
             asks = [
                 self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
                 for i, item in enumerate(asked)
             ]
             yield f"{part.name}/{self.split}", blanks_in_front([*pieces, *asks])
-
-    def _drawn_rows(self, part: Part, training: Training) -> tuple[Sequence[Item], Sequence[Item]]:
-        """(demonstrations, rows to ask)."""
-        if not self.mini:
-            return training.split(part.pool)
-        fresh = {"demonstrations": training.documents, "queries": training.questions}
-        made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **fresh})
-        return made.draw(min(training.documents, len(made.pool)), 0)
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
@@ -358,7 +340,7 @@ def remarks_on_rows(found: Mapping[str, tuple[int, Sequence[object], bool]], *, 
 
 
 def _words(card: Card, settings: Settings) -> Words:
-    return Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
+    return partial(parse, delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
 
 
 def read(card: Card, request: Request) -> Demonstrations:
@@ -371,7 +353,7 @@ def read(card: Card, request: Request) -> Demonstrations:
             raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
         held = [twin_part(card, name, request.split, request.seed, arguments, words) for name in names]
     else:
-        held, more = parts(card, request, names, words, explicit=settings.task != "all", size=settings.size)
+        held, more = parts(card, request, names, settings, words)
         notes += more
     kind = held[0].label.partition(":")[0]
     labels = "+".join(dict.fromkeys(part.label for part in held))

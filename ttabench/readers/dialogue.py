@@ -36,17 +36,16 @@ from ttabench.readers.base import (
     check_limit,
     in_order,
     other_seeds,
-    reasons,
     shares,
     spread,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import RawRow, malformed, opened
-from ttabench.readers.layouts import places, serving
+from ttabench.readers.layouts import places
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
+from ttabench.readers.sources import Request, Table, table, table_of_text, text_file, twin_table, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
@@ -79,12 +78,10 @@ class Dialogue:
 def dialogues(card: Card, request: Request, wording: Wording = "plain") -> tuple[list[Dialogue], Counter[str], Table]:
     """(usable dialogues of `request.split`, the others by reason, the table of all)."""
     source = Path(request.source)
-    text = None if request.source == "hub" else _text_file(card, source, request.split)
-    if text is None:
-        return _usable(card, table(card, request), wording)
-    notes = serving(card, request.split, text.name.removesuffix(".gz").removesuffix(".txt"), text)
-    label = f"{'file' if text == source else 'folder'}:{source}"
-    return _usable(card, Table(rows=list(_lines(text)), label=label, where=str(text), notes=notes), wording)
+    folders = [inner for folder in places(card, source) for inner in (folder, folder / request.split)]
+    text = None if request.source == "hub" else text_file(card, request.split, source, folders)
+    data = table_of_text(card, request, text, _lines(text)) if text else table(card, request)
+    return _usable(card, data, wording)
 
 
 def twin_dialogues(
@@ -117,15 +114,6 @@ def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
     if not isinstance(cell, list | tuple) or not all(isinstance(turn, str) for turn in cell):
         raise malformed(row.place, f"the column {card.columns['turns'][0]!r} holds {brief(cell)}, no list of turns")
     return tuple(detokenised(turn, wording) for turn in cell)
-
-
-def _text_file(card: Card, source: Path, split: str) -> Path | None:
-    """The published file of a split: itself, in a folder, or in the split's folder of the archive."""
-    if source.is_file() or not source.is_dir():
-        return source if source.name.removesuffix(".gz").endswith(".txt") and source.exists() else None
-    names = [f"{name}.txt{packed}" for name in card.splits[split].files for packed in ("", ".gz")]
-    folders = [inner for folder in places(card, source) for inner in (folder, folder / split)]
-    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
 
 
 def _lines(path: Path) -> Iterator[RawRow]:
@@ -302,7 +290,7 @@ class Talks(Bound[Settings]):
     def _steps(self, dialogue: Dialogue, places: Mapping[int, int]) -> Iterator[Step]:
         """The turns that are read, and a query at each of these places."""
         pieces = [self._observe(dialogue, number) for number in range(max(places.values()))]
-        return in_order(pieces, {place: [self._ask(dialogue, place, step)] for step, place in places.items()})
+        return in_order(pieces, ((place, self._ask(dialogue, place, step)) for step, place in places.items()))
 
     def _said(self, turn: str, number: int) -> str:
         """A turn as it is read; they are numbered from 0."""
@@ -329,18 +317,14 @@ class Talks(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for."""
-        for dialogue in self._drawn(training):
-            read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
-            yield self.split, self._steps(dialogue, {place: place for place in range(1, read_ + 1)})
-
-    def _drawn(self, training: Training) -> Iterator[Dialogue]:
-        kept = [] if self.mini else self.fit(training.tokens)
-        size = {"rows": 1, "turns": training.documents + BETWEEN}
+        draws, kept = training.draws, [] if self.mini else self.fit(training.tokens)
+        size = {**self.arguments, "rows": 1, "turns": training.documents + BETWEEN}
         while True:
             if self.mini:
-                seed = training.draws.getrandbits(48)
-                yield from twin_dialogues(self.card, self.split, seed, {**self.arguments, **size})[0]
-            yield from training.draws.sample(kept, len(kept))
+                kept = twin_dialogues(self.card, self.split, draws.getrandbits(48), size)[0]
+            for dialogue in kept if self.mini else draws.sample(kept, len(kept)):
+                read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
+                yield self.split, self._steps(dialogue, {place: place for place in range(1, read_ + 1)})
 
     def counts(self) -> dict[str, Json]:
         """Dialogues and their turns, and how many of them stand in the training split."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -46,3 +46,8 @@ def brief(value: object, limit: int = 60) -> str:
     """`repr` of a value on one short line, for error messages."""
     text = repr(value if not isinstance(value, str) else value[: limit + 1])
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def reasons(dropped: Mapping[str, int]) -> str:
+    """Counts by reason, in words."""
+    return ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())

@@ -2,11 +2,10 @@
 
     Observe('the category for the article: "a heron was seen near the road" is "politics"'), Ask(...), Observe(...), ...
 
-One episode a user and one pass, so that every step asks the same users; which 16 entries are drawn, and in which order,
-the seed says. A card has several sub-tasks (`--task-set task=movies`), each with options to choose from or answers to
-write, and with metrics of its own. The protocol is that of CCM (arXiv 2312.03414, appendix D): entries of more than
-`max_entry_tokens` are left out, and users who keep less than `least_kept` of theirs; of the others as many as the last
-step wants are drawn, with replacement where there are fewer.
+One episode a user and one pass, so that every step asks the same users; the seed draws the entries and their order. A
+card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
+2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than `least_kept`
+of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
 
 LaMP_2/dev_questions.json     [{"id": "200", "input": "Which tag ...? ... description: A council bans sleep.",
                                 "profile": [{"id": "1000", "tag": "comedy", "description": "..."}, ...]}, ...]
@@ -17,18 +16,17 @@ from __future__ import annotations
 
 import random
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, Want
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Bound,
@@ -36,15 +34,15 @@ from ttabench.readers.base import (
     blanks_in_front,
     check_limit,
     first_apart,
+    fitting,
     in_order,
     other_seeds,
-    reasons,
     spread,
     told_apart,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import RawRow, malformed, parsing, rows, stem, text_of
 from ttabench.readers.layouts import find
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
@@ -64,11 +62,9 @@ class Entry:
 
     id: str
     text: str
-    """In the words of its sub-task."""
     about: str = ""
     """The query about it; empty where it could not be asked."""
     answer: str = ""
-    """The answer to that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +83,7 @@ class User:
 def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
     """Users of the miniature world that stands for a split, of the first sub-task."""
     questions, outputs = generated(card, tuple, split=card.splits[split].twin, seed=seed, **arguments)
-    asked = twin_rows(card, questions, arguments)
-    golds = twin_rows(card, outputs["golds"], arguments)
+    asked, golds = (twin_rows(card, made, arguments) for made in (questions, outputs["golds"]))
     return _users(next(iter(card.profiles.values())), asked.rows, golds.rows, asked.where)[0]
 
 
@@ -132,15 +127,15 @@ def _users(
 ) -> tuple[list[User], dict[str, int]]:
     answers, made = _by_id(golds), []
     for key, row in _by_id(asked).items():
-        if key not in answers:
-            raise malformed(row.place, f"the id {brief(key)} has no right answer in the file of outputs")
         with parsing(row.place):
+            if key not in answers:
+                raise ValueError(f"the id {brief(key)} has no right answer in the file of outputs")
             made.append(_user(part, row, key, answers[key]))
     if not any(user.entries for user in made):
         raise UserError(f"{where}: no user has a profile.", "Give LaMP's own files.")
     kept = [user for user in made if user.entries and user.input and user.output]
-    unused = len(made) - len(kept)
-    return kept, {"user without a profile, query or answer": unused} if unused else {}
+    unused = Counter({"user without a profile, query or answer": len(made) - len(kept)})
+    return kept, dict(+unused)
 
 
 def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
@@ -163,9 +158,7 @@ def _options(part: Profile, raw: RawRow) -> tuple[str, ...]:
     """Those that a row has itself, as rows of the miniature world do, or else those of its sub-task."""
     if not part.options or "options" not in raw.values:
         return part.options
-    listed = raw.values["options"]
-    if not isinstance(listed, list) or not listed:
-        raise malformed(raw.place, f"options are {brief(listed)}, no list of options")
+    listed: Any = raw.values["options"]
     return tuple(dict.fromkeys(text_of(raw.place, "an option", option).strip() for option in listed))
 
 
@@ -229,18 +222,13 @@ class Profiles(Bound[Settings]):
 
     users: Sequence[User]
 
-    @property
-    def _chosen(self) -> Sequence[User]:
-        """`limit` counts every step of every user."""
-        return spread(self.users, None if self.limit is None else self.limit // len(set(self.settings.steps)))
-
     def measured(self, tokens: Tokens | None) -> tuple[list[Read], dict[str, int]]:
-        """(the users who are asked, under the limits on length, how much these leave out by reason)."""
-        return self._fitted(self._chosen, counted_by(tokens))
+        """(the users who are asked, how much is too long by reason); `limit` counts every step of every user."""
+        share = None if self.limit is None else self.limit // len(set(self.settings.steps))
+        return self._fitted(spread(self.users, share), counted_by(tokens))
 
     def _fitted(self, some: Sequence[User], size: Count) -> tuple[list[Read], dict[str, int]]:
-        dropped: Counter[str] = Counter()
-        fits = []
+        fits, dropped = [], Counter[str]()
         for user in some:
             kept = self._short(user, size)
             dropped["entry too long"] += len(user.entries) - len(kept)
@@ -261,8 +249,8 @@ class Profiles(Bound[Settings]):
         settings, prompt, fit = self.settings, self.card.prompt, len(drawn)
         if settings.max_tokens:
             answer = max((size(prompt.delimiter + option) for option in user.options), default=settings.max_new_tokens)
-            room = settings.max_tokens - answer - size(self._prompt(user, user.input))
-            fit = bisect_right(list(accumulate(size(entry.text + prompt.joiner) for entry in drawn)), room)
+            sizes = (size(entry.text + prompt.joiner) for entry in drawn)
+            fit = fitting(sizes, settings.max_tokens, answer + size(self._prompt(user, user.input)))
         places = {step: min(step, fit) for step in settings.steps}
         return Read(user, drawn[: max(places.values())], places)
 
@@ -308,7 +296,7 @@ class Profiles(Bound[Settings]):
         return others
 
     def _told(self, read_: Read) -> set[str]:
-        """What two users must not share: topics of a twin, entries of files."""
+        """What two users must not share."""
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
 
@@ -321,9 +309,8 @@ class Profiles(Bound[Settings]):
         return notes + ([f"{alike} of the other profiles share entries or topics with the own"] if alike else [])
 
     def _steps(self, one: Read) -> Iterator[Step]:
-        asks: dict[int, list[Ask]] = {}
-        for step, place in sorted(one.places.items()):
-            asks.setdefault(place, []).append(self._ask(one.user, step, f"{one.user.id}@{step}"))
+        user, places = one.user, sorted(one.places.items())
+        asks = ((place, self._ask(user, step, f"{user.id}@{step}")) for step, place in places)
         return in_order([self._observe(entry) for entry in one.shown], asks)
 
     def _observe(self, entry: Entry) -> Observe:
@@ -333,14 +320,11 @@ class Profiles(Bound[Settings]):
         """The query of a user, or the same about an entry."""
         prompt = self.card.prompt
         text, answer = (about.about, about.answer) if about else (user.input, user.output)
-        want: Want = prompt.generated((answer,), self.settings.max_new_tokens)
-        if user.options:
-            options = tuple(prompt.delimiter + option for option in user.options)
-            want = Choose(options=options, gold=user.options.index(answer), delimiter=prompt.delimiter)
+        written = prompt.generated((answer,), self.settings.max_new_tokens)
         return Ask(
             prompt=self._prompt(user, text or user.input),
             key=key,
-            want=want,
+            want=prompt.chosen(user.options, answer) if user.options else written,
             question=text,
             joiner=JOINER,
             subtask=self.settings.task,
@@ -349,18 +333,18 @@ class Profiles(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """A user each: `documents` entries, then the query and `questions` - 1 others about entries not read."""
+        draws, one = training.draws, {**self.arguments, "users": 1, "entries": training.documents + training.questions}
         for number in count():
-            user = self._fresh(training) if self.mini else training.draws.choice(self.users)
+            if self.mini:
+                (user,) = twin_users(self.card, self.split, draws.getrandbits(48), one)
+            else:
+                user = draws.choice(self.users)
             entries, held_out = training.split(self._short(user, estimate))
             asks = [self._ask(user, len(entries), f"{user.id}@{number}.0")]
             others = [one for one in held_out if one.about and one.answer in (user.options or [one.answer])]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
                 asks.append(self._ask(user, len(entries), f"{user.id}@{number}.{i}", entry))
             yield self.split, blanks_in_front([*map(self._observe, entries), *asks])
-
-    def _fresh(self, training: Training) -> User:
-        arguments = {**self.arguments, "users": 1, "entries": training.documents + training.questions}
-        return twin_users(self.card, self.split, training.draws.getrandbits(48), arguments)[0]
 
     def counts(self) -> dict[str, Json]:
         """Users there are, and what is read and asked of those who are asked."""
@@ -391,14 +375,12 @@ def read(card: Card, request: Request) -> Profiles:
     part = card.profiles[settings.task]
     check_judges(card.name, map(metric, part.metrics), "choose" if part.options else "generate")
     check_limit(request.limit, len(set(settings.steps)), "user")
-    notes: tuple[str, ...] = ()
-    dropped: dict[str, int] = {}
+    source, notes, dropped = "mini", tuple[str, ...](), dict[str, int]()
     if request.source == "mini":
         if settings.task != next(iter(card.profiles)):
             fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
             raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
         users_read = twin_users(card, request.split, request.seed, arguments)
-        source = "mini"
     else:
         users_read, dropped, held = users(card, part, request)
         source, note = held.label, card.splits[request.split].note

@@ -12,24 +12,17 @@ test rows are the same for all). Figures of the two published protocols cannot b
 
 As in CCM's released code every query is measured beside the context apart: a long query is asked after fewer
 demonstrations than a short one. In one pass it is asked once as many were read as fit beside it.
-
-config/hr_to_lr.json                      {"train": [...], "test": ["quarel", ...]}
-data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "output": "...", "options": [...]}
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
-from pathlib import Path
+from itertools import count
 from typing import Literal, NamedTuple
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
+from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step, Want
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Bound,
@@ -37,166 +30,19 @@ from ttabench.readers.base import (
     blanks_in_front,
     check_limit,
     first_apart,
+    fitting,
     in_order,
-    named,
     names_in_list,
     other_seeds,
     shares,
     spread,
-    with_pieces,
 )
-from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.cards import Card
 from ttabench.readers.demonstrations import remarks_on_rows
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, rows, text_of
-from ttabench.readers.layouts import tops
+from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, generated, twin_rows
+from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
-
-DRAWS = (100, 13, 21, 42, 87)
-"""The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
-CONFIGURATION = "hr_to_lr"
-SHOTS = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MetaRow:
-    """One row of a MetaICL file."""
-
-    id: str
-    task: str
-    input: str
-    output: str
-    options: tuple[str, ...]
-    """Empty where the answer is free."""
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """Two rows of one pair are equal."""
-        return self.input, self.output
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetaTask:
-    """One task: demonstrations in order, and the rows to ask."""
-
-    name: str
-    shown: Sequence[MetaRow]
-    asked: Sequence[MetaRow]
-    spare: Sequence[MetaRow] = ()
-    """Demonstrations of another draw, which stand in for those of this one that are too long."""
-    pool: Sequence[MetaRow] = ()
-    """Demonstrations of all draws, to train on."""
-    dropped: Mapping[str, int]
-
-
-def parse(raw_rows: Sequence[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
-    """(rows in file order, how many are dropped by reason: an empty text, or no options to choose from)."""
-    parsed: list[MetaRow] = []
-    dropped: Counter[str] = Counter()
-    for number, raw in enumerate(raw_rows):
-        place = raw.place
-        cells = {key: raw.needed([key], "Give MetaICL's own files.") for key in ("task", "input", "output", "options")}
-        task, given, output = (text_of(place, key, cells[key]).strip() for key in ("task", "input", "output"))
-        options = cells["options"]
-        if not isinstance(options, list):
-            raise malformed(place, f"options are {brief(options)}, no list")
-        words = tuple(dict.fromkeys(text_of(place, "an option", option).strip() for option in options))
-        if words and output not in words:
-            raise malformed(place, f"output {brief(output)} is not among the options {brief(', '.join(words))}")
-        if choosing and not words:
-            dropped["no options"] += 1
-        elif not (given and output and all(words)):
-            dropped["empty input, output or option"] += 1
-        else:
-            parsed.append(MetaRow(id=str(number), task=task, input=given, output=output, options=words))
-    return parsed, dropped
-
-
-def twin_tasks(
-    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], wanted: str = "all"
-) -> list[MetaTask]:
-    """Tasks of the miniature world that stands for a split."""
-    files = generated(card, dict, split=card.splits[split].twin, seed=seed, **arguments)
-    made = {name: parse(twin_rows(card, held, arguments).rows)[0] for name, held in files.items()}
-    ending = f"_{SHOTS}_{seed}_"
-    known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
-    return [
-        MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"], dropped={})
-        for name in named("MetaICL task", known, wanted)
-    ]
-
-
-def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -> tuple[list[MetaTask], list[str]]:
-    """(tasks of a folder, notes about what it lacks)."""
-    if request.source == "hub":
-        raise UserError(f"The task {card.name} is on no hub.", f"{card.source.how} Then give --source DIR.")
-    base = _root(card, Path(request.source))
-    if not 0 <= request.seed < len(DRAWS):
-        fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
-        raise UserError(fault, "Give seeds 0 to 4.")
-    training = request.split != "test"
-    chosen = named("MetaICL task", _configured(base, "train" if training else "test"), wanted)
-    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
-    missing = [name for name, path in paths.items() if not path.is_file()]
-    if missing and (wanted != "all" or len(missing) == len(chosen)):
-        raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", f"{card.source.how}")
-    notes = [card.splits[request.split].note] if card.splits[request.split].note else []
-    if missing:
-        notes.append(f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}")
-    tasks = [_task(base, name, request.seed, training, choosing) for name in chosen if name not in missing]
-    free = [task.name for task in tasks if not task.asked]
-    if free and (wanted != "all" or len(free) == len(tasks)):
-        raise UserError(f"{', '.join(free)} has no options to choose from.", "Use --task-set answer=generate.")
-    return [task for task in tasks if task.asked], notes
-
-
-def _root(card: Card, given: Path) -> Path:
-    """The folder that holds `data` and `config`: what is given, the top folder in it, or the one around `data`."""
-    above = given.absolute()
-    roots = [place for place in tops(given, card.source.folders) if (place / "data").is_dir()]
-    if not roots and above.name == "data" and above.is_dir():
-        roots = [above.parent]
-    if not roots:
-        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
-    return roots[0]
-
-
-def _configured(base: Path, side: str) -> list[str]:
-    path, again = base / "config" / f"{CONFIGURATION}.json", "Copy it from facebookresearch/MetaICL."
-    names = object_of(path, again).get(side)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path} has no list {side!r} of tasks.", again)
-    return names
-
-
-def _file(base: Path, name: str, draw: int, part: str) -> Path:
-    return base / "data" / name / f"{name}_{SHOTS}_{draw}_{part}.jsonl"
-
-
-def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> MetaTask:
-    """Test rows are those of draw 100, which serve all draws; a training task has none and asks its other draws."""
-    draws = (DRAWS[seed], *(draw for draw in DRAWS if draw != DRAWS[seed]))
-    files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
-    (shown, unused), *rest = (parse(list(rows(path)), choosing) for path in files)
-    others = [row for other, _ in rest for row in other]
-    asked, spare = others, list[MetaRow]()
-    if not training:
-        path = _file(base, name, DRAWS[0], "test")
-        if not path.is_file():
-            raise UserError(f"There is no file {path}.", "The test rows of every draw are those of draw 100.")
-        asked, unused = parse(list(rows(path)), choosing)
-        spare = [replace(row, id=f"other-{row.id}") for row in rest[0][0]] if rest else []
-    used = {row.pair for row in shown}
-    kept = [row for row in asked if row.pair not in used]
-    dropped = unused + Counter({"query equal to a demonstration": len(asked) - len(kept)})
-    pool = list({row.pair: row for row in (*shown, *others)}.values())
-    numbered = [replace(row, id=str(i)) for i, row in enumerate(kept)]
-    return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool, dropped=dict(dropped))
-
-
-# --- protocol --------------------------------------------------------------------------------------------------------
 
 
 class Layout(NamedTuple):
@@ -293,7 +139,7 @@ class MetaIcl(Bound[Settings]):
         taken = {row.pair for row in (*own, *task.asked)}
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
-        sizes = list(accumulate(size(self._text(row) + self._layout.joiner) for row in shown))
+        sizes = [size(self._text(row) + self._layout.joiner) for row in shown]
         fit = {row.id: self._room(row, sizes, size) for row in asked}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
         past = {key for key, number in wished.items() if number > fit[key[0]]}
@@ -315,14 +161,13 @@ class MetaIcl(Bound[Settings]):
         return [row for row in rows if not most or size(self._text(row)) <= most]
 
     def _room(self, row: MetaRow, sizes: Sequence[int], size: Count) -> int:
-        """How many demonstrations, which take `sizes` tokens after each of them, fit beside a query and its answer."""
-        settings = self.settings
+        """How many demonstrations, which take `sizes` tokens each, fit beside a query and its answer."""
+        settings, answer = self.settings, self.settings.max_new_tokens
         if not settings.max_tokens:
             return len(sizes)
-        options = row.options or (row.output,)
-        answer = max(size(self.card.prompt.delimiter + option) for option in options)
-        answer = answer if settings.answer == "choose" else settings.max_new_tokens
-        return bisect_right(sizes, settings.max_tokens - answer - size(_filled(self._layout.asked, row)))
+        if settings.answer == "choose":
+            answer = max(size(self.card.prompt.delimiter + option) for option in row.options)
+        return fitting(sizes, settings.max_tokens, answer + size(_filled(self._layout.asked, row)))
 
     @property
     def _layout(self) -> Layout:
@@ -331,23 +176,19 @@ class MetaIcl(Bound[Settings]):
     def _text(self, row: MetaRow) -> str:
         return _filled(self._layout.shown, row) + self.card.prompt.delimiter + row.output
 
-    def _with_fits(self, tokens: Tokens | None) -> Iterator[tuple[Episode, MetaTask, Fitted]]:
-        """Every episode; `limit` counts every step of every row."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
+        """One episode a task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
         parts = zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True)
         for task, fits, share in parts:
             steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
-                yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps), task, fits
+                key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
+                yield Episode(key=key, steps=steps), (task, fits)
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a task (see `readers.Task`)."""
-        return (episode for episode, _, _ in self._with_fits(tokens))
-
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with demonstrations of another published draw, a twin's with those of another rule."""
-        for episode, task, fits in self._with_fits(tokens):
-            yield with_pieces(episode, map(self._observe, self._next(task, fits)[0]))
+    def instead(self, own: tuple[MetaTask, Fitted], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
+        """Demonstrations of another published draw, for a twin those of another rule."""
+        return map(self._observe, self._next(*own)[0])
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
@@ -375,12 +216,11 @@ class MetaIcl(Bound[Settings]):
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
-        asks: dict[int, list[Ask]] = {len(fits.shown): []}
-        for step in sorted(set(self.settings.steps)):
-            for row in rows:
-                if (row.id, step) in fits.places:
-                    asks.setdefault(fits.places[row.id, step], []).append(self._ask(row, step, f"{row.id}@{step}"))
-        return in_order([self._observe(row) for row in fits.shown], asks)
+        pieces = [self._observe(row) for row in fits.shown]
+        keys = [(row, step) for step in sorted(set(self.settings.steps)) for row in rows]
+        asked = [(fits.places[row.id, step], row, step) for row, step in keys if (row.id, step) in fits.places]
+        yield from in_order(pieces, ((place, self._ask(row, step, f"{row.id}@{step}")) for place, row, step in asked))
+        yield from pieces[max((place for place, *_ in asked), default=0) :]
 
     def _observe(self, row: MetaRow) -> Observe:
         turns = (_filled(self._layout.shown, row), row.output)
@@ -398,32 +238,24 @@ class MetaIcl(Bound[Settings]):
         )
 
     def _want(self, row: MetaRow) -> Want:
-        delimiter = self.card.prompt.delimiter
         if self.settings.answer == "generate":
-            length = self.settings.max_new_tokens
+            delimiter, length = self.card.prompt.delimiter, self.settings.max_new_tokens
             return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=length, stops=STOPS)
         bare = self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
-        return Choose(
-            options=tuple(delimiter + option for option in row.options),
-            gold=row.options.index(row.output),
-            delimiter=delimiter,
-            unconditional_prompt="Output:" if bare else "",
-        )
+        return self.card.prompt.chosen(row.options, row.output, "Output:" if bare else "")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One task each: `documents` demonstrations, then `questions` other rows of the task."""
         pools = [self._short(task.pool, estimate) for task in self.tasks]
+        size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
         for number in count():
-            demonstrations, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
+            if self.mini:
+                (task,) = twin_tasks(self.card, self.split, training.draws.getrandbits(48), {**self.arguments, **size})
+                demonstrations, asked = task.shown, task.asked
+            else:
+                demonstrations, asked = training.split(training.draws.choice(pools))
             asks = [self._ask(row, len(demonstrations), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
             yield self.split, blanks_in_front([*map(self._observe, demonstrations), *asks])
-
-    def _fresh(self, training: Training) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
-        """(demonstrations, rows to ask) of a rule of their own."""
-        size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
-        seed = training.draws.getrandbits(48)
-        (task,) = twin_tasks(self.card, self.split, seed, {**self.arguments, **size})
-        return task.shown, task.asked
 
     def counts(self) -> dict[str, Json]:
         """Rows that may be asked of each task; what is read and asked of all."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import READABLE, RawRow, malformed, opened, readable, rows
-from ttabench.readers.qa_stream import answers_of
+from ttabench.readers.qa_rows import answers_of
 
 CARD = "qa"
 """The task of one's own texts, questions and answers."""

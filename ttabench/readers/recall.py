@@ -27,8 +27,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, fingerprint, shares, spread, with_pieces
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.readers.base import Bound, Training, drawn, fingerprint, shares, spread
 from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
@@ -121,15 +121,15 @@ class Recall(Bound[Settings]):
 
     stories: Sequence[Story]
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a text (see `readers.Task`)."""
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Story]]:
+        """One episode a text."""
         for story, share in zip(self.stories, shares(self.limit, len(self.stories)), strict=True):
             own_steps = list(self._steps(story, self.settings.tokens, tokens))
             asks = [step for step in own_steps if isinstance(step, Ask)]
             kept = {ask.key for ask in spread(asks, share)}
             steps = [step for step in own_steps if isinstance(step, Observe) or step.key in kept]
             if kept:
-                yield Episode(key=self.key(story.id), steps=tuple(steps))
+                yield Episode(key=self.key(story.id), steps=tuple(steps)), story
 
     def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
@@ -164,23 +164,19 @@ class Recall(Bound[Settings]):
 
     def _ask(self, fact: Fact, key: str, at: At, source: str) -> Ask:
         stated = self.settings.ask == "statement"
-        delimiter = self.card.prompt.delimiter
-        options = tuple(f"{delimiter}{option}" for option in fact.options)
         return Ask(
             prompt=fact.begins if stated else fact.question,
             key=key,
-            want=Choose(options=options, gold=fact.options.index(fact.answer), delimiter=delimiter),
+            want=self.card.prompt.chosen(fact.options, fact.answer),
             question=fact.begins if stated else fact.question,
             joiner="" if stated else self.card.prompt.joiner,
             source_key=source,
             at=at,
         )
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the pieces of the next text, the last with those of the first (see `readers.Task`)."""
-        by_key = {self.key(story.id): story for story in self.stories}
-        for episode in self.episodes(tokens):
-            yield with_pieces(episode, self._steps(self._next(by_key[episode.key]), self.settings.tokens, tokens))
+    def instead(self, own: Story, tokens: Tokens | None) -> Iterator[Step]:
+        """The pieces of the next text, for the last those of the first."""
+        return self._steps(self._next(own), self.settings.tokens, tokens)
 
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
@@ -250,13 +246,11 @@ def read(card: Card, request: Request) -> Recall:
     label, notes = "mini", tuple[str, ...]()
     if request.source == "mini":
         books = settings.books or _STORIES_OF_A_TWIN
-        stories = _written(card, request.split, request.seed, books, settings.tokens)
+        stories: Sequence[Story] = _written(card, request.split, request.seed, books, settings.tokens)
     else:
         held = table(card, request)
-        stories, label, notes = stories_of(card, held.rows), held.label, held.notes
-        if settings.books is not None and settings.books < len(stories):
-            chosen = random.Random(f"books {request.seed}").sample(range(len(stories)), settings.books)
-            stories = [stories[number] for number in sorted(chosen)]
+        stories = drawn(stories_of(card, held.rows), settings.books, f"books {request.seed}")
+        label, notes = held.label, held.notes
     made = Recall(
         card=card,
         request=request,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
-from ttabench.readers.faults import brief
+from ttabench.readers.faults import brief, reasons
 from ttabench.readers.formats import READABLE, RawRow, parsing, rows
 from ttabench.readers.layouts import find, places, published_name, serving
 
@@ -70,8 +70,8 @@ def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], C
         else:
             held.append(row)
     if not held:
-        counts = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
-        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({counts}).", "Give others.")
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+        raise UserError(fault, "Give others.")
     return held, dropped
 
 
@@ -106,6 +106,24 @@ def table(card: Card, request: Request) -> Table:
             "Give the published file, or name a file of your own with --source FILE to use all of it.",
         )
     return replace(held, rows=held.rows[first:last], notes=(*held.notes, f"rows {first} to {last} of {split.of}"))
+
+
+def text_file(card: Card, split: str, source: Path, folders: Iterable[Path]) -> Path | None:
+    """The file of a split that is no table: the source itself, or the first of its names on the card in a folder."""
+    if source.is_file():
+        return source if source.name.removesuffix(".gz").endswith(".txt") else None
+    names = [f"{name}.txt{packed}" for name in card.splits[split].files for packed in ("", ".gz")]
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+
+
+def table_of_text(card: Card, request: Request, file: Path, held: Iterable[RawRow]) -> Table:
+    """Rows of such a file."""
+    held, notes = list(held), serving(card, request.split, file.name.removesuffix(".gz").removesuffix(".txt"), file)
+    if not held:
+        raise UserError(f"{file} holds no rows for {card.name}.", "Give a source with rows.")
+    source = Path(request.source)
+    label = f"{'file' if source.is_file() else 'folder'}:{source}"
+    return Table(rows=held, label=label, where=str(file), notes=notes)
 
 
 def _serving(card: Card, wanted: str, name: str, held: list[RawRow], path: Path) -> Table:
