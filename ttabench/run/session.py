@@ -8,7 +8,7 @@ session.save("mine")                       Session("nano", "mac", state="mine") 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ttabench.core.errors import UserError
@@ -65,9 +65,12 @@ class Session(session.Session):
         Raises:
             UserError: what is given is no list of texts; nothing of it is read.
         """
-        if isinstance(pieces, str):
-            raise UserError("read takes a list of texts, but this is one text.", 'Write session.read(["a text"]).')
+        hint = 'Write session.read(["a text"]).'
+        if isinstance(pieces, str) or not isinstance(pieces, Iterable):
+            raise UserError(f"read takes a list of texts, but this is {_kind(pieces)}.", hint)
         texts = [Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces]
+        if wrong := [piece for piece in texts if not isinstance(piece, Observe)]:
+            raise UserError(f"A text to read is {_kind(wrong[0])}.", hint)
         super().read(texts)
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
@@ -76,6 +79,8 @@ class Session(session.Session):
         Raises:
             UserError: the question is no text; what was read does not fit the model; the task asks no questions.
         """
+        if not isinstance(question, str):
+            raise UserError(f"A question is one text, but this is {_kind(question)}.", "Ask one after the other.")
         self._questions += 1
         want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
         ask = self._asked.query(question, str(self._questions), want)
@@ -85,3 +90,8 @@ class Session(session.Session):
     def save(self, folder: str | Path) -> Path:
         """Write the state, as `ttabench adapt` does."""
         return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})
+
+
+def _kind(value: object) -> str:
+    """What a value is, in words: `one text`, `of type int`."""
+    return "one text" if isinstance(value, str) else f"of type {type(value).__name__}"
