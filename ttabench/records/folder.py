@@ -138,7 +138,8 @@ class ResultFolder(ABC, Generic[RecordT]):
             try:
                 yield
             finally:
-                if not self.is_stored(self.path) and self.is_empty():
+                mine = os.getpid() == self._process  # what a method forked leaves the folder to us
+                if mine and not self.is_stored(self.path) and self.is_empty():
                     with suppress(OSError):
                         files.remove(self.journal)
                         files.remove(self.path / LOCK_FILE)
