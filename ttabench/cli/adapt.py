@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 READING = (*READING_FIELDS, "device", "dtype")
 """Options of `eval` that say how files are read, and where."""
 PIECES = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
+"""What stands between pieces, by their name."""
 DEFAULT_STATE = Path("state")
 """Where `adapt` writes and `ask` looks."""
 

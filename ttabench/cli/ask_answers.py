@@ -26,7 +26,9 @@ from ttabench.terminal.table import Table
 
 SCORES = ("em", "f1")
 TOGETHER = 32
+"""Questions answered in one batch."""
 LARGEST = 5
+"""Pieces told beside an answer, at most."""
 
 
 def reply(

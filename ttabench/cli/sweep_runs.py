@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ttabench.core.types import Json
 
 LAST: tuple[State, ...] = ("new", "continued", "stored", "failed")
+"""Outcomes of runs, in the order in which they are counted."""
 MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 

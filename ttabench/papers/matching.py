@@ -134,6 +134,7 @@ class Held:
     answers: Answers
     step: int | None = None
     suites: tuple[str, ...] = ()
+    """Folders that hold its runs."""
     fault: str = ""
     """Why nothing can be said of it, as it follows its name; empty where something can."""
     other: Held | None = None

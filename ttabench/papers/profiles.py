@@ -50,7 +50,9 @@ class Line(NamedTuple):
     folder: str
     record: ProfileRecord
     figure: Figure
+    """Behind the context of the place."""
     shorter: Figure | None = None
+    """Behind the shorter one, where growth is claimed."""
 
     @property
     def bounds(self) -> Figure:

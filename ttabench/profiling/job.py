@@ -45,6 +45,7 @@ class Job:
     time_limit: float | None = None
     """Rows that would take longer than so many seconds a pass are left out, and say so; None leaves none out."""
     memory_limit: int | None = None
+    """Bytes that a process may use."""
 
     def __post_init__(self) -> None:
         if self.random_weights and self.model not in ARCHITECTURES:

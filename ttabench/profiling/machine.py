@@ -18,6 +18,7 @@ SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 TRIAD_BYTES = {"cpu": 2**28, "cuda": 2**31}
 """Of the three arrays together, well beyond any cache."""
 SECONDS = 0.4
+"""How long each size is tried."""
 
 
 @torch.no_grad()

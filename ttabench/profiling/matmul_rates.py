@@ -20,6 +20,7 @@ ROWS, WIDTHS = (1, 32, 512), (128, 512, 1024)
 WEIGHTS, WEIGHT_BYTES = 64, 2**26
 """Most weights that take turns, and most bytes of them together: more than caches hold, where a model is large too."""
 SECONDS = 0.1
+"""How long each size is tried."""
 
 
 class Rates(BaseModel):

@@ -39,7 +39,9 @@ class ProfileRecord(BaseModel):
     schema_version: Literal[2] = SCHEMA
     id: str
     formerly: str = ""
+    """The id that it had in an earlier schema."""
     created: str
+    """UTC, ISO 8601."""
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]

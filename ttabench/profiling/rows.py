@@ -58,6 +58,7 @@ class Row(BaseModel):
     status: Status = "ok"
     """Measured; out of memory; refused by model or method; left out for want of time; the process died."""
     detail: str = ""
+    """Why it did not end well."""
     figures: dict[str, Figure] = {}
     """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ...
 

@@ -27,6 +27,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("#document peak", "document_peak_bytes"), ("#state", "state_bytes"),
     ),
 }  # fmt: skip
+"""Columns of each mode: heading and figure."""
 SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
 """The figure whose spread stands in the table; all others are in the CSV."""
 SPARE = (

@@ -25,6 +25,7 @@ from ttabench.profiling.rows import Figure, Row, exactly, figure, measured, peak
 from ttabench.training.loop import TrainConfig, train
 
 BATCH = 8
+"""Samples in a step."""
 
 
 def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:

@@ -21,6 +21,7 @@ from ttabench.core.files import LOCK_FILE, locked
 from ttabench.core.types import Json
 
 LONGEST = 1 << 35
+"""Bytes of a journal that are read into memory."""
 T = TypeVar("T")
 RecordT = TypeVar("RecordT")
 

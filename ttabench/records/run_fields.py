@@ -12,6 +12,7 @@ from ttabench.core.declared import HOW, RUN, WHAT, Declared
 from ttabench.core.types import Json
 
 DEFAULT_OUT = Path("results/scratch")
+"""Where runs are stored and looked for."""
 
 
 def batch_size(typed: str | int) -> int:
@@ -48,6 +49,7 @@ class RunFields:
     ] = None
     split: Annotated[str, Declared("Split of the task.", WHAT)] = "test"
     limit: Annotated[int | None, Declared("Ask at most this many queries (all context is still read).", WHAT)] = None
+    """None asks all."""
     ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
     device: Annotated[str, Declared("auto, cpu, cuda, cuda:N, xpu or mps.", HOW, hashed=False)] = "auto"
     dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
@@ -84,6 +86,7 @@ class StoredConfig(RunFields):
     checkpoint: str = ""
     state: str = ""
     chat_template: bool = False
+    """Whether context and question stand in the tokenizer's chat template."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and of code
     that others wrote ("method", "reader", "metric NAME")."""

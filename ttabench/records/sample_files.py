@@ -16,6 +16,7 @@ from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_sto
 from ttabench.records.scores import changed_column, digests_of
 
 LONGEST = 1 << 40
+"""Bytes of a file of samples."""
 LARGEST = 1e100
 """No number of a query is so large; sums of such do not overflow."""
 NAMING = ("episode", "key")

@@ -73,6 +73,7 @@ class Sample:
     answer: Answer
     metrics: dict[str, float]
     context_tokens: int | None
+    """Tokens that its reader had read."""
     ask_ms: float
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None

@@ -102,6 +102,7 @@ class RunRecord(BaseModel):
     formerly: str = ""
     """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
+    """UTC, ISO 8601."""
     config: Annotated[dict[str, Json], _of(KINDS["config"])]
     method: Annotated[dict[str, Json], _of(KINDS["method"])]
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
@@ -112,6 +113,7 @@ class RunRecord(BaseModel):
     source: str
     seeds: dict[str, int]
     n: int
+    """Queries answered."""
     sample_digests: dict[str, str] = Field(default_factory=dict)
     """Of the samples, by column, see `score_digests`. Records of older versions lack them."""
     rows: tuple[Row, ...]

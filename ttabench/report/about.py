@@ -32,6 +32,7 @@ from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 from ttabench.terminal.table import Table
 
 MOST_SUBTASKS = 8
+"""Whose figures are shown without --all."""
 VERSIONS = ("torch", "transformers", "python")
 """Of all that a record names, those that are shown without --all."""
 COSTS = {

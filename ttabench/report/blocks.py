@@ -105,6 +105,7 @@ class Place:
     model: str
     metric: str
     options: Mapping[str, Json]
+    """Options that tell it from the other blocks of its task, source and model."""
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4
+"""Entries of a block of which every pair is shown."""
 Pair = tuple[int, int]
 """Places of two entries of a block, left and right."""
 
@@ -35,6 +36,7 @@ class Standing:
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
     averaged: bool
+    """Whether the order is that of means; else of mean ranks."""
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Lines that were not run in all of these blocks, and places of the blocks in which they were."""
 

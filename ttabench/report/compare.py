@@ -85,6 +85,7 @@ class Comparison:
     overall: tuple[Difference, ...] = ()
     """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
     without_metric: tuple[str, ...] = ()
+    """Ids of runs that were left out, for they lack the metric."""
     damaged: tuple[str, ...] = ()
     """A line for every run that was left out, for its record or its samples are damaged."""
 

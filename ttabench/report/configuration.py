@@ -21,6 +21,7 @@ from ttabench.records.schema import RunRecord
 from ttabench.run.config import RunConfig
 
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
+"""Fields that a line of a list shows in columns of their own."""
 UNTRAINED = "untrained"
 
 

@@ -52,7 +52,9 @@ class Curves:
     axis: str
     metric: str
     tokens: bool
+    """Whether the numbers are tokens."""
     units: tuple[str, ...]
+    """Units that standard errors are over."""
     lines: tuple[Line, ...]
 
     @property

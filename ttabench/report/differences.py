@@ -34,11 +34,14 @@ class Difference(Apart):
     p_holm: float | None = None
     """p, adjusted for all tests of its family, shown or not."""
     family: Family = "others"
+    """See `choosing`."""
     tests: int = 1
+    """How many tests its family has."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None
     blocks: int = 1
+    """Over how many blocks it is the mean."""
 
     @property
     def detectable(self) -> float | None:

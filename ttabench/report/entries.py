@@ -37,6 +37,7 @@ class Step(NamedTuple):
     by: str
     axis: str
     tokens: bool = True
+    """Whether they are numbers of tokens, each about twice the one before."""
 
 
 PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)

@@ -29,7 +29,9 @@ ACROSS, DOWN = 14.0, 20.0
 """Inches that a map of many pieces and questions is wide and high."""
 WIDEST, HIGHEST = 0.5, 0.3
 APART = 0.13
+"""Inches that a name needs."""
 LETTERS = 56
+"""Of a name, at most."""
 NUMBERED = 16
 """Up to so many pieces cells hold their per cent."""
 
@@ -41,6 +43,7 @@ class HeatMap:
     title: str
     questions: Sequence[str]
     pieces: Sequence[str]
+    """Names of the columns."""
     shares_QK: NDArray[np.float32]
 
 

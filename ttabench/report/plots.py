@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 3
+"""Most panels beside each other."""
 SIZE = 1600, 1000
 """Of a picture, in pixels; it is higher where more than nine panels need it."""
 PIXELS = 100
+"""An inch."""
 LOWEST = 300
+"""Of a panel, in pixels, unless the size is given."""
 LETTERS = 20, 17, 14, 12
 """Points of letters, by the panels beside each other; the last for more than six panels."""
 EDGE = 3
@@ -43,6 +46,7 @@ PLACES = tuple(product((9, 18, 30), ((1, 0), (-1, 0), (0, 1), (0, -1))))
 """Where a name stands from its mark: so many points away in a direction; the first place that is free is taken."""
 Panel: TypeAlias = Block | Curves
 Look: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Colour and marker by method, see `styles`."""
 
 
 DARKER = 0.6

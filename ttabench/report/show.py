@@ -23,6 +23,7 @@ from ttabench.terminal import render
 from ttabench.terminal.table import Table
 
 LONGEST = 400
+"""Characters of a prompt, and of an answer, that are shown without --all."""
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
 MOST_OPTIONS = 8
 """Of a choice, whose log-likelihoods stand in a line."""
@@ -53,6 +54,7 @@ class Sample:
     """One query with its answer; `other` is the answer of the run that it is held against."""
 
     number: int
+    """In the order of the run, from 1."""
     cells: Cells
     other: Cells = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ from ttabench.report.phrases import MANY, Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
 
 COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
+"""Outcomes of a test, as they are counted over blocks."""
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
 STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 

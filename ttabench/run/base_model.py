@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 Base: TypeAlias = "tuple[str | bool, ...]"
+"""Options that tell loaded base models apart."""
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 FEW = 10
+"""Queries below which a figure says next to nothing."""
 WORD = re.compile(r"[^\W\d_]+")
 """A word of letters only, so that numbers do not count."""
 ENGLISH = "smollm2-135m-qa"

@@ -56,6 +56,7 @@ class RunRequest(RunFields):
         str,
         Declared("mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", RUN, default=False),
     ] = ""
+    """Empty: `mini` for the nano model, `hub` for any other."""
     task_options: Annotated[
         tuple[str, ...],
         Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),
@@ -71,6 +72,7 @@ class RunRequest(RunFields):
                  "is one and the task's card has a prompt for it)", WHAT, default=False,
                  flags=("--chat-template/--no-chat-template",)),
     ] = None  # fmt: skip
+    """None: where there is one and the card of the task has words for it."""
 
     def __post_init__(self) -> None:
         from ttabench.readers.formats import readable

@@ -48,6 +48,7 @@ class ResolvedMethod:
     checkpoint: Path | None = None
     checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
+    """The training record of the checkpoint."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
         """The method on a base model."""

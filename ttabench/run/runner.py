@@ -52,6 +52,7 @@ class RunContext:
     start: State | None = None
     """A state of one row that every episode begins with; by default an empty one."""
     ask_only: bool = False
+    """Leave all observations out."""
     state_of: str = "own"
     """Whose state answers, see `config.STATES_OF`; only with "own" is all of the text read and its cost measured."""
 

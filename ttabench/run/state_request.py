@@ -22,6 +22,7 @@ from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 
 MADE = "made_with"
+"""Where a state's header says it."""
 ASKING = ("task", "chat_template")
 """Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
 NOTHING: Mapping[str, Json] = MappingProxyType({})

@@ -55,7 +55,9 @@ class Spread(NamedTuple):
     """How far a sum varies."""
 
     error: float
+    """Standard error."""
     freedom: float
+    """Degrees of freedom."""
     units: int
     """Clusters, or questions where every stratum has one cluster."""
     trials: float

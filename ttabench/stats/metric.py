@@ -34,6 +34,7 @@ class Metric:
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
     digits: int = 1
+    """Printed after the point."""
     higher_is_better: bool = True
     least: float | None = 0.0
     """No value of a query is below; None where there is no such number."""

@@ -48,6 +48,7 @@ class Job:
     model: str = ""
     """Name of the base model, where those of the sweep differ."""
     out: str = ""
+    """Folder of all runs."""
     folder: str = ""
     """Where the command was given: relative paths begin there."""
     force: bool = False
@@ -85,9 +86,11 @@ class Resources:
     """The resources of a sweep's runs."""
 
     jobs: int = 1
+    """Runs at a time."""
     threads: int | None = None
     """Of a run; None leaves torch's own choice."""
     gpus: float = 0.0
+    """Of a run."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Of the engine, as typed."""
 

@@ -29,6 +29,7 @@ from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, request
 from ttabench.sweep.suite import checked
 
 MOST = 10_000
+"""Runs of a suite."""
 LACKS = {"preset": "has presets", "checkpoint": "is trained", **dict.fromkeys(BUDGETS, "has a budget")}
 """Options that not every method takes, and what is not true of those that do not."""
 

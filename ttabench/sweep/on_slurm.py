@@ -23,6 +23,7 @@ from ttabench.sweep.engines import Job, Report, Resources
 LOGS = ".submitit"
 """Below the folder of the results: what submitit keeps of its jobs."""
 EVERY = 1.0
+"""Seconds between two looks at what is stored."""
 SLURM = ("partition", "qos", "account", "constraint")
 """Words of Slurm, and those that submitit has for every cluster; the last in numbers."""
 NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}

@@ -20,6 +20,7 @@ from ttabench.sweep.engines import Job, Report, State
 EVERY = 0.5
 """Seconds between two reports of a run that goes on."""
 LONGEST = 300
+"""Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 
 

@@ -45,6 +45,7 @@ EARLY = 'document.documentElement.dataset.scripts = "yes";'
 SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
+"""Queries of a block that are shown, by default."""
 
 
 class Libraries(NamedTuple):

@@ -32,6 +32,7 @@ SHAPES = {
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
 """As many columns as the page has room for, see `page.js`."""
 HEIGHT = 280
+"""In pixels; the width is that of the page."""
 NARROWEST, LETTER = 96, 6
 """In pixels: a column of the legend, a letter there."""
 FAR_APART = 50
@@ -41,6 +42,7 @@ NAMED = 8
 DASHES = {"own": [1, 0], "not": [4, 3], "level": [1, 3]}
 """Of a method as it is; of another text's state or none, or set aside; of floor and ceiling from end to end."""
 Look = Mapping[str, Mapping[str, Any]]
+"""Colour and marker by method, see `styles`."""
 Rows = Sequence[dict[str, Any]]
 COLUMNS = tuple(column.name for column in fields(Looked))
 MOST = 64
@@ -54,6 +56,7 @@ class Chart:
     title: str
     caption: str
     spec: dict[str, Any]
+    """Vega-Lite."""
 
 
 def by_bytes(block: Block, look: Look) -> Chart | None:

@@ -55,6 +55,7 @@ class Shown:
 
 
 MISSING = -1e308
+"""Order of a number that is not known."""
 MOST_BLOCKS = 12
 """Columns of the grid of all blocks; of more blocks each has a row, with the best of its methods."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
