@@ -75,6 +75,8 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
     mixture = tmp_path / "mixture.yaml"
     mixture.write_text("tasks: [streamingqa, {task: squad_seq, task_set: {prompt: qa}}]")
     assert losses("mixed", str(mixture), 3)[::2] == both[::2]
+    again = ttabench(*words, "--task", mixture, "--steps", 3, "--out", tmp_path / "mixed")
+    assert "eval --method ccm --task streamingqa " in again.out + again.err, "a mixture cannot be evaluated"
     data = header(tmp_path / "mixed").training["config"]["data"]
     assert (data["task"], data["also"][0]["task"], data["also"][0]["options"]) == (
         "streamingqa",

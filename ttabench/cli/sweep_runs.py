@@ -38,18 +38,18 @@ def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Rep
     """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
     labels = {run.id: run.label.replace(",", "") for run in runs}
     bars = Bars() if talking and sys.stderr.isatty() else None
-    last, running = dict[str, Report](), set[str]()
+    last, running, states = dict[str, Report](), set[str](), Counter[str]()
     try:
         with closing(swept(runs, manner)) as reports:
             for report in reports:
                 if report.state not in OPEN:
                     last[report.id] = report
+                    states[report.state] += 1
                 if report.state == "running":
                     running.add(report.id)
                 else:
                     running.discard(report.id)
-                states = Counter(one.state for one in last.values())
-                done, total = len(last) - states["stored"], len(runs) - states["stored"]
+                done, total = states.total() - states["stored"], len(runs) - states["stored"]
                 if bars is not None:
                     _draw(bars, labels[report.id], report)
                     if total:

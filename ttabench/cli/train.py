@@ -63,7 +63,8 @@ def train(
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    words = f"--method {quote(request.method)} --task {request.task}{source} {request.base_words} --checkpoint {out}"
+    where = f"--task {plan.last.request.task}{source} {request.base_words}"  # of a mixture, its first task
+    words = f"--method {quote(request.method)} {where} --checkpoint {out}"
     o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)
     if record.steps < plan.recipe_steps and talking:
         short = f"{record.steps:,} steps of the {plan.recipe_steps:,} of its recipe: too few to judge the method by"
