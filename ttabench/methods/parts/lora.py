@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ttabench.core.errors import UserError
+from ttabench.lm.forward.deltas import weight_changes
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank
 from ttabench.methods.parts.lora_shape import LoraShape
@@ -70,12 +71,8 @@ def deltas(
 
 def dense(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
     """The same as changes of whole weights, in the layout and the number format of each."""
-    changes: dict[str, Delta] = {}
-    for name, delta in deltas.items():
-        change_BOI = (delta.b_BOR @ delta.a_BRI).to(lm.dtype)
-        linear = isinstance(lm.model.get_submodule(name), nn.Linear)
-        changes[f"{name}.weight"] = Dense(change_BOI if linear else change_BOI.mT)
-    return changes
+    changes = (weight_changes(lm, {name: delta}) for name, delta in deltas.items())  # one float32 matrix at a time
+    return {name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()}
 
 
 ShapeT = TypeVar("ShapeT", bound=LoraShape)
