@@ -24,7 +24,10 @@ HUB_SECONDS = 3.0
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal)."""
+    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal).
+
+    Where a kernel has no deterministic form, torch warns rather than fails.
+    """
     import random
 
     import numpy as np

@@ -44,7 +44,10 @@ class UnknownName(UserError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does."""
+    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
+
+    Case and the difference of `-` and `_` do not count.
+    """
     names = {_plain(other.removesuffix(FAMILY)): other for other in known}
     typed = _plain(name)
     families = [plain for plain, other in names.items() if other.endswith(FAMILY)]

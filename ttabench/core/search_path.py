@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def leave_current_folder() -> None:
-    """Take the current folder off the front of the module search path, where `python -m` put it."""
+    """Take the current folder off the front of the module search path, where `python -m` put it.
+
+    What is imported already stays; parts of ttabench are found beside those that are.
+    """
     if sys.flags.safe_path or not sys.path:
         return
     here = [""]

@@ -9,7 +9,10 @@ from contextlib import suppress
 
 
 def ready() -> None:
-    """Open those that are closed, on nothing, and let none end a command for a character that it lacks."""
+    """Open those that are closed, on nothing, and let none end a command for a character that it lacks.
+
+    A closed one would be given to the next file that is opened, and whatever a library prints would stand in it.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)

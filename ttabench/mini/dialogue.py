@@ -67,7 +67,11 @@ def conversation(source: random.Random, split: str, turns: int) -> list[str]:
 
 
 def returning(source: random.Random, split: str, turns: int) -> list[str]:
-    """A dialogue of so many turns that comes back to what was told after every fact, after the first one twice."""
+    """A dialogue of so many turns that comes back to what was told after every fact, after the first one twice.
+
+    What is said after 1, 2, 4, 8 and 12 turns and a prompt, turns 2, 3, 5, 9 and 13 from 0 on, is a question about
+    somebody named before, or an answer told before.
+    """
     pending, known, spoken = list[Fact](), list[Fact](), list[str]()
     while len(spoken) < turns:
         if not pending:

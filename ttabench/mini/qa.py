@@ -69,7 +69,10 @@ def documents(
 def _questions(
     family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, Document, Fact, str]]:
-    """(document number, document, fact, question); shape: (documents, questions a document, facts a document)."""
+    """(document number, document, fact, question); shape: (documents, questions a document, facts a document).
+
+    Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
+    """
     count, questions, facts_told = shape
     source = rng(family, split, seed)
     counts = range(1, facts_told + 1) if split == "train" else facts_told

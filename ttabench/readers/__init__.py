@@ -76,10 +76,16 @@ class Task(Protocol):
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:
-        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement."""
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
+
+        Texts that are cut by tokens have as many of both as their protocol says.
+        """
 
     def describe(self) -> dict[str, Json]:
-        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record."""
+        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
+
+        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
+        """
 
 
 def load(

@@ -250,7 +250,11 @@ class Books(Bound[Settings]):
         return cut
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """Sequences of `sequence_tokens` tokens, cut as the protocol says."""
+        """Sequences of `sequence_tokens` tokens, cut as the protocol says.
+
+        Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
+        book for every sequence.
+        """
         length = self.settings.sequence_tokens
         for number, book in enumerate(self._drawn(training.draws, length)):
             cut = self._cut(book, training.tokens)

@@ -286,7 +286,11 @@ class Demonstrations(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool."""
+        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
+
+        A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
+        are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
+        """
         size = {"demonstrations": training.documents, "queries": training.questions}
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])

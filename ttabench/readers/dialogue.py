@@ -246,7 +246,11 @@ class Talks(Bound[Settings]):
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
     def _others(self, tokens: Tokens | None) -> list[tuple[Dialogue, int]]:
-        """For each dialogue that is asked about another, and how many turns are wanted of it."""
+        """For each dialogue that is asked about another, and how many turns are wanted of it.
+
+        The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
+        that names nobody of one's own.
+        """
         asked = [(dialogue, max(places.values())) for dialogue, places in self._asked(tokens)]
         if self.mini:
             return self._of_twins(asked)
@@ -316,7 +320,10 @@ class Talks(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for."""
+        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for.
+
+        Files are read in epochs; a mini source has a new dialogue for every episode.
+        """
         draws, kept = training.draws, [] if self.mini else self.fit(training.tokens)
         size = {**self.arguments, "rows": 1, "turns": training.documents + BETWEEN}
         while True:

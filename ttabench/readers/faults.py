@@ -15,7 +15,10 @@ UNKNOWN = "extra_forbidden"
 
 
 def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
-    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`."""
+    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
+
+    It is the first, but a field that there is not goes before all others: it may be why another is missing.
+    """
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
     if fault["type"] == UNKNOWN:

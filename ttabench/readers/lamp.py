@@ -275,7 +275,10 @@ class Profiles(Bound[Settings]):
             yield with_pieces(episode, map(self._observe, other.shown))
 
     def _next(self, tokens: Tokens | None) -> list[tuple[Read, bool]]:
-        """For each user the next who is told nothing of the own, or else the next; whether that is so."""
+        """For each user the next who is told nothing of the own, or else the next; whether that is so.
+
+        A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
+        """
         own: list[Read] = self.fit(tokens)
         if self.mini:
             sizes, seeds = {**self.arguments, "users": OTHERS}, islice(other_seeds(self.seed), WORLDS)
@@ -332,7 +335,10 @@ class Profiles(Bound[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """A user each: `documents` entries, then the query and `questions` - 1 others about entries not read."""
+        """A user each: `documents` entries, then the query and `questions` - 1 others about entries not read.
+
+        A mini source draws a new user for every episode. Where entries have no answers, the query is all that is asked.
+        """
         draws, one = training.draws, {**self.arguments, "users": 1, "entries": training.documents + training.questions}
         for number in count():
             if self.mini:

@@ -245,7 +245,11 @@ class MetaIcl(Bound[Settings]):
         return self.card.prompt.chosen(row.options, row.output, "Output:" if bare else "")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One task each: `documents` demonstrations, then `questions` other rows of the task."""
+        """One task each: `documents` demonstrations, then `questions` other rows of the task.
+
+        Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
+        mini source draws a new rule for every episode.
+        """
         pools = [self._short(task.pool, estimate) for task in self.tasks]
         size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
         for number in count():

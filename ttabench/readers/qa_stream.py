@@ -225,7 +225,11 @@ class QAStream(Bound[Settings]):
         return self.split
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement."""
+        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
+
+        A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
+        an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
+        """
         pool = [] if self.mini else documents_of(self.rows, True)
         size = min(training.documents, len(pool)) if pool else training.documents
         queue: list[Document] = []

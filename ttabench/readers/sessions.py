@@ -178,7 +178,10 @@ class Sessions(Bound[Settings]):
         return self._observes(self._next(own))
 
     def _next(self, own: Conversation) -> Conversation:
-        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own."""
+        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
+
+        Where turns are read, the next with as many to read, or else the one with most.
+        """
         people, sessions = self._people(own), set(map(transcript, own.sessions))
         wanted = len(self._read(own)) if self.settings.ask == "turns" else 1
         most: Conversation | None = None
@@ -219,7 +222,10 @@ class Sessions(Bound[Settings]):
         return conversations(self.card, data, asked=self.settings.ask == "questions")[0]
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order."""
+        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
+
+        A mini source writes a new one of `documents` sessions, with `questions` for each of them.
+        """
         queue: list[Conversation] = []
         while True:
             if self.mini:

@@ -21,7 +21,10 @@ _fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", 
 
 
 def in_two_parts(device: torch.device) -> bool:
-    """Whether attention can be put together from two calls of the fused kernel."""
+    """Whether attention can be put together from two calls of the fused kernel.
+
+    Not under gradients, and not where somebody asked for another kernel (`torch.nn.attention.sdpa_kernel`).
+    """
     flash: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]  # for a CPU, too
     return _fused is not None and device.type == "cpu" and flash and not torch.is_grad_enabled()
 
@@ -50,7 +53,10 @@ def summed(
 def across(
     query_XND: Tensor, key_1HPD: Tensor, value_1HPD: Tensor, scaling: float, bias_1MP: Tensor | None = None
 ) -> Part:
-    """Attention [X, N, D] of tokens of any rows to slots all rows share, and the log of its sums [X, N]."""
+    """Attention [X, N, D] of tokens of any rows to slots all rows share, and the log of its sums [X, N].
+
+    `bias_1MP` is added to the scores of the slots, by key/value head or by query head.
+    """
     assert _fused is not None
     tokens, count, size = query_XND.shape
     heads = key_1HPD.shape[1]
@@ -90,7 +96,10 @@ def of_queries(bias_BMP: Tensor, heads: int, tokens: int, *, together: bool = Fa
 def attend_continuation(
     query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float, bias_BMP: Tensor | None = None
 ) -> Tensor:
-    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D]."""
+    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D].
+
+    `bias_BMP` is added to the scores of the slots before them, by key/value head or by query head.
+    """
     assert _fused is not None
     rows, count, tokens, size = query_BNTD.shape
     heads, before = key_BHSD.shape[1], key_BHSD.shape[2] - tokens
@@ -113,7 +122,10 @@ def attend_shared(
     scaling: float,
     shared_bias_1MP: Tensor | None = None,
 ) -> Tensor:
-    """Attention to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D]."""
+    """Attention to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
+
+    `bias_B1TS` is added to the scores of a row's own slots, `shared_bias_1MP` to those of the shared ones.
+    """
     rows, count, tokens, size = query_BNTD.shape
     # A row's own slots need rows, [B, N, T, D]; the shared ones take all tokens together, [X, N, D] with X = B T.
     part = summed(query_BNTD, own[0], own[1], scaling, bias=bias_B1TS)

@@ -32,6 +32,9 @@ def layers_recomputed(lm: LM) -> Iterator[None]:
 
 
 def step_bytes(lm: LM, tokens: int) -> int:
-    """About how much a gradient step through all adapted maps holds between its two ways, if all is kept."""
+    """About how much a gradient step through all adapted maps holds between its two ways, if all is kept.
+
+    Twice what enters and leaves the linear maps: norms, rotations, gates and dropout's zeros come on top of these.
+    """
     ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
     return 2 * ends * tokens * lm.dtype.itemsize

@@ -286,7 +286,10 @@ class Window:
             )
 
     def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
-        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
+        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.
+
+        `parts`: attention knows text that is read on in two parts, without a mask.
+        """
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()

@@ -26,7 +26,10 @@ def refuse_not_finite(values: Tensor) -> None:
 
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Name of the first tensor that holds a NaN or an infinity; None where all are finite."""
+    """Name of the first tensor that holds a NaN or an infinity; None where all are finite.
+
+    One pass over each tensor, without a copy: the extremes of a tensor are NaN where it holds one.
+    """
     for name, tensor in tensors:
         if not tensor.is_floating_point() or tensor.itemsize < 2 or tensor.is_meta or not tensor.numel():
             continue

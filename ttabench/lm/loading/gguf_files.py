@@ -165,7 +165,10 @@ def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrained
 
 
 def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) -> PreTrainedTokenizerFast:
-    """The tokenizer as the file means it, where transformers makes another of it."""
+    """The tokenizer as the file means it, where transformers makes another of it.
+
+    It adds an "<|endoftext|>" that has no embedding where a byte-level vocabulary has none, and see `DIGITS_APART`.
+    """
     from tokenizers import Tokenizer, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -34,7 +34,10 @@ GGUF = ".gguf"
 def pretrained(
     name: str, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
+    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
+
+    The third part is its weights as a record names them ("Q4_1, dequantised"), empty where there is nothing to say.
+    """
     from ttabench.lm.loading import gguf_files, model_reader
 
     source = _source(name)
@@ -155,7 +158,10 @@ def check_hub(name: str) -> None:
 def random(
     name: str, dtype: torch.dtype | None, device: torch.device, seed: int
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """A known architecture with random weights, its tokenizer, and whose tokenizer that is."""
+    """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
+
+    The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

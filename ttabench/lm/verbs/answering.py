@@ -109,7 +109,10 @@ def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[floa
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
-    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind."""
+    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind.
+
+    A measure without steps where F1 of a small model is noise; nothing that was written is looked at.
+    """
 
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 

@@ -89,7 +89,10 @@ def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: i
 def _in_batches(
     lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU."""
+    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU.
+
+    Without `read`, the best ones are empty.
+    """
     patch = encoded(lm, patch)
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
@@ -196,7 +199,10 @@ def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
 def _teacher_forced(
     lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read
 ) -> list[Tensor]:
-    """What `read` finds at every target of every option, fed token by token as decoding reads its own."""
+    """What `read` finds at every target of every option, fed token by token as decoding reads its own.
+
+    The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
+    """
     rows = list(_texts_and_options(items))
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
