@@ -173,9 +173,6 @@ def _with_labels(part: SubTask, data: Table) -> Table:
     return replace(data, rows=rows)
 
 
-# --- protocol --------------------------------------------------------------------------------------------------------
-
-
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
 

@@ -140,9 +140,6 @@ def detokenised(turn: str, wording: Wording = "plain") -> str:
     return _APOSTROPHE.sub("'", _MARK.sub("", text))
 
 
-# --- protocol --------------------------------------------------------------------------------------------------------
-
-
 JOINED = "validation+test"
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
