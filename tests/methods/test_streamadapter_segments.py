@@ -183,10 +183,10 @@ def test_a_resumed_training_carries_its_states_on(tmp_path: Path) -> None:
     lm = tiny_llama()
     config = TrainConfig(steps=5, lr=1e-2, out=tmp_path, save_every=1, resume=True, validate_every=2)
     whole, asked = taught(lm, centred=True), [book(100, 8), book(100, 9)]
-    expected = train(whole, books(), replace(config, out=tmp_path / "whole"), validation=asked)
-    train(taught(lm, centred=True), books(), replace(config, steps=3), validation=asked)
+    expected = train(whole, books(), replace(config, out=tmp_path / "whole"), validation={"v": asked})
+    train(taught(lm, centred=True), books(), replace(config, steps=3), validation={"v": asked})
     again = taught(lm, centred=True)
-    record = train(again, books(), config, validation=asked)
+    record = train(again, books(), config, validation={"v": asked})
     assert record.losses == expected.losses
     assert [each["own"] for each in record.validation][-1] == expected.validation[-1]["own"]
     for name, p in whole.modules().named_parameters():

@@ -89,7 +89,7 @@ def whole(lm: LM, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, T
     out, trained = tmp_path_factory.mktemp("whole"), method(lm)
     with pytest.MonkeyPatch.context() as patch:
         seen = killing(patch, 0, after=False)
-        record = train(trained, episodes(), replace(CONFIG, out=out), validation=[episode("v")])
+        record = train(trained, episodes(), replace(CONFIG, out=out), validation={"v": [episode("v")]})
     return weights(trained), record.losses, len(seen)
 
 
@@ -105,9 +105,9 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         with pytest.MonkeyPatch.context() as patch:
             killing(patch, at, after=after)
             with pytest.raises(Killed):
-                train(method(lm), episodes(), config, validation=[episode("v")])
+                train(method(lm), episodes(), config, validation={"v": [episode("v")]})
         again = method(lm)
-        record = train(again, episodes(), config, validation=[episode("v")])
+        record = train(again, episodes(), config, validation={"v": [episode("v")]})
         assert record.losses == losses, f"killed at write {at}"
         assert [each["step"] for each in record.validation] == [2, 4]
         found = weights(again)
@@ -117,6 +117,42 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         assert [path.name for path in (out / "training").iterdir()] == ["step-00000004"]
         steps = [json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()]
         assert steps == [1, 2, 2, 3, 4, 4]
+
+
+def test_the_best_step_is_kept_whatever_is_killed(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(method(lm))
+
+    def grown(self: Any, episodes: Any) -> dict[str, float]:
+        return {"loss": float(sum(each.abs().sum() for each in weights(self).values()))}
+
+    monkeypatch.setattr(kind, "validate", grown)
+    best, two = replace(CONFIG, best=True), method(lm)
+    judged = {"v": [episode("v")], "w": [episode("w")]}
+    train(two, episodes(), replace(CONFIG, steps=2, out=None, resume=False))
+    with pytest.MonkeyPatch.context() as patch:
+        seen = killing(patch, 0, after=False)
+        train(method(lm), episodes(), replace(best, out=tmp_path / "whole"), validation=judged)
+    assert len(seen) > 20
+    for at in range(1, len(seen) + 1):
+        config, again = replace(best, out=tmp_path / f"{at}"), method(lm)
+        with pytest.MonkeyPatch.context() as patch:
+            killing(patch, at, after=False)
+            with pytest.raises(Killed):
+                train(method(lm), episodes(), config, validation=judged)
+        record = train(again, episodes(), config, validation=judged)
+        first, last = record.validation
+        assert record.steps == len(record.losses) == 4
+        assert record.best() == 2
+        assert last["loss"] == last["v loss"] == last["w loss"] > first["loss"]
+        for found in (weights(again), weights(checkpoints.load(kind, lm, tmp_path / f"{at}"))):
+            assert all(torch.equal(found[name], each) for name, each in weights(two).items()), f"killed at write {at}"
+
+
+def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no step is the best"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path, best=True))
+    with pytest.raises(ValueError, match="best needs validations"):
+        replace(CONFIG, best=True, validate_every=0)
 
 
 def test_an_interrupted_training_loses_no_step(
@@ -142,7 +178,7 @@ def test_an_interrupted_validation_is_made_up_for(
     lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     validation = [episode("v")]
-    whole = train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "whole"), validation=validation)
+    whole = train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "whole"), validation={"v": validation})
     config, kind = replace(CONFIG, out=tmp_path / "cut"), type(method(lm))
     validate, calls = kind.validate, list[int]()
 
@@ -154,9 +190,9 @@ def test_an_interrupted_validation_is_made_up_for(
 
     monkeypatch.setattr(kind, "validate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train(method(lm), episodes(), config, validation=validation)
+        train(method(lm), episodes(), config, validation={"v": validation})
     for _ in range(2):  # the second finds it done
-        assert train(method(lm), episodes(), config, validation=validation).validation == whole.validation
+        assert train(method(lm), episodes(), config, validation={"v": validation}).validation == whole.validation
     assert len(calls) == 3
 
     def curve(name: str) -> list[Any]:
@@ -245,7 +281,13 @@ def test_accumulated_parts_are_one_large_batch(lm: LM, name: str) -> None:
 def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
     plain, judged = method(lm), method(lm)
     first = train(plain, episodes(), replace(CONFIG, out=tmp_path / "a", validate_every=0))
-    second = train(judged, episodes(), replace(CONFIG, out=tmp_path / "b", validate_every=1), validation=[episode("v")])
+    second = train(
+        judged,
+        episodes(),
+        replace(CONFIG, out=tmp_path / "b", validate_every=1),
+        None,
+        validation={"v": [episode("v")]},
+    )
     assert first.losses == second.losses
     assert len(second.validation) == 4
     assert second.validation[0]["loss"] != second.validation[-1]["loss"]
@@ -304,7 +346,7 @@ def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path:
 def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is returned from a folder that cannot be written, and its digest stays."""
     config, first = replace(CONFIG, out=tmp_path), method(lm)
-    record = train(first, episodes(), config, validation=[episode("v")])
+    record = train(first, episodes(), config, validation={"v": [episode("v")]})
     before = contents(tmp_path)
 
     def refused(*_: Any, **__: Any) -> Any:
@@ -313,7 +355,7 @@ def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch:
     for name in ("mkstemp", "mkdtemp"):
         monkeypatch.setattr(files, name, refused)
     again = method(lm)
-    found = train(again, episodes(), config, validation=[episode("v")])
+    found = train(again, episodes(), config, validation={"v": [episode("v")]})
     assert (found.losses, found.validation) == (record.losses, record.validation)
     assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
     training_state.check(tmp_path, resume=True)
@@ -327,7 +369,7 @@ def test_a_training_that_went_on_leaves_the_same_bytes(lm: LM, tmp_path: Path) -
     for name, ends in (("once", (4,)), ("twice", (2, 4))):
         for steps in ends:
             config = replace(CONFIG, out=tmp_path / name, steps=steps)
-            train(method(lm), episodes(), config, validation=[episode("v")])
+            train(method(lm), episodes(), config, validation={"v": [episode("v")]})
     headers = [json.loads((tmp_path / name / "adapter.json").read_text()) for name in ("once", "twice")]
     told = [[repr(each["step"]) for each in header["training"]["validation"]] for header in headers]
     assert told == [["2", "4"], ["2", "4"]]

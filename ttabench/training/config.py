@@ -37,6 +37,8 @@ class TrainConfig:
     """Parts in which the episodes of a step are taken, one after the other: less memory, see `Trainable`."""
     validate_every: int = 0
     """Steps between validations; 0 does none."""
+    best: bool = False
+    """Keep the parameters of the lowest validation loss, not the last ones."""
     save_every: int = 0
     """Steps between saves; 0 writes the checkpoint at the end, and nothing to go on from."""
     out: Path | None = None
@@ -61,6 +63,8 @@ class TrainConfig:
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
+        if self.best and not self.validate_every:
+            raise ValueError("best needs validations")
         if self.resume and self.out is None:
             raise ValueError("resume needs out")
 
@@ -68,6 +72,7 @@ class TrainConfig:
         """The values that a resumed training must share with the stopped one."""
         names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
         names += ["steps"] if self.schedule == "cosine" else []
+        names += ["best"] if self.best else []
         return {name: getattr(self, name) for name in names}
 
 
@@ -97,6 +102,10 @@ class TrainRecord:
         self.observes += sum(len(episode.observes()) for episode in batch)
         self.asks += sum(len(episode.asks()) for episode in batch)
         self.losses.append(loss)
+
+    def best(self) -> int | None:
+        """The step of the lowest validation loss, the first of equals; None before any validation."""
+        return int(min(self.validation, key=lambda figures: figures["loss"])["step"]) if self.validation else None
 
     def unvalidated(self, config: TrainConfig) -> bool:
         """Whether the last step is one after which is validated, and that is not done: an interrupt came."""

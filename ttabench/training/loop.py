@@ -40,7 +40,7 @@ def train(
     batches: Iterable[Sequence[Episode]],
     config: TrainConfig,
     on_step: OnStep | None = None,
-    validation: Sequence[Episode] = (),
+    validation: Mapping[str, Sequence[Episode]] | None = None,
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use.
 
@@ -48,8 +48,16 @@ def train(
         batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
-        validation: episodes that are judged every `config.validate_every` steps.
+        validation: episodes of each task that are judged every `config.validate_every` steps; of several tasks, "loss"
+            is the mean of theirs, whose figures stand beside it as "TASK loss".
+
+    Raises:
+        UserError: the method has no parameters, the episodes end, a loss is not finite, the best step is to be kept
+            and nothing is validated, or the folder cannot be used.
     """
+    validation = {task: episodes for task, episodes in (validation or {}).items() if episodes}
+    if config.best and not validation:
+        raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
     if not isinstance(method, Trainable):
         raise untrainable(method.name)
     record = training_state.finished(method, config)
@@ -67,6 +75,8 @@ class _Training:
         self.method, self.config = method, config
         self.optimiser = _optimiser(method, config)
         self.record, self.whole = TrainRecord(), True
+        self.best: Mapping[str, torch.Tensor] = {}
+        """Parameters of the lowest validation loss so far, where they are kept."""
         if config.out is not None:
             self._begin(config.out)
         self.curve = training_state.Curve(config, self.record)
@@ -76,13 +86,13 @@ class _Training:
             training_state.discard(out)
             return
         training_state.check(out, resume=True)
-        if (record := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
-            self.record = record
+        if (taken := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
+            self.record, self.best = taken
             training_state.tidy(out)
-            training_state.publish(out, self.method, record, self.config)
+            training_state.publish(out, self.method, self.record, self.config, self.best)
 
     def run(
-        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Sequence[Episode]
+        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Mapping[str, Sequence[Episode]]
     ) -> TrainRecord:
         """All steps that are left."""
         method, config, record = self.method, self.config, self.record
@@ -111,6 +121,7 @@ class _Training:
             raise
         finally:
             method.modules().eval()
+        training_state.fill(method, self.best)
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
@@ -146,17 +157,24 @@ class _Training:
             group["lr"] = rate(config, step)
         return {**parts, "gradient": norm.item()}
 
-    def _validate(self, validation: Sequence[Episode]) -> None:
+    def _validate(self, validation: Mapping[str, Sequence[Episode]]) -> None:
         self.method.modules().eval()
         with forked_draws(self.method.lm.device):
             torch.manual_seed(self.config.seed)
-            figures = self.method.validate(validation)
+            by_task = {task: self.method.validate(episodes) for task, episodes in validation.items()}
+        (figures, *others) = by_task.values()
+        if others:
+            mean = sum(each["loss"] for each in by_task.values()) / len(by_task)
+            of_tasks = {f"{task} {name}": value for task, each in by_task.items() for name, value in each.items()}
+            figures = {"loss": mean, **of_tasks}
         self.record.validation.append({"step": self.record.steps, **figures})
+        if self.config.best and self.record.best() == self.record.steps:
+            self.best = {name: each.detach().clone() for name, each in self.method.modules().named_parameters()}
         self.curve.add(self.record.steps, {"validation": figures})
 
     def _save(self) -> None:
         if self.config.out is not None:
-            training_state.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
+            training_state.keep(self.config.out, self.method, self.optimiser, self.record, self.config, self.best)
 
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:

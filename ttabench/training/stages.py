@@ -46,7 +46,7 @@ MOST_ASKED = 10**6
 READ = ("card", "reader", "method", "model")
 """Of the digests of what a run reads, those that a training must have in common with one that goes on."""
 VALIDATION_EPISODES = 4
-"""Episodes of a validation, over all tasks: a book each, or a few documents with their queries."""
+"""Episodes of a task in a validation: a book each, or a few documents with their queries."""
 
 
 Progress: TypeAlias = Callable[[], AbstractContextManager[Tick]]
@@ -132,8 +132,10 @@ class TrainPlan:
         method = plan.resolved.build(base)
         plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
         batches = training_batches.batches(plans, recipe, base, options.seed, options.accumulate)
-        each = max(1, VALIDATION_EPISODES // len(plans)) if options.validate_every else 0
-        validation = [episode for one in plans for episode in islice(self._validation(one, recipe, base), each)]
+        validation: dict[str, list[Episode]] = {}
+        for one in plans if options.validate_every else ():
+            episodes = list(islice(self._validation(one, recipe, base), VALIDATION_EPISODES))
+            validation.setdefault(one.task.card.name, []).extend(episodes)
         with progress() as tick:
 
             def on_step(step: int, parts: Mapping[str, float]) -> None:

@@ -108,17 +108,19 @@ def locked(out: Path, room: int) -> Iterator[None]:
 
 
 def keep(
-    out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig
-) -> None:
+    out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig,
+    best: Mapping[str, Tensor],
+) -> None:  # fmt: skip
     """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
         tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
         tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
+        tensors |= {f"best.{name}": value for name, value in best.items() if record.best() != record.steps}
         state = {"record": asdict(record), "belongs": _belongs(method, config), "step": record.steps}
         _write(out, record.steps, tensors, json.dumps(state))
-    publish(out, method, record, config)
+    publish(out, method, record, config, best)
 
 
 def _write(out: Path, step: int, tensors: Mapping[str, Tensor], state: str) -> None:
@@ -137,10 +139,23 @@ def _write(out: Path, step: int, tensors: Mapping[str, Tensor], state: str) -> N
         raise _unsaved(out, step, error) from None
 
 
-def publish(out: Path, method: Trainable[Any], record: TrainRecord, config: TrainConfig) -> None:
-    """Store the checkpoint that `--checkpoint` reads."""
+def publish(
+    out: Path, method: Trainable[Any], record: TrainRecord, config: TrainConfig, best: Mapping[str, Tensor]
+) -> None:
+    """Store the checkpoint that `--checkpoint` reads: of the parameters, or of the best ones if there are some."""
     summary, step = record.summary(config), record.steps
+    last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
+    fill(method, best)
     checkpoints.save(method, out, summary, config.dtype, step=step, stands_on=config.stands_on)
+    fill(method, last)
+
+
+def fill(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
+    """Put values in the place of parameters, by name."""
+    with torch.no_grad():
+        for name, parameter in method.modules().named_parameters():
+            if name in values:
+                parameter.copy_(values[name])
 
 
 def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
@@ -148,13 +163,16 @@ def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
     out = config.out
     if out is None or not config.resume or not _published(out, config.steps):
         return None
-    record = taken_up(out, method, config)
+    taken = taken_up(out, method, config)
     stored = header(out).training.get("config", {}).get("dtype", config.dtype)
     if stored != config.dtype:
         fault = f"The training in {out} is finished, and its weights are stored as {stored}, not {config.dtype}."
         raise UserError(fault, AGAIN)
     method.modules().eval()
-    return record
+    if taken is None:
+        return None
+    fill(method, taken[1])
+    return taken[0]
 
 
 def _published(out: Path, step: int) -> bool:
@@ -168,8 +186,9 @@ def _published(out: Path, step: int) -> bool:
 
 def taken_up(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None = None
-) -> TrainRecord | None:
-    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given."""
+) -> tuple[TrainRecord, Mapping[str, Tensor]] | None:
+    """Take up the newest save, if there is one, as `keep` left it: fills the method, and the optimiser if given;
+    returns its record, and the best parameters so far where they are kept."""
     if not (folders := saved(out)):
         return None
     folder = folders[-1]
@@ -183,18 +202,19 @@ def taken_up(
         record = typed(TrainRecord, state["record"])
         if not record.steps == len(record.losses) == state["step"]:
             raise ValueError("its record is of other steps")
-        _fill(method, config, optimiser, tensors)
-    return record
+        best = _fill(method, config, optimiser, tensors)
+    if config.best and record.best() == record.steps:
+        best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
+    return record, best
 
 
 def _fill(
     method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None, tensors: Mapping[str, Tensor]
-) -> None:
+) -> Mapping[str, Tensor]:
+    """Fill a method and its optimiser from a save; returns its best parameters."""
     parameters = dict(method.modules().named_parameters())
     groups = _grouped(tensors, parameters, _moments(method, config))
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(groups["parameter"][name])
+    fill(method, groups["parameter"])
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in groups["moment"].items():
         index, _, kind = name.partition(".")
@@ -202,6 +222,7 @@ def _fill(
     if optimiser is not None:
         optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     method.load_training_state(groups["carried"])
+    return groups["best"]
 
 
 def _moments(method: Trainable[Any], config: TrainConfig) -> dict[str, Tensor]:
@@ -217,8 +238,8 @@ def _moments(method: Trainable[Any], config: TrainConfig) -> dict[str, Tensor]:
 def _grouped(
     tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a save, by what they are ("parameter", "moment", "carried") and their own names."""
-    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
+    """The tensors of a save, by what they are ("parameter", "moment", "carried", "best") and their own names."""
+    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}, "best": {}}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         groups[kind][rest] = tensor
@@ -226,6 +247,7 @@ def _grouped(
     wanted = {name: tensor for name, tensor in moments.items() if name.partition(".")[0] in moved}
     unfit = safetensors_io.unfit
     fault = unfit(groups["parameter"], parameters) or unfit(groups["moment"], wanted)
+    fault = fault or (unfit(groups["best"], parameters) if groups["best"] else None)
     if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
         fault = f"{broken} holds values that are not finite"
     if fault is not None:
