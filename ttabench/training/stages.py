@@ -145,7 +145,7 @@ class TrainPlan:
             return train_method(method, batches, config, on_step, validation)
 
     def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> Iterator[Episode]:
-        """Episodes of the first kind, of the task's validation split."""
+        """Episodes of the last lesson's length, of the task's validation split."""
         from ttabench.readers import load
 
         task, split = plan.task, "validation"
@@ -160,7 +160,7 @@ class TrainPlan:
         if held_out.describe()["digest"] == plan.config.inputs.get("rows"):  # one file of one's own serves as any split
             self.notify("Note: nothing is validated: the source has one split, which is trained on.")
             return
-        yield from held_out.training(0, recipe.documents[0], recipe.questions, base)
+        yield from held_out.training(0, recipe.documents[-1], recipe.questions, base)
 
 
 def plan_training(
