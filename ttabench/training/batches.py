@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,15 +101,16 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
 
 def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
     """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
-    its own; ends where the task whose turn it is has no more."""
+    its own; ends where the task whose turn it is has no more. Of several tasks each reads `batch_documents` pieces."""
     steps = -(-recipe.steps // len(plans))
     tasks = []
     for plan in plans:
-        streams = [
-            (plan.task.training(seed + 1_000_003 * lesson, count, recipe.questions, base),
-             recipe.episodes(count) * accumulate)
-            for lesson, count in enumerate(recipe.documents)
-        ]  # fmt: skip
+        streams = []
+        for lesson, documents in enumerate(recipe.documents):
+            episodes = plan.task.training(seed + 1_000_003 * lesson, documents, recipe.questions, base)
+            first = next(episodes)
+            read = len(first.observes()) if len(plans) > 1 else 0  # a book has as many pieces as it has
+            streams.append((chain([first], episodes), recipe.episodes(max(documents, read)) * accumulate))
         tasks.append(lessons(streams, steps, recipe.rounds))
     for task in cycle(tasks):
         batch = next(task, None)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.nn.utils.rnn import pad_sequence
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import pooling
@@ -118,6 +119,9 @@ class Objective:
 
     def _batch(self, episodes: Sequence[Episode]) -> Batch:
         mac = self.mac
+        episodes = [episode for episode in episodes if episode.observes()]
+        if not episodes:
+            raise UserError("MAC trains on documents, and no episode of a step has one.", "Give more --documents.")
         observes = [episode.observes() for episode in episodes]
         carries = [self._carrying(len(pieces)) for pieces in observes]
         asks = [self._asked(episode, carry) for episode, carry in zip(episodes, carries, strict=True)]
@@ -142,7 +146,6 @@ class Objective:
     def _carrying(self, documents: int) -> set[int]:
         """The documents of an episode that carry gradient."""
         s = self.mac.settings
-        assert documents, "MAC trains on episodes with documents"
         if s.lite == "released":
             share = round(1 - s.backprop_dropout, 9)  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
             return set(range(max(1, int(share * documents))))
