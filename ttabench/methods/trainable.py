@@ -63,9 +63,11 @@ class Trainable(BaseMethod[SettingsT]):
         assert not tensors, f"{self.name} carries nothing from step to step"
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """Validation figures of episodes that are not trained on; by default "loss", that of training."""
+        """Validation figures of episodes that are not trained on; by default "loss", that of training, and its parts
+        where it has several."""
         with torch.no_grad():
-            return {"loss": float(torch.stack(list(self.loss_parts(episodes).values())).sum())}
+            parts = {name: float(part) for name, part in self.loss_parts(episodes).items()}
+        return {"loss": sum(parts.values()), **(parts if len(parts) > 1 else {})}
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Named scalars whose sum is the training loss of these episodes; by default one part, see `answer_loss`."""
