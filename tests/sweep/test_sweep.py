@@ -116,17 +116,14 @@ def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path
     assert planned(suite("none", "icl"), "--methods", "window") == [("window", task, 0)]
 
 
-def test_a_dry_run_tells_what_is_stored_and_how_long_the_rest_takes(
-    ttabench: Command, suite: Suite, here: None, tmp_path: Path
-) -> None:
+def test_a_dry_run_tells_what_is_stored(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
     words = ("--tasks", "streamingqa", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path / "runs")
     assert ttabench("sweep", "--methods", "none", *words).code == 0
     told = ttabench("sweep", "--methods", "none,icl", *words, "--dry-run", "--json").json()
     assert [run["stored"] for run in told["runs"]] == [True, False]
-    assert told["time"]["seconds"] == told["runs"][1]["time"]["seconds"] > 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [told["runs"][0]["id"]]
     shown = ttabench("sweep", "--methods", "none,icl,gisting", *words, "--dry-run")
-    assert "3 runs: 1 stored, 2 to run. One after the other they should take" in shown.out
+    assert "3 runs: 1 stored, 2 to run." in shown.out
     assert shown.out.count("to run untrained") == 1
     assert "Note: gisting has no checkpoint here" in shown.err
     long = ttabench("sweep", "--methods", "none,icl", "--tasks", "streamingqa", "--task-set", "documents=2000",

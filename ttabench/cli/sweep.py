@@ -98,7 +98,7 @@ def sweep(
     if not (json or quiet):
         sweep_runs.remark(remarks)
     if dry_run:
-        sweep_runs.dry_run(runs, out, threads, json=json, quiet=quiet)
+        sweep_runs.dry_run(runs, out, json=json, quiet=quiet)
         return
     from ttabench.core.typed import assignments
     from ttabench.sweep import engines

@@ -12,7 +12,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from ttabench.cli.duration import expected, in_time
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loaded
 from ttabench.records.schema import RunRecord, is_stored
@@ -146,51 +145,38 @@ def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[
     }  # fmt: skip
 
 
-def dry_run(runs: Sequence[Job], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
-    """List the runs, which are stored, and how long the others should take; no model is loaded."""
-    known: dict[tuple[str, str, str], Json] = {}
-    rows = [_planned(run, out, known, threads) for run in runs]
-    times = [row["time"] for row in rows if row["time"]]
-    unknown = sum(not (row["stored"] or row["reason"] or row["time"]) for row in rows)
-    at_least = bool(unknown) or any(time["at_least"] for time in times)
-    total = {"seconds": sum(time["seconds"] for time in times), "at_least": at_least, "unknown": unknown}
+def dry_run(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
+    """List the runs, which are stored, and which would be refused; no model is loaded."""
+    rows = [_planned(run, out) for run in runs]
     if json:
-        render.print_json({"runs": rows, "time": total})
+        render.print_json({"runs": rows})
         return
     if quiet:
         for row in rows:
             if not row["stored"]:
                 render.print_line(row["id"])
         return
-    stored, failing = sum(row["stored"] for row in rows), sum(bool(row["reason"]) for row in rows)
-    counts = [(stored, "stored"), (len(rows) - stored - failing, "to run"), (failing, "would fail")]
-    caption = f"{len(rows)} runs: {', '.join(f'{count} {state}' for count, state in counts if count)}."
-    if total["seconds"]:
-        caption += f" One after the other they should take {in_time(total)} on this machine."
+    counts = Counter(_to_do(row).partition(":")[0].removesuffix(" untrained") for row in rows)
+    states = [f"{counts[state]} {state}" for state in ("stored", "to run", "would fail") if counts[state]]
     columns = ("run", "method", "task", "model", "#seed", "what is to do")
     cells = tuple((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), _to_do(row)) for row in rows)
-    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=cells, caption=caption,
-                              names=("run",), spare=("model", "run"))])  # fmt: skip
+    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=cells, names=("run",),
+                              caption=f"{len(rows)} runs: {', '.join(states)}.", spare=("model", "run"))])  # fmt: skip
     remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
 
 
-def _planned(run: Job, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
-    """One run; what differs in its seed only should take as long."""
-    stored = is_stored(out / run.id)
+def _planned(run: Job, out: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,
-                           "model": run.request.base_name, "stored": stored, "reason": "", "time": None,
+                           "model": run.request.base_name, "stored": is_stored(out / run.id), "reason": "",
                            "notes": []}  # fmt: skip
-    if stored:
+    if row["stored"]:
         return row
     plan = make_plan(run.request, run.seed)
     try:
         refuse_on_paper(plan)
     except UserError as error:
         return {**row, "reason": str(error)}
-    alike = (run.base, run.method, run.task)
-    if alike not in known:
-        known[alike] = expected([plan], threads)[1]
-    return {**row, "notes": plan.resolved.notes(), "time": known[alike]}
+    return {**row, "notes": plan.resolved.notes()}
 
 
 def _to_do(row: Mapping[str, Any]) -> str:
@@ -198,5 +184,4 @@ def _to_do(row: Mapping[str, Any]) -> str:
         return "stored"
     if row["reason"]:
         return f"would fail: {row['reason']}"
-    what = "to run untrained" if row["notes"] else "to run"
-    return f"{what}, {in_time(row['time'])}" if row["time"] else what
+    return "to run untrained" if row["notes"] else "to run"
