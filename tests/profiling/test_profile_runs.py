@@ -15,7 +15,7 @@ import torch
 from tests.conftest import Command
 from ttabench.core.child import Death
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, machine, methods, worker
+from ttabench.profiling import driver, worker
 from ttabench.profiling.driver import Lines, Manner, execute
 from ttabench.profiling.job import Job, choose, identity
 from ttabench.profiling.load import Load
@@ -38,7 +38,7 @@ def job(tiny_base: Path) -> Job:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
-    """Processes that run right here, each request noted; the machine is measured in no time."""
+    """Processes that run right here, each request noted."""
     asked: Requests = []
 
     def here(request: Mapping[str, Any]) -> Lines:
@@ -49,9 +49,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
             yield kind, json.loads(json.dumps(value))
 
     monkeypatch.setattr(driver, "launched", here)
-    monkeypatch.setattr(machine, "SECONDS", 0.0)
-    monkeypatch.setattr(machine, "SIZES", {"cpu": (32,)})
-    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**16})
     before = torch.are_deterministic_algorithms_enabled()
     yield asked
     torch.use_deterministic_algorithms(before)
@@ -61,10 +58,7 @@ def dying(end: Death, at: tuple[str, int]) -> Any:
     """Processes that end like this when they come to a method's length; elsewhere all goes well."""
 
     def process(request: Mapping[str, Any]) -> Lines:
-        if request["task"] == "machine":
-            limits = {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 1}
-            yield "machine", limits
-        for length in request.get("lengths", ()):
+        for length in request["lengths"]:
             yield "at", length
             if (request["method"], length) == at:
                 yield end
@@ -77,7 +71,7 @@ def dying(end: Death, at: tuple[str, int]) -> Any:
 def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path: Path) -> None:
     first = execute(job, tmp_path)
     assert first.how == "new"
-    assert [request["task"] for request in requests] == ["machine", "measure", "measure"]
+    assert [request["method"] for request in requests] == ["none", "icl"]
     assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
         (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
     ]
@@ -91,9 +85,9 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert first.record.model["architecture"] == "llama"
     assert not (first.folder / "rows.jsonl").exists()
     again = execute(job, tmp_path)
-    assert (again.how, again.record, len(requests)) == ("stored", first.record, 3)
+    assert (again.how, again.record, len(requests)) == ("stored", first.record, 2)
     assert execute(job, tmp_path, Manner(force=True)).how == "new"
-    assert len(requests) == 6
+    assert len(requests) == 4
 
 
 def test_a_slow_row_is_left_out(job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +232,7 @@ def test_the_command_shows_stores_and_draws(
               "--set", "num_virtual_tokens=4"]  # fmt: skip
     ran = ttabench(*common, "--plot", picture)
     assert ran.code == 0, ran.err
-    for shown in ("token ms", "tokens/s", "peak memory", "growth, 32 to 64", "matrix products", "mac untrained"):
+    for shown in ("token ms", "tokens/s", "peak memory", "growth, 32 to 64", "mac untrained"):
         assert shown in ran.out
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert "queries from or until which" in " ".join(ran.out.split())
@@ -247,7 +241,7 @@ def test_the_command_shows_stores_and_draws(
     (cheaper,) = [key for key in stored.json() if key.startswith("queries from")]
     assert [(row["method"], row["prefill"]) for row in stored.json()[cheaper]] == [("mac", 32), ("mac", 64)]
     assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]
-    assert len(requests) == 3
+    assert len(requests) == 2
     where = ttabench(*common, "--quiet").out.strip()
     assert (Path(where) / "profile.csv").exists()
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
@@ -259,7 +253,7 @@ def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(methods.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
+    monkeypatch.setattr(worker.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
     monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]
@@ -268,7 +262,6 @@ def test_other_profiles(
     assert shown in ran.out
     assert "growth" not in ran.out
     assert picture.exists()
-    assert [request["task"] for request in requests] == ["measure"], "only latencies are held against the machine"
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,12 @@ from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring, pieces, question
-from ttabench.profiling.methods import lift_positions
 from ttabench.profiling.picture import ticks
-from ttabench.profiling.rows import Limits, Row, exactly
+from ttabench.profiling.rows import Row, exactly
 from ttabench.profiling.training_cost import training
+from ttabench.profiling.worker import lift_positions
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
-LIMITS = Limits(flops=1e9, bytes=1e9, dtype="float32", device="cpu", threads=1)
 
 
 @pytest.fixture
@@ -58,8 +57,6 @@ def test_operations_of_a_forward_are_those_of_the_formula(lm: LM) -> None:
         forward(lm, Patch(), torch.randint(0, 250, (1, count)))
     attended = 4 * shape.layers * shape.heads * shape.head_dim * count**2 // 2
     assert counter.flops == 2 * shape.body * count + shape.head(count) + attended
-    weights = 4 * (shape.body + shape.vocabulary * shape.hidden)
-    assert weights < counter.moved_bytes < 10 * weights
 
 
 def test_operations_of_going_back_are_counted() -> None:
@@ -104,13 +101,13 @@ def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
 
 @pytest.mark.parametrize("name", methods())
 def test_every_method_has_every_figure(lm: LM, name: str) -> None:
-    measuring = Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD, limits=LIMITS)
+    measuring = Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD)
     rows = [measuring.row(length) for length in (64, 160)]
     for row in rows:
         assert row.status == "ok", row.detail
         for figure_name in ("total_seconds", "first_ms", "token_ms", "tokens_per_second", "peak_memory_bytes"):
             assert (row.value(figure_name) or 0) > 0, figure_name
-        assert {"peak_tensor_bytes", "decode_limit_share", "first_flops"} <= set(row.figures)
+        assert {"peak_tensor_bytes", "first_flops"} <= set(row.figures)
         assert row.figures["token_ms"].n == row.figures["adapt_seconds"].n == 2
         assert row.value("decode_flops") == pytest.approx(rows[0].value("decode_flops"), rel=0.5)
     states = [row.value("state_bytes") or 0.0 for row in rows]

@@ -94,7 +94,7 @@ def profile(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:  # fmt: skip
-    """Measure what methods cost at several lengths of context: latency, memory, state, share of the machine's limit.
+    """Measure what methods cost at several lengths of context: latency, memory, state.
 
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.

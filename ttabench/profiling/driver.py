@@ -31,7 +31,7 @@ def launched(request: Mapping[str, Any]) -> Lines:
     """What a process of its own finds; it ends when the iterator is closed, or when this process is killed."""
     from ttabench.profiling import worker
 
-    with closing(Child(worker.answer, ("ttabench.profiling.methods",))) as child:
+    with closing(Child(worker.answer, ("ttabench.profiling.worker",))) as child:
         yield from child.ask(request)
 
 
@@ -63,8 +63,7 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=folder.seconds,
             config=config,
-            machine=folder.told.get("machine", {}),
-            model=folder.told.get("model", {}),
+            model=folder.model,
             methods=folder.methods,
             rows=tuple(folder.rows[method, length] for method in job.chosen for length in job.lengths),
             versions=environment.versions(),
@@ -86,32 +85,23 @@ class _Pass:
         self.clock, self.at = time.perf_counter(), 0
 
     def run(self) -> None:
-        """Measure the machine, then every method."""
-        if self.job.mode == "latency" and "machine" not in self.folder.told:
-            death = self._listen({"task": "machine"})
-            if death is not None:
-                raise UserError(f"The machine could not be measured: {death.said[-200:]}", "")
+        """Measure every method."""
         for method in self.job.chosen:
             while lengths := self._open(method):
                 self.at = lengths[0]
-                death = self._listen(self._request(method, lengths))
+                death = self._listen(method, lengths)
                 if death is not None:
                     self._keep(_row_of(death, method, self.at))
                 assert self._open(method) != lengths, f"a process of {method} ended without a row"
 
-    def _request(self, method: str, lengths: list[int]) -> dict[str, Any]:
-        rows = [row for (name, _), row in self.folder.rows.items() if name == method and row.value("adapt_seconds")]
-        known = [row.model_dump() for row in rows]
-        limits = self.folder.told.get("machine")
-        return {"task": "measure", "method": method, "lengths": lengths, "limits": limits, "known": known}
-
     def _open(self, method: str) -> list[int]:
         return [length for length in self.job.lengths if (method, length) not in self.folder.rows]
 
-    def _listen(self, request: Mapping[str, Any]) -> Death | None:
+    def _listen(self, method: str, lengths: list[int]) -> Death | None:
         """Take what a process finds; faults of the user are raised here."""
-        launch = self.manner.launch or launched
-        lines = launch({**request, "job": self.job, "threads": self.manner.threads})
+        known = [row for row in self.folder.rows.values() if row.method == method and row.value("adapt_seconds")]
+        request = {"job": self.job, "method": method, "lengths": lengths, "threads": self.manner.threads}
+        lines = (self.manner.launch or launched)({**request, "known": [row.model_dump() for row in known]})
         with closing(lines):  # type: ignore[type-var]
             for line in lines:
                 if isinstance(line, Death):

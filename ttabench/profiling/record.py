@@ -1,6 +1,6 @@
 """What a profile leaves behind: finished rows as they come, then one record and its figures as a tidy table.
 
-OUT/<id>/profile.json     configuration, machine and its limits, base model, methods, rows, versions
+OUT/<id>/profile.json     configuration, base model, methods, rows, versions
 OUT/<id>/profile.csv      one figure a row: method, prefill, status, metric, value, low, high, n
 OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
 """
@@ -45,8 +45,8 @@ class ProfileRecord(BaseModel):
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
-    machine: dict[str, Json]
-    """Measured limits, see `rows.Limits`."""
+    machine: dict[str, Json] = {}
+    """Measured limits of the machine, of older versions."""
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
     """Growth, trained parameters and notes by name, of those that could be built."""
@@ -114,8 +114,8 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
     continuing: ClassVar[str] = "Continuing profile {name}: {count} rows are finished already."
 
     def __init__(self, out: Path, profile: str) -> None:
-        self.told: dict[str, Json] = {}
-        """machine and model, as soon as they are known."""
+        self.model: dict[str, Json] = {}
+        """As soon as it is known."""
         self.methods: dict[str, dict[str, Json]] = {}
         self.rows: dict[tuple[str, int], Row] = {}
         self.seconds = 0.0
@@ -159,8 +159,8 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
             self.rows[row.method, row.prefill] = row
         elif kind == "method":
             self.methods[value["name"]] = value
-        else:
-            self.told[kind] = value
+        elif kind == "model":
+            self.model = value
 
     def finish(self, record: ProfileRecord) -> None:
         """Write the table, then the record, then drop what it was made of."""

@@ -1,4 +1,4 @@
-"""Tables of a profile: what each method costs at each length, how that grows, and what the machine could do at best."""
+"""Tables of a profile: what each method costs at each length, and how that grows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "latency": (
         ("#adapt s", "adapt_seconds"), ("#first ms", "first_ms"), ("#token ms", "token_ms"),
         ("#total s", "total_seconds"), ("#tokens/s", "tokens_per_second"), ("#peak memory", "peak_memory_bytes"),
-        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"), ("#adapt of limit", "adapt_limit_share"),
-        ("#token of limit", "decode_limit_share"),
+        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"),
     ),
     "throughput": (
         ("#largest batch", "largest_batch"), ("#samples/s", "samples_per_second"), ("#at batch", "fastest_batch"),
@@ -30,10 +29,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
 """Columns of each mode: heading and figure."""
 SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
 """The figure whose spread stands in the table; all others are in the CSV."""
-SPARE = (
-    "#n", "#tensors", "#tokens/s", "#adapt of limit", "#token of limit", "#first ms", "#spread", "#at batch",
-    "#trained parameters",
-)  # fmt: skip
+SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
 SAID = {
     "latency": (
@@ -142,8 +138,6 @@ def shown(name: str, figure: Figure | None) -> str:
     value = figure.value
     if name.endswith("_bytes"):
         return size(value)
-    if name.endswith("_share"):
-        return f"{100 * value:.3g} %"
     if name.endswith("_parameters"):
         return count(value)
     if name.endswith("_batch"):
@@ -170,13 +164,9 @@ def _spread(figure: Figure | None) -> tuple[str, str]:
 def _caption(record: ProfileRecord) -> str:
     lines = []
     if record.mode == "latency":
-        load, limits = record.config["load"], record.machine
+        load = record.config["load"]
         total = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
         lines.append(f"Medians; spread: (largest - smallest) / median of the total. {total}")
-        lines.append(
-            f"Limits of {limits['device']}, {limits['threads']} thread{'s' * (limits['threads'] > 1)},"
-            f" {limits['dtype']}: matrix products {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
-        )
     reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
     lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]
     return "\n".join(lines)
