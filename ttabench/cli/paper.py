@@ -163,9 +163,8 @@ def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: 
     if scale == "full" and not make:
         render.remark(f"Its runs at full scale take a GPU: ttabench sweep {quote(str(file))}")
         return []
-    suite = read(file)
     try:
-        runs = planned(cells(suite), suite)
+        runs = planned(cells(read(file)))
     except UserError as error:
         if make:
             raise

@@ -25,7 +25,6 @@ from ttabench.report.verdict import verdict
 from ttabench.run.base_model import base_of
 from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.file import Read
 from ttabench.sweep.grid import cells
 from ttabench.sweep.options import ASSIGNED, OPTIONS, SWAP
 from ttabench.sweep.worker import models_of
@@ -117,7 +116,7 @@ def evaluate(
             raise UnknownName("option of a run", name, [*known, *others])
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
-    wanted = cells(Read({"include": [{**named, **given}]}))
+    wanted = cells({"include": [{**named, **given}]})
     if len(wanted) > 1:
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
     use_threads(threads)

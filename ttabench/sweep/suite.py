@@ -12,8 +12,8 @@ from ttabench.core.architectures import NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import STRICT
-from ttabench.readers.faults import UNKNOWN, first_fault
-from ttabench.sweep.file import KIND, Place, Read
+from ttabench.readers.faults import first_fault
+from ttabench.sweep.file import KIND
 from ttabench.sweep.options import ASSIGNED, AXES, OPTIONS
 
 SEED = Annotated[int, Field(ge=0)]
@@ -76,15 +76,15 @@ Suite = create_model(
 )
 
 
-def checked(read: Read) -> dict[str, Json]:
+def checked(data: Json) -> dict[str, Json]:
     """What a suite says, the names of its entries written out, and nothing that it does not say."""
-    if not isinstance(read.data, dict):
-        where = read.where(()) or "The suite"
-        raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")
+    if not isinstance(data, dict):
+        hint = "Its top level must be a mapping; see `ttabench sweep --schema`."
+        raise UserError(f"This is not a {KIND}.", hint)
     try:
-        suite = Suite.model_validate(read.data)
+        suite = Suite.model_validate(data)
     except ValidationError as error:
-        raise _fault(error, read) from None
+        raise UserError(*first_fault(error, "The suite", Suite)) from None
     values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
     return values
 
@@ -105,21 +105,3 @@ def _objects(value: Json) -> Iterator[dict[str, Json]]:
         yield from _objects(inner)
     if isinstance(value, dict) and "properties" in value:
         yield value
-
-
-def _fault(error: ValidationError, read: Read) -> UserError:
-    """The first fault, with its line."""
-    faults = error.errors()
-    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
-    return UserError(*first_fault(error, read.where(_place(fault["loc"], read.data)) or "The suite", Suite))
-
-
-def _place(loc: tuple[int | str, ...], data: Json) -> Place:
-    """Where a fault is in what was written: pydantic also names which of several types it tried."""
-    place: list[int | str] = []
-    for part in loc:
-        inside = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
-        if part in inside:
-            data = inside[part]
-            place.append(part)
-    return tuple(place)
