@@ -1,17 +1,18 @@
-"""What people see while they wait: rates, time left, one bar for one thing, a line while libraries load."""
+"""What people see while they wait: time left, one bar for one thing, a line while libraries load."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import Command
 from tests.test_imports import HEAVY
 from ttabench.core import progress
-from ttabench.core.progress import CLEAR, Pace
+from ttabench.core.progress import CLEAR, in_words
 from ttabench.terminal import progress_bars
 from ttabench.terminal.progress_bars import Lines
 from ttabench.terminal.render import console
@@ -42,37 +43,27 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return found
 
 
-def test_the_rate_and_the_time_left() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    pace.tick(32, 400)
-    assert (pace.rate, pace.left(), pace.words()) == (None, None, "")
-    clock.now += 8
-    pace.tick(64, 400)
-    assert (pace.rate, pace.left()) == (4.0, 84.0)
-    clock.now += 30
-    assert pace.left() == 54.0
-    assert pace.words() == "4.0/s, about 50 seconds left"
-    clock.now += 1000
-    assert pace.left() == 0.0
-    pace.tick(400, 400)
-    assert "left" not in pace.words()
+def test_times_are_said_to_two_units_at_most() -> None:
+    assert [in_words(seconds) for seconds in (0.2, 58, 5000)] == ["1 second", "1 minute", "1 hour 20 minutes"]
 
 
-def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nobody_watches_a_plain_line_comes_every_half_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
-    tick = Lines(clock)
+    monkeypatch.setattr(progress_bars, "time", SimpleNamespace(monotonic=clock))
+    tick = Lines()
     for done in range(0, 101, 10):
         tick(f"trained, loss {done / 100}", done, 100)
         clock.now += 10
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
-        "trained, loss 0.3: 30 of 100, 1.0/s, about 1 minute left",
-        "trained, loss 0.6: 60 of 100, 1.0/s, about 40 seconds left",
-        "trained, loss 0.9: 90 of 100, 1.0/s, about 10 seconds left",
+        "trained, loss 0.3: 30 of 100, about 1 minute left",
+        "trained, loss 0.6: 60 of 100, about 40 seconds left",
+        "trained, loss 0.9: 90 of 100, about 10 seconds left",
     ]
-    tick = Lines(clock, even=False)
+    tick = Lines(even=False)
     for done in (1, 2):
         clock.now += 40
         tick("rows, mac reads 4k (1 of 5)", done, 6)
