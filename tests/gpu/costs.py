@@ -29,7 +29,7 @@ from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.profiling.job import Job, choose
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import WARMING, Measuring, pieces, question
-from ttabench.profiling.on_paper import AnalyticLoad, table
+from ttabench.profiling.on_paper import table
 from ttabench.profiling.rows import Row, exactly
 from ttabench.profiling.training_cost import training
 from ttabench.profiling.worker import SPARE, lift_positions
@@ -129,10 +129,8 @@ class Costs:
         }  # fmt: skip
 
     def _on_paper(self, name: str, tokens: int) -> dict[str, Json]:
-        sizes = {key: getattr(self.load, key) for key in ("prompt_tokens", "piece_tokens")}
-        written = AnalyticLoad(new_tokens=self.load.generate, dtype=self.job.dtype, **sizes)
         presets = {name: one["preset"] for name, one in self.job.chosen.items()}
-        return table(self.job.model, [name], [tokens], written, presets=presets)[0]
+        return table(self.job.model, [name], [tokens], self.load, presets=presets, dtype=self.job.dtype)[0]
 
     @torch.no_grad()
     def _many(self, name: str, tokens: int) -> dict[str, Json]:

@@ -13,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.core.amounts import size
 from ttabench.cost import shape_from
 from ttabench.lm.forward.patching import forward, text_start
 from ttabench.lm.forward.tokens import piece_ids
@@ -28,7 +27,6 @@ from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring, pieces, question
-from ttabench.profiling.picture import ticks
 from ttabench.profiling.rows import Row, exactly
 from ttabench.profiling.training_cost import training
 from ttabench.profiling.worker import lift_positions
@@ -221,14 +219,3 @@ def test_a_training_profile(lm: LM, name: str) -> None:
         after = list(method.modules().parameters())
         assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "no step was made"
         assert row.value("trained_parameters") == sum(parameter.numel() for parameter in after)
-
-
-@pytest.mark.parametrize("base", [2, 10])
-def test_every_axis_has_figures_to_read(base: int) -> None:
-    """From a few per cent to nine orders of magnitude."""
-    for low in (0.37, 3.0, 408e6, 20e3):
-        for ratio in (1.05, 1.9, 2.1, 5.9, 6.1, 50.0, 1e4, 1e9):
-            found = ticks(low, low * ratio, base)
-            assert 2 <= len(found) <= 14, (low, ratio, found)
-            assert found == sorted(set(found))
-    assert [size(value) for value in ticks(408 * 2**20, 469 * 2**20, 2)][:2] == ["410 MiB", "420 MiB"]

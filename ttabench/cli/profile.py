@@ -114,11 +114,9 @@ def profile(
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
     if analytic:
-        from ttabench.profiling.on_paper import AnalyticLoad, show
+        from ttabench.profiling.on_paper import show
 
-        sizes = {"piece_tokens": piece_tokens, "prompt_tokens": load.prompt_tokens, "new_tokens": generate}
-        on_paper = AnalyticLoad(**sizes, dtype=base.dtype, queries=queries)
-        show(on_paper, form, **typed, model=base.model, prefill=prefill)
+        show(load, form, **typed, model=base.model, prefill=prefill, dtype=base.dtype, queries=queries)
         return
     from ttabench.profiling.job import Job, choose
 
