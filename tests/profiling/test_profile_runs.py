@@ -243,7 +243,7 @@ def test_the_command_shows_stores_and_draws(
     assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]
     assert len(requests) == 2
     where = ttabench(*common, "--quiet").out.strip()
-    assert (Path(where) / "profile.csv").exists()
+    assert (Path(where) / "profile.json").exists()
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 

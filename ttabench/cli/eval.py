@@ -144,11 +144,8 @@ def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
     from ttabench.cost import shape_of, workload
     from ttabench.report.tables import config_table, cost_table
     from ttabench.run.caveats import caveats_of_plan
-    from ttabench.run.positions import refuse_on_paper
     from ttabench.terminal import render
 
-    for plan in plans:
-        refuse_on_paper(plan)
     request, resolved = plans[0].request, plans[0].resolved
     shape, formula, cost = shape_of(request.model), resolved.spec.cost, None
     if shape is not None and formula is not None:

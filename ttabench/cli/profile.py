@@ -198,6 +198,6 @@ def _show(outcome: Outcome, form: Format, talking: bool) -> None:
             render.remark(f"It was measured with {', '.join(others)}.")
     render.show(profile_tables(record), form)
     if talking:
-        render.remark(f"Stored in {outcome.folder}: profile.json, profile.csv ({record.seconds:,.0f} s).")
+        render.remark(f"Stored in {outcome.folder} ({record.seconds:,.0f} s).")
         if any(row.status == "failed" for row in record.rows):
             render.remark("The same command tries the failed rows again.")

@@ -17,8 +17,7 @@ from ttabench.core.progress import in_words, loaded
 from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
 from ttabench.report.finding import load_run
-from ttabench.run.plan import make_plan
-from ttabench.run.positions import refuse_on_paper
+from ttabench.run.resolve import resolve_method
 from ttabench.sweep.driver import Manner, swept
 from ttabench.sweep.engines import OPEN, Job, Report, State
 from ttabench.terminal import render
@@ -146,7 +145,7 @@ def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[
 
 
 def dry_run(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
-    """List the runs, which are stored, and which would be refused; no model is loaded."""
+    """List the runs, and which are stored; no model is loaded."""
     rows = [_planned(run, out) for run in runs]
     if json:
         render.print_json({"runs": rows})
@@ -156,32 +155,21 @@ def dry_run(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
             if not row["stored"]:
                 render.print_line(row["id"])
         return
-    counts = Counter(_to_do(row).partition(":")[0].removesuffix(" untrained") for row in rows)
-    states = [f"{counts[state]} {state}" for state in ("stored", "to run", "would fail") if counts[state]]
+    stored = sum(row["stored"] for row in rows)
     columns = ("run", "method", "task", "model", "#seed", "what is to do")
-    cells = tuple((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), _to_do(row)) for row in rows)
-    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=cells, names=("run",),
-                              caption=f"{len(rows)} runs: {', '.join(states)}.", spare=("model", "run"))])  # fmt: skip
+    cells = []
+    for row in rows:
+        to_do = "stored" if row["stored"] else "to run untrained" if row["notes"] else "to run"
+        cells.append((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), to_do))
+    caption = f"{len(rows)} runs: {stored} stored, {len(rows) - stored} to run."
+    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=tuple(cells), caption=caption,
+                              names=("run",), spare=("model", "run"))])  # fmt: skip
     remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
 
 
 def _planned(run: Job, out: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,
-                           "model": run.request.base_name, "stored": is_stored(out / run.id), "reason": "",
-                           "notes": []}  # fmt: skip
-    if row["stored"]:
-        return row
-    plan = make_plan(run.request, run.seed)
-    try:
-        refuse_on_paper(plan)
-    except UserError as error:
-        return {**row, "reason": str(error)}
-    return {**row, "notes": plan.resolved.notes()}
-
-
-def _to_do(row: Mapping[str, Any]) -> str:
-    if row["stored"]:
-        return "stored"
-    if row["reason"]:
-        return f"would fail: {row['reason']}"
-    return "to run untrained" if row["notes"] else "to run"
+    stored = is_stored(out / run.id)
+    return {
+        "id": run.id, "method": run.method, "task": run.task, "seed": run.seed, "model": run.request.base_name,
+        "stored": stored, "notes": [] if stored else resolve_method(run.request).notes(),
+    }  # fmt: skip
