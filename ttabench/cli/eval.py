@@ -12,7 +12,7 @@ import typer
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word, say_loading
+from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import RunRequest
@@ -48,7 +48,6 @@ def eval_(
         from ttabench.run.state_request import ASKING, as_it_was_made
 
         request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
-    say_loading(request.base_name, json or quiet)
     from ttabench.run.plan import make_plan
 
     if seeds and seed:

@@ -12,7 +12,6 @@ import typer
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
-from ttabench.core.progress import loading
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
@@ -100,8 +99,6 @@ def profile(
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
     form = "json" if json else form
-    if not (quiet or form != "table" or analytic):
-        loading(f"libraries and {Path(base.model).name or base.model}")
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     if analytic:

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.progress import in_words, loaded
+from ttabench.core.progress import in_words
 from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
 from ttabench.report.finding import load_run
@@ -57,7 +57,6 @@ def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Rep
                     render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
     finally:
         if bars is not None:
-            loaded()
             bars.stop()
     return last
 

@@ -1,15 +1,9 @@
-"""Progress of long work: ticks, and times in words; how it is shown is decided in `terminal`.
-
-Also the one line that stands on a terminal while libraries load, before anything that could show more is imported.
-"""
+"""Progress of long work: ticks, and times in words; how it is shown is decided in `terminal`."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeAlias
 
 Tick: TypeAlias = Callable[[str, int, int], None]
@@ -17,8 +11,6 @@ Tick: TypeAlias = Callable[[str, int, int], None]
 change from call to call: "trained, loss 2.31" goes on counting what "trained, loss 2.35" did."""
 
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
-CLEAR = "\r\x1b[K"
-"""Back to the start of the line, which is emptied."""
 
 
 def no_tick(what: str, done: int, total: int) -> None:
@@ -46,30 +38,3 @@ def in_words(seconds: float) -> str:
 
 def _counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}" + ("" if count == 1 else "s")
-
-
-_shown = False
-
-
-def loading(what: str) -> None:
-    """Say on a terminal that this is being loaded, until `loaded`; say nothing where nobody watches."""
-    global _shown
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        sys.stderr.write(f"{CLEAR}Loading {what} ...")
-        sys.stderr.flush()
-        _shown = True
-
-
-def say_loading(model: str, silent: bool) -> None:
-    """Show that libraries and the model load, which takes seconds, unless `silent`."""
-    if not silent:
-        loading(f"libraries and {Path(model).name or model}")
-
-
-def loaded() -> None:
-    """Take that line away, if it stands there: something else is going to be shown."""
-    global _shown
-    if _shown:
-        sys.stderr.write(CLEAR)
-        sys.stderr.flush()
-        _shown = False

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from ttabench.core.progress import Tick, in_words, loaded, no_tick
+from ttabench.core.progress import Tick, in_words, no_tick
 
 EVERY = 30.0
 """Seconds between plain lines."""
@@ -47,7 +47,6 @@ def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
         try:
             yield bars
         finally:
-            loaded()
             bars.stop()
 
 
@@ -102,7 +101,6 @@ class Bars:
         """Called with what is counted, see `progress.Tick`."""
         name = counted(what)
         if not self._tasks:
-            loaded()
             self._bars.start()
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(what)
