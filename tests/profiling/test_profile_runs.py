@@ -20,7 +20,6 @@ from ttabench.profiling.driver import Lines, Manner, execute
 from ttabench.profiling.job import Job, choose, identity
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.record import load_profile
 from ttabench.profiling.rows import Row
 from ttabench.profiling.tables import row_line
 
@@ -157,37 +156,6 @@ def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        ({"schema_version": 1}, "schema_version"),
-        ({"rows": [{}]}, "rows.0.method"),
-    ],
-    ids=str,
-)
-def test_a_damaged_profile_is_refused(
-    job: Job, requests: Requests, tmp_path: Path, damage: dict[str, Any], told: str
-) -> None:
-    folder = execute(job, tmp_path).folder
-    load_profile(folder)
-    file = folder / "profile.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
-    with pytest.raises(UserError, match="--force") as caught:
-        load_profile(folder)
-    assert told in str(caught.value)
-
-
-def test_a_folder_that_a_setting_names_is_what_it_holds(job: Job, tmp_path: Path) -> None:
-    """What is measured follows from it: a T5 may be another one now."""
-    (tmp_path / "config.json").write_text("{}")
-    chosen = choose("mac", settings=(f"amortiser={tmp_path}",), checkpoint="none")
-    ids = []
-    for layers in (1, 2):
-        (tmp_path / "config.json").write_text(json.dumps({"num_layers": layers}))
-        ids.append(identity(replace(job, chosen=chosen).config(), {}, job.defaults()))
-    assert ids[0] != ids[1]
-
-
 def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> None:
     config, here, known = job.config(), {"cpu": "a"}, job.defaults()
     first = identity(config, here, known)
@@ -262,27 +230,6 @@ def test_other_profiles(
     assert shown in ran.out
     assert "growth" not in ran.out
     assert picture.exists()
-
-
-@pytest.mark.parametrize(
-    ("methods", "changes"),
-    [
-        ("icl,snapkv,h2o,window,templora,streamadapter", ()),
-        ("templora,streamadapter", ("streamadapter.window=520", "templora.prefix=7", "targets=q_proj,up_proj")),
-    ],
-)
-def test_measured_and_on_paper_are_the_same_methods(
-    ttabench: Command, requests: Requests, tmp_path: Path, methods: str, changes: tuple[str, ...]
-) -> None:
-    """The same words, without and with --analytic: states agree to the byte, presets included."""
-    settings = [word for change in changes for word in ("--set", change)]
-    words = ("profile", "--methods", methods, *settings, "--model", "nano", "--generate", 2, "--json")
-    ran = ttabench(*words, "--prefill", 600, "--repeat", 1, "--out", tmp_path, "--device", "cpu").json()
-    (title,) = [key for key in ran if key.startswith("latency of")]
-    measured = {row["method"]: row["state_bytes"] for row in ran[title]}
-    assert {row["tokens_read"] for row in ran[title]} == {600}
-    (rows,) = ttabench(*words, "--prefill", 600, "--analytic").json().values()
-    assert {row["method"]: row["state_bytes"] for row in rows} == measured
 
 
 def test_processes_of_their_own_that_run_out_of_memory(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -203,14 +203,3 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
-
-
-@pytest.mark.parametrize("name", ["partial.jsonl", ".lock"])
-@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_a_folder_in_the_place_of_a_file(
-    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], name: str, force: tuple[str, ...]
-) -> None:
-    folder = killed[0].parent
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    assert name in one_line(evaluate(*force))
