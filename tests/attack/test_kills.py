@@ -17,7 +17,7 @@ import torch
 from tests.attack.conftest import Counted
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
-from ttabench.profiling.driver import Lines, Manner, execute
+from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Row, exactly
@@ -76,7 +76,7 @@ def profiles(base: Path) -> Work:
 
     def work(out: Path) -> int:
         out.mkdir(exist_ok=True)
-        execute(job, out, Manner(launch=process))
+        execute(job, out, launch=process)
         return 0
 
     return work

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import Command
-from ttabench.profiling.driver import Lines, Manner, execute
+from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job
 from ttabench.profiling.rows import Row
 
@@ -38,5 +38,5 @@ def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path) -> 
         yield "row", Row(method="icl", prefill=32).model_dump()
 
     job = Job(model=str(tiny_base), lengths=(32,), chosen={"icl": {"method": "icl"}}, device="cpu")
-    execute(job, tmp_path, Manner(threads=3, launch=process))
+    execute(job, tmp_path, threads=3, launch=process)
     assert told == [3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +11,12 @@ import typer
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
+from ttabench.core.progress import no_word
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
     from ttabench.profiling.driver import Outcome
     from ttabench.profiling.job import Job
-    from ttabench.profiling.rows import Row
     from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
@@ -155,26 +154,19 @@ def _run(
 ) -> None:  # fmt: skip
     """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
     from ttabench.core.environment import use_threads
-    from ttabench.profiling.driver import Manner, execute
+    from ttabench.profiling.driver import execute
     from ttabench.profiling.picture import plot
-    from ttabench.profiling.tables import row_line
     from ttabench.report.pictures import check_path
     from ttabench.terminal import render
-
-    def on_row(row: Row, done: int, total: int) -> None:
-        # longer contexts take longer, so no mean of rows tells how long the rest takes
-        render.remark(f"{row_line(row, job.mode)} ({done} of {total} rows)", style="")
 
     if picture is not None:
         check_path(picture)
     output_form = render.known_format(form)
     talking = form == "table" and not quiet
     use_threads(threads)
-    with render.progress(talking, even=False) as tick:
-        manner = Manner(force=force, threads=threads)
-        if talking:
-            manner = replace(manner, tick=tick, notify=render.remark, on_row=on_row)
-        outcome = execute(job, out, manner)
+    with render.progress(talking, even=False) as tick:  # longer contexts take longer
+        notify = render.remark if talking else no_word
+        outcome = execute(job, out, force=force, threads=threads, tick=tick, notify=notify)
     if quiet:
         render.print_line(str(outcome.folder))
     else:

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from ttabench.core.meter import Meter, largest
-from ttabench.core.progress import Tick, no_tick
-from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.forward.patching import follows_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
@@ -55,7 +53,6 @@ class Measuring:
     lm: LM
     method: BaseMethod[Any]
     load: Load
-    tick: Tick = no_tick
     known: dict[int, Row] = field(default_factory=dict)
     """Rows by length, as far as measured: what the next length will take follows from them."""
 
@@ -86,14 +83,12 @@ class Measuring:
         single = self.expected(tokens) > load.row_seconds / TRIED
         counter = Counter(tensors=not single)
         meters: list[Meter] = []
-        self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
             state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device))
         self.ask(state, ask, WARMING)
         most = 1 if single else load.repeat
         while not meters or (len(meters) < most and time.perf_counter() - started < load.row_seconds):
             del state  # that of the last pass must not stand beside that of the next
-            self._tell(tokens, "reads", len(meters))
             meters.append(Meter(self.lm.device))
             with counter if single else nullcontext():
                 state = self.adapt(read, meters[-1])
@@ -104,7 +99,7 @@ class Measuring:
             **self._counted("adapt", counter),
         }
         left = started + load.row_seconds - time.perf_counter()
-        figures |= self._asked(state, ask, tokens, max(left, load.row_seconds / TRIED))
+        figures |= self._asked(state, ask, max(left, load.row_seconds / TRIED))
         notes = () if not single else ("operations were counted while the one pass was timed",)
         _summed(figures, read, state)
         return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
@@ -140,12 +135,11 @@ class Measuring:
             patch_bytes=patch.nbytes,
         )
 
-    def _asked(self, state: State, ask: Ask, tokens: int, most_seconds: float) -> dict[str, Figure]:
+    def _asked(self, state: State, ask: Ask, most_seconds: float) -> dict[str, Figure]:
         """Figures of the answer: repeated for so many seconds, then counted."""
         runs: list[Asked] = []
         started = time.perf_counter()
         while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < most_seconds):
-            self._tell(tokens, "answers", len(runs))
             runs.append(self.ask(state, ask, self.load.generate))
         figures = {
             "first_seconds": figure([run.first_seconds for run in runs]),
@@ -178,9 +172,6 @@ class Measuring:
         if counter.follows and self.lm.device.type == "cpu":
             figures[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
         return figures
-
-    def _tell(self, tokens: int, activity: str, done: int) -> None:
-        self.tick(f"{self.method.name} {activity} {short(tokens)}", done, self.load.repeat)
 
 
 def _summed(figures: dict[str, Figure], read: list[Observe], state: State) -> None:

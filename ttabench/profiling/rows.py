@@ -42,9 +42,8 @@ class Row(BaseModel):
     detail: str = ""
     """Why it did not end well."""
     figures: dict[str, Figure] = {}
-    """By name; the name says the unit: _seconds, _ms, _bytes ... (of older versions also _share of a limit).
-
-    wall_seconds, cpu_seconds and load_average_start and _end are of the whole row, repetitions included."""
+    """By name; the name says the unit: _seconds, _ms, _bytes ... Of older versions also _share, of a limit, and the
+    seconds and load averages of the whole row."""
     notes: tuple[str, ...] = ()
     paths: dict[str, str] = {}
     """Of rows of older versions: how the model was run while reading ("adapt") and answering ("ask")."""

@@ -31,15 +31,6 @@ SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "train
 """The figure whose spread stands in the table; all others are in the CSV."""
 SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
-SAID = {
-    "latency": (
-        ("read in {} s", "adapt_seconds"), ("first token after {} ms", "first_ms"), ("{} ms a token", "token_ms"),
-        ("state {}", "state_bytes"),
-    ),
-    "throughput": (("{} samples/s", "samples_per_second"), ("largest batch {}", "largest_batch")),
-    "training": (("{} ms a sample", "train_ms_per_sample"), ("{} ms a document", "document_ms")),
-}  # fmt: skip
-"""Clauses of the line that a row is shown as when it comes."""
 FULL_CONTEXT = "icl"
 """The method whose seconds others are set against."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
@@ -143,15 +134,6 @@ def shown(name: str, figure: Figure | None) -> str:
     if name.endswith("_batch"):
         return f"{value:,.0f}"
     return number(value, 1 if value >= 100 else 3)
-
-
-def row_line(row: Row, mode: str) -> str:
-    """A row in words, as it comes: `icl at 64k: read in 51.7 s, first token after 85.0 ms, ...`."""
-    where = f"{row.method} at {short(row.prefill)}"
-    if row.status != "ok":
-        return f"{where}: {STATUS[row.status]} ({row.detail})"
-    clauses = [clause.format(shown(name, row.figures[name])) for clause, name in SAID[mode] if name in row.figures]
-    return f"{where}: {', '.join(clauses)}"
 
 
 def _spread(figure: Figure | None) -> tuple[str, str]:

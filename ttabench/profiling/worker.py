@@ -8,7 +8,6 @@ from typing import Any
 from ttabench.core.child import Tell
 from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Lap, load_average
 from ttabench.lm import model as base
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.loading import memory_limit
@@ -17,7 +16,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.profiling.batches import throughput
 from ttabench.profiling.job import Emit, Job
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.rows import Row, exactly, measured
+from ttabench.profiling.rows import Row, measured
 from ttabench.profiling.training_cost import training
 
 SPARE = 512
@@ -59,36 +58,22 @@ def _rows(request: Mapping[str, Any], job: Job, emit: Emit) -> None:
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lifted] if lifted else []
     emit("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes})
-    measure = measurer(request, job, lm, method, emit)
+    measure = measurer(request, job, lm, method)
     for length in lengths:
         emit("at", length)
-        row = _timed(measure, length)
+        row = measure(length)
         emit("row", row.model_dump())
         if row.status == "oom":
             return  # what is left of it would be counted with the next length; a fresh process goes on
 
 
-def _timed(measure: Callable[[int], Row], length: int) -> Row:
-    """A row with what it took in all, and how busy the machine was before and after."""
-    loads, lap = {"load_average_start": load_average()}, Lap()
-    row = measure(length)
-    wall, cpu = lap.take()
-    timing = {"wall_seconds": wall, "cpu_seconds": cpu, **loads, "load_average_end": load_average()}
-    figures = {name: exactly(value) for name, value in timing.items() if value is not None}
-    return row.model_copy(update={"figures": row.figures | figures}) if row.status == "ok" else row
-
-
-def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[Any], emit: Emit) -> Callable[[int], Row]:
+def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[Any]) -> Callable[[int], Row]:
     """The function that makes the row of a length, by the mode of the job."""
-
-    def tick(what: str, done: int, total: int) -> None:
-        emit("tick", [what, done, total])
-
     if job.mode != "latency":
         measure = throughput if job.mode == "throughput" else training
-        return lambda tokens: measure(lm, method, tokens, job.load, tick)
+        return lambda tokens: measure(lm, method, tokens, job.load)
     known = {row.prefill: row for row in map(Row.model_validate, request.get("known", ()))}
-    measuring = Measuring(lm=lm, method=method, load=job.load, tick=tick, known=known)
+    measuring = Measuring(lm=lm, method=method, load=job.load, known=known)
 
     def timed(tokens: int) -> Row:
         expected = measuring.expected(tokens)
