@@ -102,15 +102,15 @@ def sweep(
         return
     from ttabench.core.typed import assignments
     from ttabench.sweep import engines
-    from ttabench.sweep.driver import Manner
+    from ttabench.sweep.driver import swept
 
     own = {name: text for name, text in (("address", address), ("cluster", cluster)) if text}
     options = {**assignments(engine_set or (), "--engine-set"), **own}
     resources = engines.Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=options)
     made = engines.engine(engine)
     engines.refuse_options(made, engine, options)  # whether or not anything is left to be run
-    manner = Manner(out=out, engine=made, resources=resources, force=force)
-    if not sweep_runs.run(runs, manner, json=json, quiet=quiet):
+    reports = swept(runs, out, made, resources, force=force)
+    if not sweep_runs.run(runs, reports, out, json=json, quiet=quiet):
         raise typer.Exit(1)
 
 

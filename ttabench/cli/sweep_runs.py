@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,8 @@ from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
 from ttabench.report.finding import load_run
 from ttabench.run.resolve import resolve_method
-from ttabench.sweep.driver import Manner, swept
-from ttabench.sweep.engines import OPEN, Job, Report, State
+from ttabench.sweep.engines import Job, Report, State
 from ttabench.terminal import render
-from ttabench.terminal.progress_bars import Bars
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
@@ -32,42 +30,20 @@ MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 
 
-def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Report]:
-    """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
+def made(runs: Sequence[Job], reports: Generator[Report], *, talking: bool) -> dict[str, Report]:
+    """Make these runs; the report of each by its id. On a terminal a bar, elsewhere a line for each as it comes."""
     labels = {run.id: run.label.replace(",", "") for run in runs}
-    bars = Bars() if talking and sys.stderr.isatty() else None
-    last, running, states = dict[str, Report](), set[str](), Counter[str]()
-    try:
-        with closing(swept(runs, manner)) as reports:
-            for report in reports:
-                if report.state not in OPEN:
-                    last[report.id] = report
-                    states[report.state] += 1
-                if report.state == "running":
-                    running.add(report.id)
-                else:
-                    running.discard(report.id)
-                done, total = states.total() - states["stored"], len(runs) - states["stored"]
-                if bars is not None:
-                    _draw(bars, labels[report.id], report)
-                    if total:
-                        failed = f", {states['failed']} failed" if states["failed"] else ""
-                        bars(f"runs, {len(running)} running{failed}", done, total)
-                elif talking and report.state not in (*OPEN, "stored"):
-                    render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
-    finally:
-        if bars is not None:
-            bars.stop()
+    last, watched = dict[str, Report](), talking and sys.stderr.isatty()
+    with render.progress(watched) as tick, closing(reports):
+        for report in reports:
+            last[report.id] = report
+            states = Counter(one.state for one in last.values())
+            done, total = len(last) - states["stored"], len(runs) - states["stored"]
+            if watched and total:
+                tick(f"runs, {states['failed']} failed", done, total)
+            elif talking and report.state != "stored":
+                render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
     return last
-
-
-def _draw(bars: Bars, label: str, report: Report) -> None:
-    """The bar of one run."""
-    if report.state != "running":
-        bars.drop(label)
-    elif report.done[0]:
-        what, done, total = report.done
-        bars(f"{label}, {what}", done, total)
 
 
 def remark(lines: Iterable[str]) -> None:
@@ -76,33 +52,33 @@ def remark(lines: Iterable[str]) -> None:
         render.remark(line)
 
 
-def run(runs: Sequence[Job], manner: Manner, *, json: bool, quiet: bool) -> bool:
+def run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: bool, quiet: bool) -> bool:
     """`ttabench sweep`: make the runs and show them; whether all are stored."""
     began = time.monotonic()
-    reports, records = made(runs, manner, talking=not (json or quiet)), dict[str, RunRecord]()
+    reports, records = made(runs, reported, talking=not (json or quiet)), dict[str, RunRecord]()
     for run in runs:
         if reports[run.id].state != "failed":
             try:
-                records[run.id] = load_run(manner.out / run.id)
+                records[run.id] = load_run(out / run.id)
             except UserError as error:
                 reports[run.id] = replace(reports[run.id], state="failed", reason=str(error))
     failed, seconds = [run for run in runs if reports[run.id].state == "failed"], time.monotonic() - began
     if json:
-        rows = [_row(run, reports[run.id], records.get(run.id), manner.out) for run in runs]
+        rows = [_row(run, reports[run.id], records.get(run.id), out) for run in runs]
         render.print_json({"runs": rows, "seconds": round(seconds, 3)})
     elif quiet:
         for run in runs:
             if run in failed:
                 render.remark(f"{run.label}: {reports[run.id].reason}", style="")
             else:
-                render.print_line(str(manner.out / run.id))
+                render.print_line(str(out / run.id))
     else:
         states = Counter(report.state for report in reports.values())
         counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
         lines = [f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
-                 f"Compare: ttabench compare --out {quote(str(manner.out))}"]  # fmt: skip
+                 f"Compare: ttabench compare --out {quote(str(out))}"]  # fmt: skip
         lines += ["The same command tries the failed runs again."] if failed else []
-        _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, manner.out, lines)
+        _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, out, lines)
     return not failed
 
 

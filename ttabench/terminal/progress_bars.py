@@ -106,11 +106,6 @@ class Bars:
             self._tasks[name] = self._bars.add_task(what)
         self._bars.update(self._tasks[name], description=what, completed=done, total=total)
 
-    def drop(self, what: str) -> None:
-        """Take the bar of something away that is counted no longer."""
-        if (task := self._tasks.pop(counted(what), None)) is not None:
-            self._bars.remove_task(task)
-
     def stop(self) -> None:
         """Take the bars away."""
         if self._bars.live.is_started:
