@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +37,8 @@ def test_a_phase_counts_the_processor_beside_the_wall(monkeypatch: pytest.Monkey
 def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "Lap", lambda: SimpleNamespace(take=lambda: (10.0, 4.0)))
+    laps = count()
+    monkeypatch.setattr(meter, "clocks", lambda: (10.0 * (lap := next(laps)), 4.0 * lap))
     first = RunFolder(tmp_path, "r")
     first.append([sample("a"), sample("b")])
     first.end_episode(episode_cost())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Choose, Episode, Generate, Observe, Score
 from ttabench.cost import Shape, Workload
 from ttabench.readers.tokens import Tokens
@@ -14,9 +12,6 @@ from ttabench.readers.tokens import Tokens
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.run.plan import Plan
-
-AMOUNTS = ("documents", "shots", "steps")
-"""Options of tasks that say how much is read; of books it is `tokens`."""
 
 
 def refuse_by_tokens(plan: Plan, lm: LM) -> None:
@@ -39,7 +34,7 @@ def refuse_by_tokens(plan: Plan, lm: LM) -> None:
             fault = f"{spec.name} needs {cost.positions:,} positions for {episode.key}"
         else:
             continue
-        advice = _advice(plan, lm.max_positions // 2)
+        advice = "Read less of the task (--task-set), keep less (--set truncate=left), or take --method window."
         raise UserError(f"{fault}: {config.model} has {lm.max_positions:,} positions.", advice)
 
 
@@ -70,17 +65,3 @@ def _asked(ask: Ask, tokens: Tokens) -> tuple[int, int]:
         return len(tokens.encode(ask.prompt)), max(len(tokens.encode(option)) for option in want.options)
     assert isinstance(want, Generate), want
     return len(tokens.encode(ask.prompt)), want.max_new_tokens
-
-
-def _advice(plan: Plan, half: int) -> str:
-    """Advice that would fit: less of the task, or settings and methods that keep less; `half` of the positions."""
-    protocol, spec = plan.task_record["protocol"], plan.resolved.spec
-    ways = [f"--task-set {name}=N with a smaller N" for name in AMOUNTS if name in protocol][:1]
-    if "tokens" in protocol and half > protocol["window" if protocol["protocol"] == "strides" else "unit"]:
-        ways = [f"--task-set tokens={short(half)}"]
-    settings = {field.name for field in fields(spec.Settings)}
-    ways += [f"--set truncate=left --set max_tokens={half}"] if "truncate" in settings else []
-    if spec.name != "window":
-        ways += [*(["--set positions=cache"] if "positions" in settings else []), "--method window"]
-    ways = ways or ["a --model of more positions"]
-    return f"Give {', '.join(ways[:-1])} or {ways[-1]}." if len(ways) > 1 else f"Give {ways[0]}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
@@ -42,12 +41,15 @@ class _Named(_Part):
 
 def _fields(*, of_axes: bool) -> dict[str, Any]:
     """Fields of a model: all options, each one value or a list; and the axes, likewise."""
-    kinds = {name: option.kind for name, option in OPTIONS.items()}
+    kinds = {name: (option.kind, option.help) for name, option in OPTIONS.items()}
     if of_axes:
-        kinds = {**{axis: SEED if axis == "seed" else str for axis in AXES}, **kinds}
+        kinds = {**{axis: (SEED if axis == "seed" else str, None) for axis in AXES}, **kinds}
     return {
-        name: (kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)], Field(default=None))  # type: ignore[valid-type]
-        for name, kind in kinds.items()
+        name: (
+            kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)],  # type: ignore[valid-type]
+            Field(default=None, description=text),
+        )
+        for name, (kind, text) in kinds.items()
     }
 
 
@@ -91,17 +93,4 @@ def checked(data: Json) -> dict[str, Json]:
 
 def schema() -> dict[str, Json]:
     """The JSON schema of a suite."""
-    made = Suite.model_json_schema()
-    for part in _objects(made):
-        for name, value in part.get("properties", {}).items():
-            value.pop("default", None)
-            if name in OPTIONS:
-                value["description"] = OPTIONS[name].help
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
-
-
-def _objects(value: Json) -> Iterator[dict[str, Json]]:
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(inner)
-    if isinstance(value, dict) and "properties" in value:
-        yield value
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Suite.model_json_schema()}
