@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.nn.functional import scaled_dot_product_attention
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
@@ -22,8 +19,7 @@ from ttabench.lm.verbs.generation import generate, greedy_tokens
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
-from ttabench.profiling import batches
-from ttabench.profiling.batches import Rate, next_batch, throughput
+from ttabench.profiling.batches import throughput
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring, pieces, question
@@ -55,21 +51,6 @@ def test_operations_of_a_forward_are_those_of_the_formula(lm: LM) -> None:
         forward(lm, Patch(), torch.randint(0, 250, (1, count)))
     attended = 4 * shape.layers * shape.heads * shape.head_dim * count**2 // 2
     assert counter.flops == 2 * shape.body * count + shape.head(count) + attended
-
-
-def test_operations_of_going_back_are_counted() -> None:
-    """A product costs two to go back through, causal attention five halves: its kernel makes the scores again."""
-    text, weight = torch.randn(10, 8), torch.randn(8, 8, requires_grad=True)
-    with Counter() as counter:
-        (text @ weight).sum().backward()
-    assert counter.flops == 2 * (2 * 10 * 8 * 8), "nothing goes back to the text"
-    queries, keys, values = (torch.randn(1, 2, 16, 4, requires_grad=True) for _ in range(3))
-    with Counter() as there:
-        seen = scaled_dot_product_attention(queries, keys, values, is_causal=True)
-    with Counter() as back:
-        seen.sum().backward()
-    assert there.flops == 4 * 2 * 4 * 16**2 // 2
-    assert back.flops == 5 * there.flops // 2
 
 
 def test_tensors_are_counted_while_they_live() -> None:
@@ -181,30 +162,6 @@ def test_throughput_finds_the_largest_batch(lm: LM) -> None:
     assert (row.value("samples_per_second") or 0) > (row.value("whole_samples_per_second") or 0) > 0
     alone = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row(64)
     assert row.value("sample_state_bytes") == alone.value("state_bytes")
-
-
-def test_all_rates_are_those_of_the_fastest_batch() -> None:
-    one = Rate(rows=1, adapt_seconds=(0.0,) * 3, ask_seconds=(1.0,) * 3, state_bytes=10, peak_bytes=7)
-    two = Rate(rows=2, adapt_seconds=(1.0, 3.0, 2.0), ask_seconds=(1.0,) * 3, state_bytes=20, peak_bytes=9)
-    four = Rate(rows=4, adapt_seconds=(0.0,) * 3, ask_seconds=(4.0, 4.0, 0.1), state_bytes=40, peak_bytes=8)
-    found = batches.figures([one, two, four], LOAD)
-    assert (found["fastest_batch"].value, found["largest_batch"].value) == (2, 4)
-    assert found["samples_per_second"].value == 2.0
-    whole = found["whole_samples_per_second"]
-    assert (whole.low, whole.value, whole.high) == (2 / 4, 2 / 3, 2 / 2)
-    assert found["tokens_per_second"].value == 2.0 * LOAD.generate
-    assert (found["peak_memory_bytes"].value, found["sample_state_bytes"].value) == (8, 10)
-
-
-@given(st.integers(1, batches.MOST - 1))
-def test_the_largest_batch_is_known_to_an_eighth(room: int) -> None:
-    largest, failed, tried = 0, 0, 0
-    while rows := next_batch(largest, failed):
-        tried += 1
-        largest, failed = (rows, failed) if rows <= room else (largest, rows)
-    assert largest <= room < failed
-    assert room - largest <= max(1, largest // batches.NEAR)
-    assert tried <= 24
 
 
 @pytest.mark.parametrize("name", methods())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
 
 import jsonschema
 import pytest
@@ -14,11 +12,8 @@ import yaml
 
 from tests.conftest import Command, one_line
 from tests.places import ROOT
-from ttabench.core.declared import WHAT, Declared
 from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
-from ttabench.run.request import RunRequest
-from ttabench.sweep import options
 from ttabench.sweep.engines import Job
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import Cell, cells
@@ -91,15 +86,6 @@ def test_runs_that_are_planned_together_are_those_planned_alone(written: Written
     assert [run.id for run in runs(path)] == alone
 
 
-def test_runs_of_one_base_stand_together(written: Written, tiny_base: Path) -> None:
-    text = f"methods: [none, icl]\ntasks: [{{task: streamingqa, source: mini}}]\nmodels: [nano, {tiny_base}]\n"
-    more = "include: [{method: window, model: nano}]\n"
-    bases = [run.base for run in runs(written(text + more))]
-    assert len(set(bases)) == 2
-    assert bases == sorted(bases, key=bases.index)
-    assert [run.method for run in runs(written(text + more))] == ["none", "icl", "window", "none", "icl"]
-
-
 def test_parts_of_a_sweep_are_all_of_it_and_share_nothing(written: Written) -> None:
     whole = runs(written(SUITE))
     parts = [share(whole, f"{number}/3") for number in (1, 2, 3)]
@@ -156,25 +142,6 @@ def test_the_schema_takes_what_the_command_takes_and_no_typo(ttabench: Command) 
     assert published["properties"]["limit"]["description"].startswith("Ask at most")
 
 
-def test_options_follow_from_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that is new in a request can be said in a suite, and stands in its schema."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class More(RunRequest):
-        colour: Annotated[str, Declared("What it looks like.", WHAT)] = "green"
-
-    named = {each.name for each in fields(RunRequest)} - {"method", "task", "model", "state_of"}
-    assert {option.field for option in options.OPTIONS.values()} == named | {"state_of"}
-    assert set(options.OPTIONS) <= set(schema()["properties"])
-    monkeypatch.setattr(options, "RunRequest", More)
-    more = options._options()
-    assert (more["colour"].kind, more["colour"].help) == (str, "What it looks like.")
-    monkeypatch.setattr(options, "OPTIONS", more)
-    request = options.requested({"method": "none", "task": "streamingqa", "model": "nano", "colour": "red"})
-    assert isinstance(request, More)
-    assert request.colour == "red"
-
-
 def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     plain = {name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")}
     renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
@@ -199,15 +166,6 @@ def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(writ
     assert not list(jsonschema.Draft202012Validator(schema()).iter_errors(yaml.safe_load(BUDGETS)))
     few = written(BUDGETS + "exclude: [{keep: 0.5}]\n")
     assert [cell.request.keep for cell in found(few)] == [None, 0.1, 0.1]
-
-
-def test_a_setting_that_not_all_know_is_told(written: Written) -> None:
-    text = "methods: [none, snapkv, h2o]\ntasks: [streamingqa]\nset: {budget: 64}\n"
-    path = written(text)
-    (line,) = remarks(path)
-    assert line.startswith("budget goes to snapkv; not to none, h2o.")
-    assert [cell.request.settings for cell in found(path)] == [(), ("budget=64",), ()]
-    assert not remarks(written(text.replace("none, ", "").replace(", h2o", "")))
 
 
 def test_budgets_are_typed_as_a_list_and_take_the_place_of_a_suites(
