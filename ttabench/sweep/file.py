@@ -6,7 +6,7 @@ Plain words are texts, but for true, false, null and numbers as JSON writes them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # as yaml has it
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Json]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Json]:
         """The mapping of a node."""
         keys = [key.value for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):

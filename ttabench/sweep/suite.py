@@ -41,9 +41,8 @@ class _Named(_Part):
 
 def _fields(*, of_axes: bool) -> dict[str, Any]:
     """Fields of a model: all options, each one value or a list; and the axes, likewise."""
-    kinds = {name: (option.kind, option.help) for name, option in OPTIONS.items()}
-    if of_axes:
-        kinds = {**{axis: (SEED if axis == "seed" else str, None) for axis in AXES}, **kinds}
+    axes: dict[str, tuple[Any, str | None]] = {axis: (SEED if axis == "seed" else str, None) for axis in AXES}
+    kinds = {**(axes if of_axes else {}), **OPTIONS}
     return {
         name: (
             kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)],  # type: ignore[valid-type]
