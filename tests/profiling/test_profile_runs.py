@@ -42,7 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     def here(request: Mapping[str, Any]) -> Lines:
         asked.append(request)
         found: list[tuple[str, Any]] = []
-        worker.work(request, lambda kind, value: found.append((kind, value)))
+        worker.answer(request, found.append)
         for kind, value in found:
             yield kind, json.loads(json.dumps(value))
 

@@ -112,9 +112,8 @@ def _how(report: Report) -> str:
 def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
     row = record.value(record.main_metric) if record else None
     return {
-        "id": run.id, "folder": str(out / run.id), "method": run.method, "task": run.task, "seed": run.seed,
-        "model": run.request.base_name, "state_of": run.request.state_of, "how": report.state, "reason": report.reason,
-        "seconds": round(report.seconds, 3), "metric": record.main_metric if record else None,
+        **_named(run), "folder": str(out / run.id), "state_of": run.request.state_of, "how": report.state,
+        "reason": report.reason, "seconds": round(report.seconds, 3), "metric": record.main_metric if record else None,
         "value": row.value if row else None, "stderr": row.stderr if row else None, "n": row.n if row else None,
     }  # fmt: skip
 
@@ -144,7 +143,9 @@ def dry_run(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
 
 def _planned(run: Job, out: Path) -> dict[str, Any]:
     stored = is_stored(out / run.id)
-    return {
-        "id": run.id, "method": run.method, "task": run.task, "seed": run.seed, "model": run.request.base_name,
-        "stored": stored, "notes": [] if stored else resolve_method(run.request).notes(),
-    }  # fmt: skip
+    return {**_named(run), "stored": stored, "notes": [] if stored else resolve_method(run.request).notes()}
+
+
+def _named(run: Job) -> dict[str, Json]:
+    names = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed}
+    return {**names, "model": run.request.base_name}

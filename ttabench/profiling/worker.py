@@ -14,7 +14,7 @@ from ttabench.lm.loading import memory_limit
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.profiling.batches import throughput
-from ttabench.profiling.job import Emit, Job
+from ttabench.profiling.job import Job
 from ttabench.profiling.measure import Measuring
 from ttabench.profiling.rows import Row, measured
 from ttabench.profiling.training_cost import training
@@ -24,25 +24,20 @@ SPARE = 512
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> None:
-    """Do what a request asks in a process of its own, see `core.child`."""
-    work(request, lambda kind, value: tell((kind, value)))
-
-
-def work(request: Mapping[str, Any], emit: Emit) -> None:
-    """Tell of the model, the method, and a row a length; a fault of the user's is a finding, too."""
+    """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
     use_threads(request.get("threads"))
     try:
         quiet_libraries()
         seed_everything(0)
-        _rows(request, request["job"], emit)
+        _rows(request, request["job"], tell)
     except UserError as error:
-        emit("fault", {"what": error.what, "hint": error.hint})
+        tell(("fault", {"what": error.what, "hint": error.hint}))
 
 
-def _rows(request: Mapping[str, Any], job: Job, emit: Emit) -> None:
+def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
     lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
     name, lengths = request["method"], list(request["lengths"])
-    emit("model", lm.describe())
+    tell(("model", lm.describe()))
     lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
 
     def built() -> BaseMethod[Any]:
@@ -53,16 +48,16 @@ def _rows(request: Mapping[str, Any], job: Job, emit: Emit) -> None:
     method = measured(name, 0, built)
     if isinstance(method, Row):
         for length in lengths:
-            emit("row", method.model_copy(update={"prefill": length}).model_dump())
+            tell(("row", method.model_copy(update={"prefill": length}).model_dump()))
         return
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lifted] if lifted else []
-    emit("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes})
+    tell(("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes}))
     measure = measurer(request, job, lm, method)
     for length in lengths:
-        emit("at", length)
+        tell(("at", length))
         row = measure(length)
-        emit("row", row.model_dump())
+        tell(("row", row.model_dump()))
         if row.status == "oom":
             return  # what is left of it would be counted with the next length; a fresh process goes on
 
