@@ -1,4 +1,4 @@
-"""Tables of a profile: what each method costs at each length, and how that grows."""
+"""Tables of a profile: what each method costs at each length, and from when it is cheaper than full context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ttabench.core.amounts import count, number, size
 from ttabench.core.sizes import short
 from ttabench.profiling.on_paper import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
-from ttabench.profiling.rows import Figure, Row
+from ttabench.profiling.rows import Figure
 from ttabench.terminal.table import Cell, Table
 
 FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -37,13 +37,9 @@ STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "f
 
 
 def profile_tables(record: ProfileRecord) -> list[Table]:
-    """The main table; for latencies those of growth, and of queries until a method beats full context."""
-    tables = [main_table(record)]
-    if record.mode == "latency" and len(record.config["lengths"]) > 1:
-        tables.append(growth_table(record))
-    if record.mode == "latency" and (cheaper := break_even_table(record)) is not None:
-        tables.append(cheaper)
-    return tables
+    """The main table; for latencies also that of queries until a method beats full context."""
+    cheaper = break_even_table(record) if record.mode == "latency" else None
+    return [main_table(record), *([cheaper] if cheaper else [])]
 
 
 def main_table(record: ProfileRecord) -> Table:
@@ -66,28 +62,6 @@ def main_table(record: ProfileRecord) -> Table:
     return Table(
         title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record), names=("method",),
         spare=SPARE, fold=True,
-    )  # fmt: skip
-
-
-def growth_table(record: ProfileRecord) -> Table:
-    """The longest length against the shortest, for every method that was measured at both."""
-    first, last = record.config["lengths"][0], record.config["lengths"][-1]
-    found = {(row.method, row.prefill): row for row in record.rows}
-    names = ("adapt_seconds", "token_ms", "peak_memory_bytes", "state_bytes")
-    rows: list[tuple[str, ...]] = []
-    data: list[dict[str, Cell]] = []
-    for method in record.config["methods"]:
-        rows_at = [found.get((method, length), Row(method=method, prefill=length)) for length in (first, last)]
-        ends = [[row.value(name) for row in rows_at] for name in names]
-        ratios = [high / low if low and high is not None else None for low, high in ends]
-        rows.append((method, record.growth(method) or "-", *(number(ratio, 2) for ratio in ratios)))
-        data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
-    columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
-    title = f"growth, {short(first)} to {short(last)}"
-    caption = "The longest prefill over the shortest. A token of a constant state should stay near 1."
-    return Table(
-        title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
-        names=("method", "state grows"),
     )  # fmt: skip
 
 
