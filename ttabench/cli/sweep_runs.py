@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.progress import in_words
 from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
 from ttabench.report.finding import load_run
@@ -75,7 +75,7 @@ def run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: bo
     else:
         states = Counter(report.state for report in reports.values())
         counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
-        lines = [f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
+        lines = [f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.",
                  f"Compare: ttabench compare --out {quote(str(out))}"]  # fmt: skip
         lines += ["The same command tries the failed runs again."] if failed else []
         _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, out, lines)

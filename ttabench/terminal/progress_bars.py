@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console, OverflowMethod
 from rich.progress import (
@@ -28,7 +29,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from ttabench.core.progress import Tick, in_words, no_tick
+from ttabench.core.progress import Tick, no_tick
 
 EVERY = 30.0
 """Seconds between plain lines."""
@@ -70,7 +71,8 @@ class Lines:
         if now - self._last >= EVERY:
             self._last, left = now, ""
             if self._even and before < done < total:
-                left = f", about {in_words((now - begin) * (total - done) / (done - before))} left"
+                seconds = round((now - begin) * (total - done) / (done - before))
+                left = f", about {timedelta(seconds=seconds)} left"
             print(f"{what}: {done:,} of {total:,}{left}", file=sys.stderr, flush=True)
 
 
