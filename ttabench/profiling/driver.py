@@ -90,7 +90,9 @@ def _measure(
     lines = launch({**request, "job": job, "method": method, "known": known})
     with closing(lines):  # type: ignore[type-var]
         for line in lines:
-            kind, value = ("row", _row_of(line, method, at).model_dump()) if isinstance(line, Death) else line
+            if isinstance(line, Death):
+                line = "row", _row_of(line, method, at).model_dump()
+            kind, value = line
             if kind == "fault":
                 raise UserError(value["what"], value["hint"])
             if kind == "at":
