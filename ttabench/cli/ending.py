@@ -63,7 +63,7 @@ def ended(call: Callable[[], object], command: str) -> int:
         except OSError as error:
             return _no_output(error)
         except ValueError:  # somebody closed it
-            sys.stdout = None  # type: ignore[assignment]  # or python would try again when it ends
+            sys.stdout = None  # or python would try again when it ends
     return code
 
 
