@@ -90,9 +90,8 @@ def _measure(
     lines = launch({**request, "job": job, "method": method, "known": known})
     with closing(lines):  # type: ignore[type-var]
         for line in lines:
-            if isinstance(line, Death):
-                line = "row", _row_of(line, method, at).model_dump()
-            kind, value = line
+            kind = "row" if isinstance(line, Death) else line[0]
+            value: Json = _row_of(line, method, at).model_dump() if isinstance(line, Death) else line[1]
             if kind == "fault":
                 raise UserError(value["what"], value["hint"])
             if kind == "at":
