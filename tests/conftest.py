@@ -16,7 +16,6 @@ from tests import places
 from ttabench.cli import app as cli
 from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM, load
-from ttabench.profiling import matmul_rates
 
 SMOLLM2 = "smollm2-135m"
 EXPECTED = (
@@ -79,16 +78,6 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _rates_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Dry runs measure the machine in no time, and keep nothing in the user's cache."""
-    folder = tmp_path_factory.mktemp("rates")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matmul_rates, "SECONDS", 0.0)
-        patch.setattr(matmul_rates, "folder", lambda: folder)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import torch
 from tests.attack.conftest import Counted
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
-from ttabench.profiling.driver import Lines, Manner, execute
+from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Row, exactly
@@ -64,22 +64,19 @@ def profiles(base: Path) -> Work:
     """With processes that find what they always find."""
 
     def process(request: Mapping[str, Any]) -> Lines:
-        if request["task"] == "machine":
-            yield "machine", {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 1}
-        else:
-            method = {"name": request["method"], "growth": "none", "parameters": 0, "notes": []}
-            yield from (("model", {"name": "tiny"}), ("method", method))
-            for length in request["lengths"]:
-                yield "at", length
-                figures = {"total_seconds": exactly(1.0), "state_bytes": exactly(float(length))}
-                yield "row", Row(method=request["method"], prefill=length, figures=figures).model_dump()
+        method = {"name": request["method"], "growth": "none", "parameters": 0, "notes": []}
+        yield from (("model", {"name": "tiny"}), ("method", method))
+        for length in request["lengths"]:
+            yield "at", length
+            figures = {"total_seconds": exactly(1.0), "state_bytes": exactly(float(length))}
+            yield "row", Row(method=request["method"], prefill=length, figures=figures).model_dump()
 
     chosen = {name: {"method": name} for name in ("none", "icl")}
     job = Job(model=str(base), lengths=(32, 64), chosen=chosen, load=Load(repeat=1), device="cpu")
 
     def work(out: Path) -> int:
         out.mkdir(exist_ok=True)
-        execute(job, out, Manner(launch=process))
+        execute(job, out, launch=process)
         return 0
 
     return work

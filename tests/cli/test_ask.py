@@ -114,21 +114,6 @@ def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path
     assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
 
 
-def test_a_state_from_python_is_asked_and_knows_no_files(
-    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ttabench as package
-
-    monkeypatch.chdir(tmp_path)
-    session = package.Session("nano", "mac")
-    session.read([TEXT])
-    session.save("mine")
-    (question, answer), *_ = ASKED.items()
-    found = ttabench("ask", question, "--state", "mine", "--compare", "--json").json()
-    assert found["methods"][0]["answers"][0]["answer"] == answer
-    assert found["notes"] == ["icl is not asked: the state in mine does not say which files it has read"]
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -15,7 +15,6 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
-from ttabench.cli import adapt
 from ttabench.records.store import RunFolder
 from ttabench.training.training_state import Curve
 
@@ -73,19 +72,6 @@ def test_a_training_that_is_asked_to_end_saves_first(
     assert stopped.err.splitlines()[-1] == f"{word} The same command resumes where it stopped."
     assert [folder.name for folder in (tmp_path / "mac" / "training").iterdir()] == ["step-00000002"]
     assert ttabench(*words).json()["steps"] == 3
-
-
-def test_reading_that_is_asked_to_end_leaves_nothing(
-    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    words = ["adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", tmp_path / "state"]
-    with monkeypatch.context() as patched:
-        patched.setattr(adapt, "read", sending(adapt.read, signal.SIGTERM, 1))
-        stopped = ttabench(*words)
-    assert (stopped.code, stopped.err.splitlines()[-1]) == (143, "Terminated. The same command begins anew.")
-    assert not (tmp_path / "state").exists()
-    assert ttabench(*words).code == 0
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

@@ -40,20 +40,3 @@ def test_a_run_ends_in_one_line_and_is_not_stored(ttabench: Command, tmp_path: P
     assert not list(tmp_path.rglob("run.json"))
     assert ttabench(*words, "--dtype", "float32").code == 0
     assert len(list(tmp_path.rglob("run.json"))) == 1
-
-
-@pytest.mark.parametrize("method", ["icl", "snapkv"])
-def test_asking_is_refused(ttabench: Command, tmp_path: Path, large: Path, method: str) -> None:
-    (tmp_path / "notes.txt").write_text("Ada lives in Rome.")
-    words = ("ask", "Where?", "--method", method, "--model", large, "--context", tmp_path / "notes.txt", "--quiet")
-    assert "not finite" in one_line(ttabench(*words, "--dtype", "float16"))
-    assert ttabench(*words, "--dtype", "float32").code == 0
-
-
-def test_a_state_that_is_no_number_is_not_written(ttabench: Command, tmp_path: Path, large: Path) -> None:
-    (tmp_path / "notes.txt").write_text("Ada lives in Rome.")
-    words = ("adapt", "--method", "snapkv", "--model", large, "--context", tmp_path / "notes.txt", "--quiet", "--out")
-    line = one_line(ttabench(*words, tmp_path / "state", "--dtype", "float16"))
-    assert "of the state is not finite" in line
-    assert not (tmp_path / "state").exists()
-    assert ttabench(*words, tmp_path / "state", "--dtype", "float32").code == 0

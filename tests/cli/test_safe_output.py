@@ -6,18 +6,12 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from tests.records.test_records import sample
 from ttabench.cli import app as cli
-from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
-from ttabench.records.sample_files import write_samples
-from ttabench.records.store import RunFolder
-from ttabench.report.pictures import check_path
 from ttabench.terminal import render
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
@@ -93,18 +87,3 @@ def test_other_programs_get_what_is_meant(output: Set) -> None:
     stream = output(Pipe())
     render.show([TABLE], "json")
     assert json.loads(stream.seen()) == {NASTY: [{NASTY: NASTY}]}
-
-
-def test_a_link_is_not_written_through(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    (tmp_path / ".samples.parquet.tmp").symlink_to(precious)
-    write_samples(tmp_path / "samples.parquet", [sample("a").flat()])
-    (tmp_path / "picture.svg").symlink_to(precious)
-    with pytest.raises(UserError, match="is a link to another file"):
-        check_path(tmp_path / "picture.svg")
-    folder = RunFolder(tmp_path, "r")
-    (folder.path / "partial.jsonl").symlink_to(precious)
-    with pytest.raises(UserError, match="is a link to another file"):
-        folder.resume()
-    assert precious.read_text() == "kept"

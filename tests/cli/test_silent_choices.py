@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.qa_files import refusal, write_jsonl
 from ttabench.readers import load
 from ttabench.records.schema import RunRecord
@@ -16,7 +14,6 @@ from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
 QA = {"text": "t", "question": "q", "answers": "word"}
-COPA = {"premise": "p.", "choice1": "a", "choice2": "b", "question": "cause", "label": 0}
 RTE = {"premise": "P.", "hypothesis": "H.", "label": "entailment", "idx": 0}
 
 
@@ -65,18 +62,3 @@ def test_rows_without_text_are_counted(tmp_path: Path) -> None:
     source = rte_folder(tmp_path, train, val[1:])
     message = refusal("superglue", source=source, options={"task": "rte", "shots": 1})
     assert "is usable (empty premise: 1, empty hypothesis: 1)" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "row", "reason"),
-    [
-        ("superglue", "copa", {**COPA, "premise": "."}, "premise"),
-        ("piqa", "piqa", {"goal": "g", "sol1": "", "sol2": "b", "label": 1}, "option"),
-        ("hellaswag", "hellaswag",
-         {"activity_label": "A", "ctx_a": " ", "ctx_b": "", "endings": ["a", "b"], "label": 0}, "query"),
-    ],
-)  # fmt: skip
-def test_empty_rows_of_every_shape(tmp_path: Path, name: str, part: str, row: dict[str, Any], reason: str) -> None:
-    path = write_jsonl(tmp_path / "mine.jsonl", [row])
-    message = refusal(name, source=str(path), options={"task": part, "shots": 0})
-    assert f"(empty {reason}: 1)" in message

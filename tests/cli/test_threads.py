@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import Command
-from ttabench.profiling import machine, worker
-from ttabench.profiling.driver import Lines, Manner, execute
+from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job
 from ttabench.profiling.rows import Row
 
@@ -31,22 +30,13 @@ def test_threads_are_recorded_and_are_no_part_of_a_run(ttabench: Command, common
     assert "threads" not in first["config"]
 
 
-def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_of_a_profile_is_told(tmp_path: Path, tiny_base: Path) -> None:
     told = []
 
     def process(request: Mapping[str, object]) -> Lines:
         told.append(request["threads"])
-        if request["task"] == "machine":
-            yield "machine", {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 3}
-        else:
-            yield "row", Row(method="icl", prefill=32).model_dump()
+        yield "row", Row(method="icl", prefill=32).model_dump()
 
     job = Job(model=str(tiny_base), lengths=(32,), chosen={"icl": {"method": "icl"}}, device="cpu")
-    execute(job, tmp_path, Manner(threads=3, launch=process))
-    assert told == [3, 3]
-    monkeypatch.setattr(machine, "SECONDS", 0.0)
-    monkeypatch.setattr(machine, "SIZES", {"cpu": (32,)})
-    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**16})
-    worker.work({"task": "machine", "job": Job(model="", lengths=(1,), chosen=job.chosen), "threads": 2},
-                lambda *_: None)  # fmt: skip
-    assert torch.get_num_threads() == 2
+    execute(job, tmp_path, threads=3, launch=process)
+    assert told == [3]

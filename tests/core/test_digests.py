@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from ttabench.core import digests
 from ttabench.core.digests import LARGE, digest
 
 SIZE = 100 * 10**6
-LONG_AGO = time.time() - 1000
 
 
 @pytest.fixture(autouse=True)
@@ -84,32 +81,3 @@ def test_a_file_that_changed_lately_is_never_remembered(large: Path, cache: Path
     os.utime(large, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert digest(large) != before
     assert len(readings) == 2
-
-
-def old(file: Path) -> None:
-    os.utime(file, (LONG_AGO, LONG_AGO))
-
-
-def swapped(file: Path) -> None:
-    """Another file of its size and time has taken its place, as with a copy that keeps times."""
-    other = file.with_name("other")
-    other.write_bytes(b"x" * SIZE)
-    old(other)
-    other.replace(file)
-
-
-def rewritten(file: Path) -> None:
-    """It was changed in place and given its old time again."""
-    put(file, SIZE // 2)
-    old(file)
-
-
-@pytest.mark.parametrize("change", [swapped, rewritten], ids=lambda each: each.__name__)
-def test_a_file_of_the_same_size_and_time_is_read_again(
-    large: Path, settled: None, change: Callable[[Path], None]
-) -> None:
-    old(large)
-    before = digest(large)
-    change(large)
-    assert large.stat().st_mtime == LONG_AGO
-    assert digest(large) != before

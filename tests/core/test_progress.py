@@ -1,20 +1,13 @@
-"""What people see while they wait: rates, time left, one bar for one thing, a line while libraries load."""
+"""What people see while they wait: the time left, a line for one thing."""
 
 from __future__ import annotations
 
-import io
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import Command
-from tests.test_imports import HEAVY
-from ttabench.core import progress
-from ttabench.core.progress import CLEAR, Pace
 from ttabench.terminal import progress_bars
 from ttabench.terminal.progress_bars import Lines
-from ttabench.terminal.render import console
 
 
 class Clock:
@@ -27,97 +20,25 @@ class Clock:
         return self.now
 
 
-class Screen(io.StringIO):
-    """A terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def watched(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Standard error is a terminal for the rest of the test."""
-    found = Screen()
-    monkeypatch.setattr(sys, "stderr", found)
-    monkeypatch.setenv("TERM", "xterm")
-    return found
-
-
-def test_the_rate_and_the_time_left() -> None:
+def test_where_nobody_watches_a_plain_line_comes_every_half_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
-    pace = Pace(clock)
-    pace.tick(32, 400)
-    assert (pace.rate, pace.left(), pace.words()) == (None, None, "")
-    clock.now += 8
-    pace.tick(64, 400)
-    assert (pace.rate, pace.left()) == (4.0, 84.0)
-    clock.now += 30
-    assert pace.left() == 54.0
-    assert pace.words() == "4.0/s, about 50 seconds left"
-    clock.now += 1000
-    assert pace.left() == 0.0
-    pace.tick(400, 400)
-    assert "left" not in pace.words()
-
-
-def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
-    tick = Lines(clock)
+    monkeypatch.setattr(progress_bars, "time", SimpleNamespace(monotonic=clock))
+    tick = Lines()
     for done in range(0, 101, 10):
         tick(f"trained, loss {done / 100}", done, 100)
         clock.now += 10
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
-        "trained, loss 0.3: 30 of 100, 1.0/s, about 1 minute left",
-        "trained, loss 0.6: 60 of 100, 1.0/s, about 40 seconds left",
-        "trained, loss 0.9: 90 of 100, 1.0/s, about 10 seconds left",
+        "trained, loss 0.3: 30 of 100, about 0:01:10 left",
+        "trained, loss 0.6: 60 of 100, about 0:00:40 left",
+        "trained, loss 0.9: 90 of 100, about 0:00:10 left",
     ]
-    tick = Lines(clock, even=False)
+    tick = Lines(even=False)
     for done in (1, 2):
         clock.now += 40
         tick("rows, mac reads 4k (1 of 5)", done, 6)
     (*_, last) = capsys.readouterr().err.splitlines()
     assert last == "rows, mac reads 4k (1 of 5): 2 of 6", "rows of a profile take longer and longer"
-
-
-def test_the_line_while_libraries_load_goes_when_something_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    for show in (lambda: console(stderr=True), progress.loaded, lambda: _bar()):
-        progress.loading("libraries and nano")
-        assert screen.getvalue().endswith("Loading libraries and nano ...")
-        show()
-        assert CLEAR in screen.getvalue().rpartition("nano ...")[2]
-    before = screen.getvalue()
-    progress.loaded()
-    assert screen.getvalue() == before, "taken away once"
-
-
-def _bar() -> None:
-    with progress_bars.progress(enabled=True) as tick:
-        tick("read", 1, 2)
-
-
-@pytest.mark.parametrize("more", [["--json"], ["--quiet"], []], ids=["json", "quiet", "plain"])
-def test_machines_are_told_nothing(
-    more: list[str], ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("ttabench.core.progress.loading", told.append)
-    ran = ttabench("eval", "--method", "none", *common, "--limit", 1, *more)
-    assert ran.code == 0, ran.err
-    assert told == ([] if more else ["libraries and tiny"])
-
-
-@pytest.mark.parametrize(
-    "command", ["eval --method icll", "train --method icll", "adapt --method icll", "profile --methods icll"]
-)
-def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
-    code = (
-        "import sys\nfrom ttabench.cli import app, profile\nfrom ttabench.core import progress\n"
-        "seen = []\n"
-        f"progress.loading = profile.loading = lambda what: seen.append([n for n in {HEAVY!r} if n in sys.modules])\n"
-        f"code = app.run({command.split()!r})\n"
-        "assert (code, seen) == (2, [[]]), (code, seen)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr

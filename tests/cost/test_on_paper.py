@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Command, one_line
 from ttabench.methods.registry import formulas
-from ttabench.profiling.load import STREAM
-from ttabench.profiling.on_paper import AnalyticLoad, table
+from ttabench.profiling.load import STREAM, Load
+from ttabench.profiling.on_paper import table
 
 ANALYTIC = ("profile", "--analytic")
 
@@ -22,7 +22,7 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     ]
     streams = {name: STREAM for name, formula in formulas().items() if STREAM in formula.presets}
     assert set(streams) == {"snapkv", "h2o", "random_slots", "streamadapter"}
-    wanted = table("llama-3-8b", list(formulas()), [1024, 65536], AnalyticLoad(new_tokens=128), presets=streams)
+    wanted = table("llama-3-8b", list(formulas()), [1024, 65536], Load(), presets=streams)
     assert rows == wanted
 
 

@@ -26,13 +26,13 @@ from ttabench.core.sizes import lengths
 from ttabench.core.types import Json, Observe
 from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens
-from ttabench.profiling import methods as method_rows
 from ttabench.profiling.job import Job, choose
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import WARMING, Measuring, pieces, question
-from ttabench.profiling.on_paper import AnalyticLoad, table
+from ttabench.profiling.on_paper import table
 from ttabench.profiling.rows import Row, exactly
 from ttabench.profiling.training_cost import training
+from ttabench.profiling.worker import SPARE, lift_positions
 
 METHODS = (
     "none", "icl", "window", "snapkv", "h2o", "kvzip", "ccm", "mac", "streamadapter", "generative_adapter", "templora",
@@ -64,8 +64,8 @@ class Costs:
         self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)
         seed_everything(0)
         self.lm = load(options.shape, **base)
-        most = max(self.lengths) + self.load.prompt_tokens + options.generate + method_rows.SPARE
-        method_rows.lift_positions(self.lm, most)
+        most = max(self.lengths) + self.load.prompt_tokens + options.generate + SPARE
+        lift_positions(self.lm, most)
 
     def measure(self) -> None:
         """All tables: a length of all methods, what does not take long, then the next length, the quickest first."""
@@ -129,10 +129,8 @@ class Costs:
         }  # fmt: skip
 
     def _on_paper(self, name: str, tokens: int) -> dict[str, Json]:
-        sizes = {key: getattr(self.load, key) for key in ("prompt_tokens", "piece_tokens")}
-        written = AnalyticLoad(new_tokens=self.load.generate, dtype=self.job.dtype, **sizes)
         presets = {name: one["preset"] for name, one in self.job.chosen.items()}
-        return table(self.job.model, [name], [tokens], written, presets=presets)[0]
+        return table(self.job.model, [name], [tokens], self.load, presets=presets, dtype=self.job.dtype)[0]
 
     @torch.no_grad()
     def _many(self, name: str, tokens: int) -> dict[str, Json]:

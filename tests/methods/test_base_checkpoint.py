@@ -17,8 +17,8 @@ from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
+from ttabench.records.run_fields import RunConfig
 from ttabench.run.base_model import merge_checkpoint
-from ttabench.run.config import RunConfig
 from ttabench.run.request import RunRequest
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}

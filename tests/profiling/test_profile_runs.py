@@ -15,14 +15,12 @@ import torch
 from tests.conftest import Command
 from ttabench.core.child import Death
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, machine, methods, worker
-from ttabench.profiling.driver import Lines, Manner, execute
+from ttabench.profiling import driver, worker
+from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job, choose, identity
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.record import load_profile
 from ttabench.profiling.rows import Row
-from ttabench.profiling.tables import row_line
 
 LENGTHS = (32, 64, 96)
 SMALL = ("--prefill", "32,64", "--generate", 2, "--repeat", 1, "--piece-tokens", 16)
@@ -38,20 +36,17 @@ def job(tiny_base: Path) -> Job:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
-    """Processes that run right here, each request noted; the machine is measured in no time."""
+    """Processes that run right here, each request noted."""
     asked: Requests = []
 
     def here(request: Mapping[str, Any]) -> Lines:
         asked.append(request)
         found: list[tuple[str, Any]] = []
-        worker.work(request, lambda kind, value: found.append((kind, value)))
+        worker.answer(request, found.append)
         for kind, value in found:
             yield kind, json.loads(json.dumps(value))
 
     monkeypatch.setattr(driver, "launched", here)
-    monkeypatch.setattr(machine, "SECONDS", 0.0)
-    monkeypatch.setattr(machine, "SIZES", {"cpu": (32,)})
-    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**16})
     before = torch.are_deterministic_algorithms_enabled()
     yield asked
     torch.use_deterministic_algorithms(before)
@@ -61,10 +56,7 @@ def dying(end: Death, at: tuple[str, int]) -> Any:
     """Processes that end like this when they come to a method's length; elsewhere all goes well."""
 
     def process(request: Mapping[str, Any]) -> Lines:
-        if request["task"] == "machine":
-            limits = {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 1}
-            yield "machine", limits
-        for length in request.get("lengths", ()):
+        for length in request["lengths"]:
             yield "at", length
             if (request["method"], length) == at:
                 yield end
@@ -77,29 +69,23 @@ def dying(end: Death, at: tuple[str, int]) -> Any:
 def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path: Path) -> None:
     first = execute(job, tmp_path)
     assert first.how == "new"
-    assert [request["task"] for request in requests] == ["machine", "measure", "measure"]
+    assert [request["method"] for request in requests] == ["none", "icl"]
     assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
         (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
     ]
-    for row in first.record.rows:
-        told = {
-            name: row.value(name) for name in ("wall_seconds", "cpu_seconds", "adapt_cpu_seconds", "ask_cpu_seconds")
-        }
-        assert all(value is not None and value >= 0 for value in told.values()), told
-        assert (told["wall_seconds"] or 0) > (row.value("total_seconds") or 0)
     assert first.record.growth("icl") == "linear"
     assert first.record.model["architecture"] == "llama"
     assert not (first.folder / "rows.jsonl").exists()
     again = execute(job, tmp_path)
-    assert (again.how, again.record, len(requests)) == ("stored", first.record, 3)
-    assert execute(job, tmp_path, Manner(force=True)).how == "new"
-    assert len(requests) == 6
+    assert (again.how, again.record, len(requests)) == ("stored", first.record, 2)
+    assert execute(job, tmp_path, force=True).how == "new"
+    assert len(requests) == 4
 
 
 def test_a_slow_row_is_left_out(job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Measuring, "expected", lambda _, tokens: 200.0 if tokens == 96 else 1.0)
     remarks: list[str] = []
-    done = execute(job, tmp_path, Manner(notify=remarks.append))
+    done = execute(job, tmp_path, notify=remarks.append)
     assert (len(done.record.rows), remarks) == (6, [])
     limited = execute(replace(job, time_limit=60.0), tmp_path)
     assert [row.status for row in limited.record.rows] == ["ok", "ok", "skipped"] * 2
@@ -115,20 +101,13 @@ def test_a_slow_row_is_left_out(job: Job, requests: Requests, tmp_path: Path, mo
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_death_of_a_process_is_a_row(job: Job, tmp_path: Path, end: Death, status: str, said: str) -> None:
-    told: list[str] = []
-
-    def on_row(row: Row, done: int, total: int) -> None:
-        told.append(f"{row_line(row, 'latency')} {done}/{total}")
-
-    done = execute(job, tmp_path, Manner(launch=dying(end, ("icl", 64)), on_row=on_row))
+    done = execute(job, tmp_path, launch=dying(end, ("icl", 64)))
     found = {(row.method, row.prefill): row for row in done.record.rows}
     assert found["icl", 64].status == status
     assert said in found["icl", 64].detail
     assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), "a fresh process goes on"
-    assert [each.rpartition(" ")[2] for each in told] == [f"{done}/6" for done in range(1, 7)]
-    assert f"icl at 64: {status} (" in told[4].replace("OOM", "oom")
     # what failed is tried again, what ran out of memory is an answer
-    again = execute(job, tmp_path, Manner(launch=dying(end, ("none", 1))))
+    again = execute(job, tmp_path, launch=dying(end, ("none", 1)))
     assert again.how == ("stored" if status == "oom" else "continued")
     assert {row.status for row in again.record.rows} == ({"ok", "oom"} if status == "oom" else {"ok"})
 
@@ -141,7 +120,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(job, tmp_path, Manner(launch=interrupted))
+        execute(job, tmp_path, launch=interrupted)
     (folder,) = tmp_path.iterdir()
     with (folder / "rows.jsonl").open("a") as file:
         file.write('{"kind": "row", "value": {"method": "icl", "pre')  # killed while it wrote
@@ -159,39 +138,8 @@ def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> 
         yield "fault", {"what": "Model 'x' could not be loaded.", "hint": "Give another."}
 
     with pytest.raises(UserError, match="could not be loaded"):
-        execute(job, tmp_path, Manner(launch=refusing))
+        execute(job, tmp_path, launch=refusing)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        ({"schema_version": 1}, "schema_version"),
-        ({"rows": [{}]}, "rows.0.method"),
-    ],
-    ids=str,
-)
-def test_a_damaged_profile_is_refused(
-    job: Job, requests: Requests, tmp_path: Path, damage: dict[str, Any], told: str
-) -> None:
-    folder = execute(job, tmp_path).folder
-    load_profile(folder)
-    file = folder / "profile.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
-    with pytest.raises(UserError, match="--force") as caught:
-        load_profile(folder)
-    assert told in str(caught.value)
-
-
-def test_a_folder_that_a_setting_names_is_what_it_holds(job: Job, tmp_path: Path) -> None:
-    """What is measured follows from it: a T5 may be another one now."""
-    (tmp_path / "config.json").write_text("{}")
-    chosen = choose("mac", settings=(f"amortiser={tmp_path}",), checkpoint="none")
-    ids = []
-    for layers in (1, 2):
-        (tmp_path / "config.json").write_text(json.dumps({"num_layers": layers}))
-        ids.append(identity(replace(job, chosen=chosen).config(), {}, job.defaults()))
-    assert ids[0] != ids[1]
 
 
 def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> None:
@@ -238,7 +186,7 @@ def test_the_command_shows_stores_and_draws(
               "--set", "num_virtual_tokens=4"]  # fmt: skip
     ran = ttabench(*common, "--plot", picture)
     assert ran.code == 0, ran.err
-    for shown in ("token ms", "tokens/s", "peak memory", "growth, 32 to 64", "matrix products", "mac untrained"):
+    for shown in ("token ms", "tokens/s", "peak memory", "mac untrained"):
         assert shown in ran.out
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert "queries from or until which" in " ".join(ran.out.split())
@@ -247,9 +195,9 @@ def test_the_command_shows_stores_and_draws(
     (cheaper,) = [key for key in stored.json() if key.startswith("queries from")]
     assert [(row["method"], row["prefill"]) for row in stored.json()[cheaper]] == [("mac", 32), ("mac", 64)]
     assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]
-    assert len(requests) == 3
+    assert len(requests) == 2
     where = ttabench(*common, "--quiet").out.strip()
-    assert (Path(where) / "profile.csv").exists()
+    assert (Path(where) / "profile.json").exists()
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 
@@ -259,37 +207,14 @@ def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(methods.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
+    monkeypatch.setattr(worker.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
     monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]
     ran = ttabench("profile", "--methods", "icl", *SMALL, *flags, *out)
     assert ran.code == 0, ran.err
     assert shown in ran.out
-    assert "growth" not in ran.out
     assert picture.exists()
-    assert [request["task"] for request in requests] == ["measure"], "only latencies are held against the machine"
-
-
-@pytest.mark.parametrize(
-    ("methods", "changes"),
-    [
-        ("icl,snapkv,h2o,window,templora,streamadapter", ()),
-        ("templora,streamadapter", ("streamadapter.window=520", "templora.prefix=7", "targets=q_proj,up_proj")),
-    ],
-)
-def test_measured_and_on_paper_are_the_same_methods(
-    ttabench: Command, requests: Requests, tmp_path: Path, methods: str, changes: tuple[str, ...]
-) -> None:
-    """The same words, without and with --analytic: states agree to the byte, presets included."""
-    settings = [word for change in changes for word in ("--set", change)]
-    words = ("profile", "--methods", methods, *settings, "--model", "nano", "--generate", 2, "--json")
-    ran = ttabench(*words, "--prefill", 600, "--repeat", 1, "--out", tmp_path, "--device", "cpu").json()
-    (title,) = [key for key in ran if key.startswith("latency of")]
-    measured = {row["method"]: row["state_bytes"] for row in ran[title]}
-    assert {row["tokens_read"] for row in ran[title]} == {600}
-    (rows,) = ttabench(*words, "--prefill", 600, "--analytic").json().values()
-    assert {row["method"]: row["state_bytes"] for row in rows} == measured
 
 
 def test_processes_of_their_own_that_run_out_of_memory(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

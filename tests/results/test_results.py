@@ -40,7 +40,7 @@ def test_every_suite_has_its_file(make: ModuleType) -> None:
 @pytest.mark.parametrize("suite", [suite for suite in WRITTEN if suite not in ELSEWHERE])
 def test_a_suite_names_the_runs_that_are_stored_of_it(suite: str) -> None:
     told = read(RESULTS / f"{suite}.yaml")
-    assert {run.id for run in planned(cells(told), told)} == set(runs(RESULTS / suite))
+    assert {run.id for run in planned(cells(told))} == set(runs(RESULTS / suite))
 
 
 def test_a_trial_runs_a_suite(make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

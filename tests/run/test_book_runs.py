@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.none.method import NoContext
 from ttabench.methods.trainable import training_item
 from ttabench.readers import load
 from ttabench.records.store import RunFolder, Sample
@@ -116,14 +114,6 @@ def test_full_context_scores_a_book_as_one_text(tmp_path: Path) -> None:
     torch.testing.assert_close(logprobs(newest, book(lm, path)), logprobs(sliding(lm), book(lm, path)), **NOISE)
 
 
-def test_no_context_scores_every_stride_alone(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    found = logprobs(NoContext(lm, NoContext.spec.Settings()), book(lm, put(tmp_path, "a.txt", TEXT)))
-    starts = range(WINDOW, len(TEXT), STRIDE)
-    alone = [(lm.encode(TEXT[start - 1]), lm.encode(TEXT[start : start + STRIDE])) for start in starts]
-    torch.testing.assert_close(found, torch.cat(token_logprobs(lm, Patch(), alone)), **NOISE)
-
-
 def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     put(tmp_path, "books/1.txt", TEXT)
     put(tmp_path, "books/2.txt", TEXT[::-1][:40])
@@ -149,16 +139,3 @@ def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base
     assert "1 of 2 texts end before 60 tokens and count there at their own length" in record["notes"]
     assert record["task"]["chance"] is None
     assert rows["ppl", 84, None]["value"] == pytest.approx(rows["ppl", None, None]["value"])
-
-
-def test_samples_hold_no_text_and_all_that_figures_need(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as parquet
-
-    put(tmp_path, "1.txt", TEXT)
-    record = ttabench("eval", "--method", "none", "--task", "pg19", "--source", tmp_path / "1.txt",
-                      "--model", tiny_base, "--out", tmp_path / "runs", "--task-set", "window=20",
-                      "--task-set", "stride=8", "--task-set", "tokens=84", "--json").json()["runs"][0]  # fmt: skip
-    samples = parquet.read_table(Path(record["folder"]) / "samples.parquet").to_pylist()
-    assert not any(TEXT[start : start + 8] in str(sample) for sample in samples for start in range(len(TEXT) - 8))
-    total = -sum(sample["logprobs"][0] for sample in samples) / sum(sample["tokens"][0] for sample in samples)
-    assert record["rows"][0]["value"] == pytest.approx(math.exp(total))

@@ -76,13 +76,6 @@ def test_a_method_keeps_no_more_than_was_asked(lm: LM, method: str, budget: dict
     assert 0.5 * allowed <= kept_slots(reading) <= allowed + rounded < full
 
 
-@pytest.mark.parametrize("method", OTHERS)
-@pytest.mark.parametrize("budget", [{"keep": 0.2}, {"keep_tokens": 9}], ids=str)
-def test_a_method_without_a_budget_says_why_in_one_line(method: str, budget: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"--keep(-tokens)? has no meaning for {method}: it.*\. Leave it out, or cho"):
-        resolve_method(request(method, **budget))
-
-
 def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
     def identity(**more: Any) -> str:
         return make_plan(request("snapkv", **more), 0).config.identity()

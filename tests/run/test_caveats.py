@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests import fake_kvpress
 from tests.conftest import Command
@@ -16,8 +15,8 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
-from ttabench.records.samples import EpisodeCost, Sample
-from ttabench.run.caveats import count_caveats, label_caveats
+from ttabench.records.samples import Sample
+from ttabench.run.caveats import count_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)
@@ -58,27 +57,6 @@ def test_a_method_that_evicts_knows_when_it_had_no_need(lm: LM, name: str, monke
         assert method.evicts_nothing(TOKENS) == (less == 0)
 
 
-@pytest.mark.parametrize(("changes", "least"), [
-    ({"budget": 0.2, "window": 32}, 165), ({"budget": 0.2, "window": 8}, 45), ({"budget": 12, "window": 0.1}, 0),
-])  # fmt: skip
-def test_a_budget_that_the_window_fills_leaves_nothing_to_choose(lm: LM, changes: dict[str, Any], least: int) -> None:
-    """At a fifth of what was read a window of 32 leaves one slot free from 165 tokens on, BOS among them."""
-    method = made(lm, "snapkv", changes)
-    for tokens in (30, 44, 164, 165, 300):
-        text = "a" * (tokens - 1)
-        read = method.adapt(method.begin(1), [[Observe(text=text)]])
-        places = read.tensors["index"]
-        newest = torch.arange(tokens - places.shape[-1], tokens, dtype=places.dtype).expand_as(places)
-        reason = method.nothing_free(tokens - 1)
-        if reason:
-            assert torch.equal(places, newest), "only the window is there"
-        if least:
-            assert bool(reason) == (tokens < least)
-    if not least:
-        assert not method.nothing_free(100)
-        assert method.nothing_free(150), "a tenth of it is more than 12 tokens"
-
-
 def sample(key: str, step: int, episode: str = "e") -> Sample:
     ask = Ask(prompt="Who?", key=key, at=At(step))
     return Sample(episode=episode, ask=ask, answer=Answer(prediction="x"), metrics={}, context_tokens=1, ask_ms=1.0)
@@ -112,24 +90,3 @@ def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> Non
     assert notes_of(ttabench, "--task", "streamingqa", "--method", "icl", "--out", tmp_path) == []
     shown = ttabench("eval", *words, "--force").err
     assert all(note in shown for note in (evicted, repeated, few))
-
-
-def test_labels_are_told_in_sentences(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_kvpress.installed(monkeypatch)
-
-    def told(name: str, **labels: Any) -> list[str]:
-        counts: dict[str, Any] = dict.fromkeys(
-            ("pieces", "tokens_read", "adapt_seconds", "encode_seconds", "state_bytes", "patch_bytes",
-             "adapt_peak_bytes", "ask_peak_bytes"), 0,
-        )  # fmt: skip
-        return label_caveats(made(lm, name, {}), [EpisodeCost(episode="e", labels=labels, **counts)])
-
-    press = "kvpress:ObservedAttentionPress"
-    removed, eager = told(press, cache_reduced=True, needs_eager=True)
-    assert removed == f"{press} removed slots from the cache"
-    assert eager.startswith(f"{press} reads attention weights, so the context was read with eager attention")
-    assert told(press, needs_eager=False) == [], "not worth a sentence"
-    (apart,) = told("rag+distill", passes_over_parts=True)
-    assert apart.startswith("distill trained on earlier and later pieces apart")
-    assert told("icl", of_another=True, seen=3) == ["icl: of another yes, seen 3"], "a label of others' methods"
-    assert told("icl") == []

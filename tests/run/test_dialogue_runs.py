@@ -66,14 +66,3 @@ def test_full_context_helps_nano_at_every_step_and_another_dialogue_does_not(tta
         assert figures[1][step] < 0.8 * figures[2][step], "memory of this dialogue"
     assert own["task"]["dialogues"] == 64
     assert {row["n"] for row in own["rows"] if row["step"]} == {12}
-
-
-def test_a_record_counts_what_was_left_out_by_the_tokens_of_its_model(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    path = put(tmp_path, "test.txt", [["a", "b", "c"], ["a b c d e f g h i j k l", "b", "c"]])
-    size = ("--task-set", "max_turn_tokens=12", "--task-set", "steps=1")
-    common = ("--task", "dailydialog", "--source", path, "--model", tiny_base, "--out", tmp_path / "runs", *size)
-    (run,) = ttabench("eval", "--method", "none", *common, "--json").json()["runs"]
-    assert load("dailydialog", source=str(path), options={"max_turn_tokens": 12, "steps": "1"}).dropped == {}
-    assert run["task"]["dropped"] == run["dropped"] == {"a turn of more than 12 tokens": 1}

@@ -14,8 +14,8 @@ from ttabench.methods.settings import defaults
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import READERS, cards, qa_stream
 from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.records.run_fields import RunConfig
 from ttabench.run import resolve
-from ttabench.run.config import RunConfig
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -183,10 +183,6 @@ EDITS = {
     "stops": ("prompt: {templates", 'prompt: {stops: ["."], templates'),
     "metrics": ("metrics: [em]", "metrics: [em, f1]"),
 }
-SAME = {
-    "title": ("reader: qa_stream", "reader: qa_stream\ntitle: Another"),
-    "default": ("main_metric: em", "main_metric: em\nunit: query\nchance: null"),
-}
 
 
 def id_of_card(folder: Path, text: str, **changes: Any) -> str:
@@ -206,12 +202,6 @@ def test_an_edited_card_is_another_run(tmp_path: Path, edit: tuple[str, str]) ->
     assert id_of_card(tmp_path / "other", CARD) == before
     assert id_of_card(tmp_path / "other", CARD.replace(*edit)) != before
     assert id_of_card(tmp_path, CARD.replace(*edit)) != before
-
-
-@pytest.mark.parametrize("edit", SAME.values(), ids=list(SAME))
-def test_prose_on_a_card_is_no_part_of_a_run(tmp_path: Path, edit: tuple[str, str]) -> None:
-    assert edit[0] in CARD
-    assert id_of_card(tmp_path, CARD.replace(*edit)) == id_of_card(tmp_path, CARD)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -1,8 +1,7 @@
-"""A context that a base model has no positions for is refused before the model is loaded, or before it is asked."""
+"""A context that a base model has no positions for is refused before it is asked."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ttabench.run import evaluation
 from ttabench.run.base_model import ModelCache
 from ttabench.run.evaluation import execute
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.positions import refuse_by_tokens, refuse_on_paper
+from ttabench.run.positions import refuse_by_tokens
 from ttabench.run.request import RunRequest
 
 METHODS = {
@@ -65,39 +64,20 @@ def test_what_is_refused_before_is_what_would_be_refused_on_the_way(
             patch.setattr(evaluation, "refuse_by_tokens", lambda *_: None)
             on_the_way = refusal(execute, plan, models, tmp_path / "runs")
         assert bool(before) == bool(on_the_way), (letters, before, on_the_way)
-        assert not refusal(refuse_on_paper, plan) or before, "never refused where it would fit"
         told.append(bool(before))
     grows = name in ("icl", "snapkv", "h2o", "streamadapter, kept")
     assert told[0] is False
     assert told[-1] is grows
 
 
-@pytest.mark.parametrize("method", ["icl", "snapkv"])
-def test_a_book_is_refused_before_the_model_is_loaded(
-    method: str, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def loading(*_: Any, **__: Any) -> None:
-        raise AssertionError("the model is loaded")
-
-    monkeypatch.setattr(ModelCache, "get", loading)
-    asked = ["eval", "--method", method, "--task", "pg19", "--out", tmp_path / "runs"]
-    told = one_line(ttabench(*asked))
-    assert one_line(ttabench(*asked, "--dry-run")) == told
-    assert "nano has 8,192 positions" in told
-    assert "documents" not in told
-    assert not (tmp_path / "runs").exists()
-    ways = told.partition("Give ")[2].rstrip(".\n").replace(" or ", ", ").split(", ")
-    assert "--method window" in ways
-    for way in ways:  # all that is advised fits
-        assert ttabench(*asked, *shlex.split(way), "--dry-run", "--json").code == 0, way
-
-
 def test_a_book_is_refused_before_anything_is_answered(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    path = book(tmp_path, 700)  # fewer than 512 tokens, if each were eight letters
+    path = book(tmp_path, 700)
     asked = ["eval", "--method", "h2o", "--model", tiny_base, "--task", "pg19", "--source", path,
              "--out", tmp_path / "runs", "--task-set", "tokens=640"]  # fmt: skip
     for option in SMALL:
         asked += ["--task-set", option]
-    assert "tiny" in one_line(ttabench(*asked))
+    told = one_line(ttabench(*asked))
+    assert "has 512 positions" in told
+    assert "--method window" in told
     assert not list((tmp_path / "runs").iterdir()), "no folder stays"
     assert ttabench(*asked, "--task-set", "tokens=256", "--json").code == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ttabench.run.prompting import TRAINED_WITH, resolve_prompting, trained_with
+from ttabench.run.prompting import resolve_prompting, trained_with
 from ttabench.run.request import RunRequest
 
 CARD = {"prompt": "qa", "examples": "1"}
@@ -64,11 +64,3 @@ def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path)
     assert asked(chatting, method="lora", checkpoint=under) == asked(chatting, base_checkpoint=under)
     assert asked(chatting, method="mac", checkpoint=under) == (False, CARD)
     assert asked(chatting, base_checkpoint=under, task="superglue") == (False, {})
-
-
-@pytest.mark.parametrize(
-    "data", [{}, [], {TRAINED_WITH: {"prompt": "no such template"}}, {TRAINED_WITH: {"prompt": 1}}]
-)
-def test_a_checkpoint_that_tells_nothing_of_use_changes_nothing(chatting: Path, data: Any) -> None:
-    assert asked(chatting, base_checkpoint=checkpoint(chatting / "lora", data)) == (False, CARD)
-    assert asked(chatting, base_checkpoint=str(chatting / "nowhere")) == (False, CARD)

@@ -168,17 +168,6 @@ def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str
     assert folder.left_out == 1
 
 
-@pytest.mark.parametrize(
-    "line", ["", "3", "{}", '{"kind": 3, "value": 4}', "[" * 100_000, '{"kind": "sample", "value": {"epi'],
-    ids=lambda line: line[:20],
-)  # fmt: skip
-def test_a_damaged_line_does_not_count(tmp_path: Path, line: str) -> None:
-    of_this_run = line.replace("{", '{"run": "r", ', 1)
-    folder = resumed(tmp_path, lambda found: [found[0], line, of_this_run, *found[1:]])
-    assert [kept.key for kept in folder.samples] == ["a", "b", "c"]
-    assert folder.left_out == 2
-
-
 @pytest.mark.parametrize("method", [*METHODS])
 @pytest.mark.parametrize("batches", [1, 3])
 def test_costs_are_those_of_a_run_never_killed(
@@ -203,14 +192,3 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
-
-
-@pytest.mark.parametrize("name", ["partial.jsonl", ".lock"])
-@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_a_folder_in_the_place_of_a_file(
-    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], name: str, force: tuple[str, ...]
-) -> None:
-    folder = killed[0].parent
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    assert name in one_line(evaluate(*force))

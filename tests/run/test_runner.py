@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Generate, Observe, Score
@@ -219,18 +218,6 @@ def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
     (tmp_path / "state" / "state.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read"):
         load_state(tmp_path / "state", belongs)
-
-
-def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    common = ["eval", "--method", "icl", "--task", "streamingqa", "--source", "mini", "--model", tiny_base,
-              "--task-set", "documents=1", "--out", tmp_path, "--json"]  # fmt: skip
-    stored = ttabench(*common).json()["runs"][0]["cost"]
-    again = ttabench(*common, "--set", "truncate=left", "--set", "max_tokens=100").json()["runs"][0]["cost"]
-    assert again["encode_seconds"] > 0
-    assert again["adapt_seconds"] >= again["encode_seconds"]
-    assert again["state_bytes"] == again["patch_bytes"] > stored["patch_bytes"] / 10
 
 
 def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:

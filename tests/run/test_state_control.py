@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,19 @@ import pytest
 import torch
 
 from tests import fake_kvpress
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.run.test_runner import FakeTask, run
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
 from ttabench.core.types import Answer, Ask, At, Episode, Generate, Observe, Score
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Dense, LowRank, Patch, State
+from ttabench.lm.patch import Dense, LowRank, Patch
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find, methods
-from ttabench.methods.states import save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import EpisodeCost, RunFolder
 from ttabench.run.runner import RunContext, replaced
@@ -198,35 +196,3 @@ def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path
     assert "Its state helps, and it holds this text" in ttabench("eval", *words, "--swap-state").out
     plans = ttabench("eval", *words, "--swap-state", "--dry-run", "--json").json()["runs"]
     assert [each["id"] for each in plans] == [own["id"], other["id"], none["id"]]
-
-
-Case = Callable[[Path], list[object]]
-BOOK = ["--task", "pg19", "--task-set", "tokens=100", "--task-set", "window=20", "--task-set", "stride=8"]
-
-
-def one_book(folder: Path) -> list[object]:
-    (folder / "one.txt").write_text("So it began, and nobody knew why. " * 20)
-    return [*BOOK, "--source", folder / "one.txt"]
-
-
-def nothing_to_adapt_to(_: Path) -> list[object]:
-    return ["--task", "superglue", "--task-set", "ratio=0", "--source", "mini"]
-
-
-def a_state(folder: Path) -> list[object]:
-    save_state(folder / "state", State(1), {})
-    return ["--task", "streamingqa", "--source", "mini", "--state", folder / "state"]
-
-
-@pytest.mark.parametrize(
-    ("case", "complaint"),
-    [
-        (one_book, "books=2"),
-        (nothing_to_adapt_to, "has no context to read"),
-        (a_state, "so --state cannot be given"),
-    ],
-)
-def test_refusals_are_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path, case: Case, complaint: str) -> None:
-    words = ["--method", "none", "--model", tiny_base, "--out", tmp_path / "runs", *case(tmp_path)]
-    told = one_line(ttabench("eval", *words, "--swap-state"))
-    assert re.search(complaint, told), told

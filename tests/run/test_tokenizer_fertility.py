@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tiny import tiny_llama
 from ttabench.lm.model import LM, load
 from ttabench.readers import load as load_task
 from ttabench.readers.cards import names
-from ttabench.run.caveats import bytes_a_token, fertility_caveats
+from ttabench.run.caveats import fertility_caveats
 
 ENGLISH = "The library opens at nine. It was founded by Maria Keller in 1921, who also wrote its rules."
 OTHERS = ("Die Bibliothek öffnet um neun Uhr und schließt um sechs.", "Библиотека открывается в девять часов утра.",
@@ -32,13 +31,6 @@ def test_and_for_no_other_language(nano: LM, text: str) -> None:
     (note,) = fertility_caveats(nano, [text])
     assert note.startswith("nano hardly knows this kind of text (")
     assert note.endswith("; use --model smollm2-135m-qa for English")
-
-
-def test_little_and_random_and_bytes_tell_nothing(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bytes_a_token(nano, ["Who wrote it?", "1 2 3 4 5 6 7 8 9 x1"]) is None
-    assert bytes_a_token(tiny_llama(), [ENGLISH]) is None, "a token a byte, in any language"
-    monkeypatch.setattr(nano, "random_weights", True)
-    assert fertility_caveats(nano, [ENGLISH]) == []
 
 
 @pytest.mark.english

@@ -49,7 +49,7 @@ def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"limt": 3}, "Unknown option of a run 'limt'. Did you mean 'limit'?"),
+        ({"limt": 3}, "Unknown field 'limt'. Did you mean 'limit'?"),
         ({"limit": [1, 2]}, "A call makes one run, and these options make 2."),
         ({"task_set": {"documnets": 2}}, "Did you mean 'documents'?"),
         ({"method": "mac", "set": {"hierachy": 2}}, "Did you mean 'hierarchy'?"),

@@ -18,7 +18,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.progress import Tick, say_loading
+from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
@@ -73,7 +73,6 @@ def adapt(
         from ttabench.run.state_request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    say_loading(request.base_name, json or quiet)
     from ttabench.methods.state_header import READ, header
     from ttabench.run.prompting import resolve_prompting
     from ttabench.run.resolve import resolve_method

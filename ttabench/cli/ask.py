@@ -16,7 +16,6 @@ from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import say_loading
 from ttabench.core.types import Ask, Choose, Json, Observe, Want
 from ttabench.run.request import RunRequest
 
@@ -81,7 +80,6 @@ def ask(
     quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
-    say_loading(str(typed.get("model", "the model")), json or quiet)
     from ttabench.run.base_model import ModelCache
     from ttabench.run.resolve import resolve_method
     from ttabench.terminal import render

@@ -14,7 +14,6 @@ from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
-from ttabench.core.progress import say_loading
 from ttabench.methods import registry
 from ttabench.run.request import RunRequest
 
@@ -43,10 +42,8 @@ def check(
     if "metric" in typed:
         kept = _metric(typed["metric"], json=json)
     elif method:
-        say_loading("models of two layers", json)
         kept = _method(method, typed.get("preset", ""), typed.get("settings", ()), json=json)
     else:
-        say_loading(f"the base model {typed['model']}", json)
         kept = _model(typed["model"], typed.get("device", "auto"), typed.get("dtype", "auto"), json=json)
     if not kept:
         raise typer.Exit(1)

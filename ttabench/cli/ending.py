@@ -10,18 +10,20 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import typer
 
-from ttabench.core import memory, streams
+from ttabench.core import memory
 from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
-from ttabench.core.progress import loaded
 from ttabench.core.sizes import memory as memory_in
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -53,11 +55,33 @@ class Terminated(KeyboardInterrupt):
 
 def ended(call: Callable[[], object], command: str) -> int:
     """Run a command by a call that returns an exit code or nothing; its exit code. `command`: its name, for advice."""
-    streams.ready()
+    _open_streams()
     with _asked_to_end() as signals:
         code = _ended(call, command, signals)
-        failed = streams.flushed()
-    return code if failed is None else _no_output(failed)
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            return _no_output(error)
+        except ValueError:  # somebody closed it
+            sys.stdout = None  # or python would try again when it ends
+    return code
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed, on nothing, and let none end a command for a character that it lacks.
+
+    A closed one would be given to the next file that is opened, and whatever a library prints would stand in it.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we live
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
 
 
 def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
@@ -107,7 +131,10 @@ def _of_system(error: OSError) -> int | None:
 
 def _no_output(error: OSError) -> int:
     """Standard output cannot be written: its reader went away, or the disk is full."""
-    streams.abandoned()
+    with suppress(OSError, ValueError):  # nothing more is written there, also when python ends
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
     if error.errno == errno.EPIPE:
         return 1
     reason = error.strerror or error
@@ -154,7 +181,6 @@ def _asked_to_end() -> Iterator[list[int]]:
 
 def complain(text: str, code: int) -> int:
     """Print one line on standard error, and return the exit code."""
-    loaded()
     line = printable(" ".join(text.split()))
     if len(line) > LONGEST:  # somebody typed as much; what helps stands at the end
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"

@@ -12,7 +12,7 @@ import typer
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word, say_loading
+from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import RunRequest
@@ -48,7 +48,6 @@ def eval_(
         from ttabench.run.state_request import ASKING, as_it_was_made
 
         request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
-    say_loading(request.base_name, json or quiet)
     from ttabench.run.plan import make_plan
 
     if seeds and seed:
@@ -56,7 +55,7 @@ def eval_(
     numbers = list(dict.fromkeys(whole_numbers("--seeds", seeds))) or [seed]
     requests = [replace(request, state_of=state) for state in STATES_OF] if swap_state else [request]
     if dry_run:
-        _dry_run([make_plan(one, number) for one in requests for number in numbers], threads, json=json)
+        _dry_run([make_plan(one, number) for one in requests for number in numbers], json=json)
         return
     bounded(threads, memory_limit, request.device)
     plans = [make_plan(one, number) for one in requests for number in numbers]
@@ -139,26 +138,24 @@ def _show(outcomes: Sequence[Outcome], device: str, *, json: bool, compared: boo
         render.show([run_table([(each.record, each.folder) for each in outcomes], places)])
 
 
-def _dry_run(plans: Sequence[Plan], threads: int | None, *, json: bool) -> None:
-    """The resolved configuration, its cost on paper and in time; loads no model."""
-    from ttabench.cli.duration import expected, in_time
+def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
+    """The resolved configuration and its cost on paper; loads no model."""
+    from ttabench.cost import shape_of, workload
     from ttabench.report.tables import config_table, cost_table
     from ttabench.run.caveats import caveats_of_plan
-    from ttabench.run.positions import refuse_on_paper
     from ttabench.terminal import render
 
-    for plan in plans:
-        refuse_on_paper(plan)
-    cost, time = expected(plans, threads)
+    request, resolved = plans[0].request, plans[0].resolved
+    shape, formula, cost = shape_of(request.model), resolved.spec.cost, None
+    if shape is not None and formula is not None:
+        first = next(iter(plans[0].task.episodes()))
+        cost = formula(resolved.settings_object, shape, workload(first, request.dtype))
     if json:
         runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": caveats_of_plan(p)} for p in plans]
-        render.print_json({"runs": runs, "cost": asdict(cost) if cost else None, "time": time})
+        render.print_json({"runs": runs, "cost": asdict(cost) if cost else None})
         return
     render.show([config_table(plans), *([cost_table(cost)] if cost else [])])
     for note in caveats_of_plan(plans[0]):
         render.remark(f"Note: {note}.")
-    if time is not None:
-        render.remark(f"It should take {in_time(time)} on this machine.")
     if cost is None:
-        request = plans[0].request
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")

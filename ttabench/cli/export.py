@@ -50,26 +50,11 @@ def export(
     for line in (*skipped(chosen, runs or ()), *(f"Left out: {line}" for line in damaged)):
         render.remark(line)
     write_submission(save, list(parts.values()))
-    if quiet and not json:
-        render.print_line(str(save))
-        return
     scored = [len(part.scores) for part in parts.values() if part.scores is not None]
-    _tell(save, len(parts), len(parts) - len(scored), sum(scored), json=json)
-
-
-def _tell(save: Path, runs: int, bare: int, queries: int, *, json: bool) -> None:
-    """Say what was written: `bare` of the runs have no scores by query."""
-    from ttabench.core import amounts
-    from ttabench.terminal import render
-
-    length = save.stat().st_size
-    if json:
-        summary = {"file": str(save), "bytes": length, "runs": runs, "without_queries": bare, "queries": queries}
-        render.print_json(summary)
-        return
-    scores = f"scores and digests of {queries:,} {'query' if queries == 1 else 'queries'}"
-    render.print_line(f"{save}: {runs:,} run{'s' * (runs != 1)} with configuration, versions, figures and costs;"
-                      f" {scores}; no text, no path of this machine. {amounts.size(length)}.")  # fmt: skip
-    if bare:
-        has, lacks = ("has", "its") if bare == 1 else ("have", "their")
-        render.remark(f"{bare} of them {has} only figures, because {lacks} answers are not stored: no paired tests.")
+    o.show_result(
+        "exported",
+        {"file": str(save), "bytes": save.stat().st_size, "runs": len(parts),
+         "without_queries": len(parts) - len(scored), "queries": sum(scored)},
+        "No text, no path of this machine. Runs whose answers are not stored have only figures: no paired tests.",
+        json=json, quiet=quiet,
+    )  # fmt: skip

@@ -191,7 +191,7 @@ def show_result(title: str, result: Mapping[str, Any], hint: str, *, json: bool,
     if json:
         render.print_json(dict(result))
     elif quiet:
-        render.print_line(str(result.get("folder", "")))
+        render.print_line(str(result.get("folder") or result.get("file", "")))
     else:
         rows = tuple((name.replace("_", " "), amounts.figure(name, value)) for name, value in result.items())
         render.show([render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)])

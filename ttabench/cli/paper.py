@@ -163,9 +163,8 @@ def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: 
     if scale == "full" and not make:
         render.remark(f"Its runs at full scale take a GPU: ttabench sweep {quote(str(file))}")
         return []
-    suite = read(file)
     try:
-        runs = planned(cells(suite), suite)
+        runs = planned(cells(read(file)))
     except UserError as error:
         if make:
             raise
@@ -180,11 +179,10 @@ def _missing(what: str, scale: Scale, file: Path, stored_runs: Stored, *, make: 
 def _made(runs: Sequence[Job], out: Path, jobs: int, *, talking: bool) -> int:
     """Make these runs; how many of them failed, each with a line that says why."""
     from ttabench.cli.sweep_runs import made, remark
-    from ttabench.sweep.driver import Manner
+    from ttabench.sweep.driver import swept
     from ttabench.sweep.engines import Resources, engine
 
-    manner = Manner(out=out, engine=engine("local"), resources=Resources(jobs=jobs))
-    reports = made(runs, manner, talking=talking)
+    reports = made(runs, swept(runs, out, engine("local"), Resources(jobs=jobs)), talking=talking)
     failed = [run for run in runs if reports[run.id].state == "failed"]
     remark(f"{run.label}: {reports[run.id].reason}" for run in failed)
     return len(failed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +11,12 @@ import typer
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
-from ttabench.core.progress import loading
+from ttabench.core.progress import no_word
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
     from ttabench.profiling.driver import Outcome
     from ttabench.profiling.job import Job
-    from ttabench.profiling.rows import Row
     from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
@@ -94,14 +92,12 @@ def profile(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:  # fmt: skip
-    """Measure what methods cost at several lengths of context: latency, memory, state, share of the machine's limit.
+    """Measure what methods cost at several lengths of context: latency, memory, state.
 
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
     form = "json" if json else form
-    if not (quiet or form != "table" or analytic):
-        loading(f"libraries and {Path(base.model).name or base.model}")
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     if analytic:
@@ -114,11 +110,9 @@ def profile(
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
     if analytic:
-        from ttabench.profiling.on_paper import AnalyticLoad, show
+        from ttabench.profiling.on_paper import show
 
-        sizes = {"piece_tokens": piece_tokens, "prompt_tokens": load.prompt_tokens, "new_tokens": generate}
-        on_paper = AnalyticLoad(**sizes, dtype=base.dtype, queries=queries)
-        show(on_paper, form, **typed, model=base.model, prefill=prefill)
+        show(load, form, **typed, model=base.model, prefill=prefill, dtype=base.dtype, queries=queries)
         return
     from ttabench.profiling.job import Job, choose
 
@@ -160,26 +154,19 @@ def _run(
 ) -> None:  # fmt: skip
     """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
     from ttabench.core.environment import use_threads
-    from ttabench.profiling.driver import Manner, execute
+    from ttabench.profiling.driver import execute
     from ttabench.profiling.picture import plot
-    from ttabench.profiling.tables import row_line
     from ttabench.report.pictures import check_path
     from ttabench.terminal import render
-
-    def on_row(row: Row, done: int, total: int) -> None:
-        # longer contexts take longer, so no mean of rows tells how long the rest takes
-        render.remark(f"{row_line(row, job.mode)} ({done} of {total} rows)", style="")
 
     if picture is not None:
         check_path(picture)
     output_form = render.known_format(form)
     talking = form == "table" and not quiet
     use_threads(threads)
-    with render.progress(talking, even=False) as tick:
-        manner = Manner(force=force, threads=threads)
-        if talking:
-            manner = replace(manner, tick=tick, notify=render.remark, on_row=on_row)
-        outcome = execute(job, out, manner)
+    with render.progress(talking, even=False) as tick:  # longer contexts take longer
+        notify = render.remark if talking else no_word
+        outcome = execute(job, out, force=force, threads=threads, tick=tick, notify=notify)
     if quiet:
         render.print_line(str(outcome.folder))
     else:
@@ -200,6 +187,6 @@ def _show(outcome: Outcome, form: Format, talking: bool) -> None:
             render.remark(f"It was measured with {', '.join(others)}.")
     render.show(profile_tables(record), form)
     if talking:
-        render.remark(f"Stored in {outcome.folder}: profile.json, profile.csv ({record.seconds:,.0f} s).")
+        render.remark(f"Stored in {outcome.folder} ({record.seconds:,.0f} s).")
         if any(row.status == "failed" for row in record.rows):
             render.remark("The same command tries the failed rows again.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from ttabench.run.request import RunRequest
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
-    from ttabench.sweep.file import Read
 
 WHERE = "Where it runs"
 
@@ -87,30 +85,32 @@ def sweep(
         render.print_json(of_suite())
         return
     from ttabench.cli import sweep_runs
+    from ttabench.sweep.file import of_file
     from ttabench.sweep.grid import cells
     from ttabench.sweep.planning import planned, share
 
     typed = _typed(said, seeds, swap_state, methods=methods, tasks=tasks, models=models)
-    read = _suite(suite, {**typed, **_budgets(keep, keep_tokens)})
+    content = _suite(suite, {**typed, **_budgets(keep, keep_tokens)})
     remarks: list[str] = []
-    runs = planned(cells(read, remarks.append), read)
+    with of_file(suite):
+        runs = planned(cells(content, remarks.append))
     runs = share(runs, shard) if shard else runs
     if not (json or quiet):
         sweep_runs.remark(remarks)
     if dry_run:
-        sweep_runs.dry_run(runs, out, threads, json=json, quiet=quiet)
+        sweep_runs.dry_run(runs, out, json=json, quiet=quiet)
         return
     from ttabench.core.typed import assignments
     from ttabench.sweep import engines
-    from ttabench.sweep.driver import Manner
+    from ttabench.sweep.driver import swept
 
     own = {name: text for name, text in (("address", address), ("cluster", cluster)) if text}
     options = {**assignments(engine_set or (), "--engine-set"), **own}
     resources = engines.Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=options)
     made = engines.engine(engine)
     engines.refuse_options(made, engine, options)  # whether or not anything is left to be run
-    manner = Manner(out=out, engine=made, resources=resources, force=force)
-    if not sweep_runs.run(runs, manner, json=json, quiet=quiet):
+    reports = swept(runs, out, made, resources, force=force)
+    if not sweep_runs.run(runs, reports, out, json=json, quiet=quiet):
         raise typer.Exit(1)
 
 
@@ -137,20 +137,18 @@ def _budgets(keep: str, keep_tokens: str) -> dict[str, Json]:
     return {name: list(dict.fromkeys(values)) for name, values in budgets.items() if values}
 
 
-def _suite(file: Path | None, content: Mapping[str, Json]) -> Read:
+def _suite(file: Path | None, content: Mapping[str, Json]) -> Json:
     """The suite of a file, overridden by the options typed beside it."""
-    from ttabench.sweep.file import Read, read
+    from ttabench.sweep.file import read
     from ttabench.sweep.options import BUDGETS
 
     if file is None:
         if missing := [name for name in ("methods", "tasks") if name not in content]:
             hint = "Give SUITE.yaml, or --methods none,icl --tasks streamingqa."
             raise UserError(f"No {' and no '.join(missing)} are named.", hint)
-        return Read(dict(content))
-    suite = read(file)
-    if not isinstance(suite.data, dict):
-        return suite
+        return dict(content)
+    data = read(file)
+    if not isinstance(data, dict):
+        return data
     replaced = {*content, *(BUDGETS if {*BUDGETS} & {*content} else ())}
-    lines = {place: line for place, line in suite.lines.items() if place[0] not in replaced}
-    kept = {key: value for key, value in suite.data.items() if key not in replaced}
-    return replace(suite, data={**kept, **content}, lines=lines)
+    return {**{key: value for key, value in data.items() if key not in replaced}, **content}

@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from ttabench.cli.duration import expected, in_time
 from ttabench.core.errors import UserError
-from ttabench.core.progress import in_words, loaded
 from ttabench.records.schema import RunRecord, is_stored
 from ttabench.report.figures import shown
 from ttabench.report.finding import load_run
-from ttabench.run.plan import make_plan
-from ttabench.run.positions import refuse_on_paper
-from ttabench.sweep.driver import Manner, swept
-from ttabench.sweep.engines import OPEN, Job, Report, State
+from ttabench.run.resolve import resolve_method
+from ttabench.sweep.engines import Job, Report, State
 from ttabench.terminal import render
-from ttabench.terminal.progress_bars import Bars
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
@@ -34,43 +30,20 @@ MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 
 
-def made(runs: Sequence[Job], manner: Manner, *, talking: bool) -> dict[str, Report]:
-    """Make these runs; the last report of each by its id. On a terminal bars for all and for every run in progress."""
+def made(runs: Sequence[Job], reports: Generator[Report], *, talking: bool) -> dict[str, Report]:
+    """Make these runs; the report of each by its id. On a terminal a bar, elsewhere a line for each as it comes."""
     labels = {run.id: run.label.replace(",", "") for run in runs}
-    bars = Bars() if talking and sys.stderr.isatty() else None
-    last, running, states = dict[str, Report](), set[str](), Counter[str]()
-    try:
-        with closing(swept(runs, manner)) as reports:
-            for report in reports:
-                if report.state not in OPEN:
-                    last[report.id] = report
-                    states[report.state] += 1
-                if report.state == "running":
-                    running.add(report.id)
-                else:
-                    running.discard(report.id)
-                done, total = states.total() - states["stored"], len(runs) - states["stored"]
-                if bars is not None:
-                    _draw(bars, labels[report.id], report)
-                    if total:
-                        failed = f", {states['failed']} failed" if states["failed"] else ""
-                        bars(f"runs, {len(running)} running{failed}", done, total)
-                elif talking and report.state not in (*OPEN, "stored"):
-                    render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
-    finally:
-        if bars is not None:
-            loaded()
-            bars.stop()
+    last, watched = dict[str, Report](), talking and sys.stderr.isatty()
+    with render.progress(watched) as tick, closing(reports):
+        for report in reports:
+            last[report.id] = report
+            states = Counter(one.state for one in last.values())
+            done, total = len(last) - states["stored"], len(runs) - states["stored"]
+            if watched and total:
+                tick(f"runs, {states['failed']} failed", done, total)
+            elif talking and report.state != "stored":
+                render.remark(f"{done} of {total} runs: {labels[report.id]}: {_how(report)}", style="")
     return last
-
-
-def _draw(bars: Bars, label: str, report: Report) -> None:
-    """The bar of one run."""
-    if report.state != "running":
-        bars.drop(label)
-    elif report.done[0]:
-        what, done, total = report.done
-        bars(f"{label}, {what}", done, total)
 
 
 def remark(lines: Iterable[str]) -> None:
@@ -79,33 +52,33 @@ def remark(lines: Iterable[str]) -> None:
         render.remark(line)
 
 
-def run(runs: Sequence[Job], manner: Manner, *, json: bool, quiet: bool) -> bool:
+def run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: bool, quiet: bool) -> bool:
     """`ttabench sweep`: make the runs and show them; whether all are stored."""
     began = time.monotonic()
-    reports, records = made(runs, manner, talking=not (json or quiet)), dict[str, RunRecord]()
+    reports, records = made(runs, reported, talking=not (json or quiet)), dict[str, RunRecord]()
     for run in runs:
         if reports[run.id].state != "failed":
             try:
-                records[run.id] = load_run(manner.out / run.id)
+                records[run.id] = load_run(out / run.id)
             except UserError as error:
                 reports[run.id] = replace(reports[run.id], state="failed", reason=str(error))
     failed, seconds = [run for run in runs if reports[run.id].state == "failed"], time.monotonic() - began
     if json:
-        rows = [_row(run, reports[run.id], records.get(run.id), manner.out) for run in runs]
+        rows = [_row(run, reports[run.id], records.get(run.id), out) for run in runs]
         render.print_json({"runs": rows, "seconds": round(seconds, 3)})
     elif quiet:
         for run in runs:
             if run in failed:
                 render.remark(f"{run.label}: {reports[run.id].reason}", style="")
             else:
-                render.print_line(str(manner.out / run.id))
+                render.print_line(str(out / run.id))
     else:
         states = Counter(report.state for report in reports.values())
         counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
-        lines = [f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
-                 f"Compare: ttabench compare --out {quote(str(manner.out))}"]  # fmt: skip
+        lines = [f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.",
+                 f"Compare: ttabench compare --out {quote(str(out))}"]  # fmt: skip
         lines += ["The same command tries the failed runs again."] if failed else []
-        _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, manner.out, lines)
+        _show(runs if len(runs) <= MOST_ROWS else failed, reports, records, out, lines)
     return not failed
 
 
@@ -139,64 +112,40 @@ def _how(report: Report) -> str:
 def _row(run: Job, report: Report, record: RunRecord | None, out: Path) -> dict[str, Json]:
     row = record.value(record.main_metric) if record else None
     return {
-        "id": run.id, "folder": str(out / run.id), "method": run.method, "task": run.task, "seed": run.seed,
-        "model": run.request.base_name, "state_of": run.request.state_of, "how": report.state, "reason": report.reason,
-        "seconds": round(report.seconds, 3), "metric": record.main_metric if record else None,
+        **_named(run), "folder": str(out / run.id), "state_of": run.request.state_of, "how": report.state,
+        "reason": report.reason, "seconds": round(report.seconds, 3), "metric": record.main_metric if record else None,
         "value": row.value if row else None, "stderr": row.stderr if row else None, "n": row.n if row else None,
     }  # fmt: skip
 
 
-def dry_run(runs: Sequence[Job], out: Path, threads: int | None, *, json: bool, quiet: bool) -> None:
-    """List the runs, which are stored, and how long the others should take; no model is loaded."""
-    known: dict[tuple[str, str, str], Json] = {}
-    rows = [_planned(run, out, known, threads) for run in runs]
-    times = [row["time"] for row in rows if row["time"]]
-    unknown = sum(not (row["stored"] or row["reason"] or row["time"]) for row in rows)
-    at_least = bool(unknown) or any(time["at_least"] for time in times)
-    total = {"seconds": sum(time["seconds"] for time in times), "at_least": at_least, "unknown": unknown}
+def dry_run(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
+    """List the runs, and which are stored; no model is loaded."""
+    rows = [_planned(run, out) for run in runs]
     if json:
-        render.print_json({"runs": rows, "time": total})
+        render.print_json({"runs": rows})
         return
     if quiet:
         for row in rows:
             if not row["stored"]:
                 render.print_line(row["id"])
         return
-    stored, failing = sum(row["stored"] for row in rows), sum(bool(row["reason"]) for row in rows)
-    counts = [(stored, "stored"), (len(rows) - stored - failing, "to run"), (failing, "would fail")]
-    caption = f"{len(rows)} runs: {', '.join(f'{count} {state}' for count, state in counts if count)}."
-    if total["seconds"]:
-        caption += f" One after the other they should take {in_time(total)} on this machine."
+    stored = sum(row["stored"] for row in rows)
     columns = ("run", "method", "task", "model", "#seed", "what is to do")
-    cells = tuple((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), _to_do(row)) for row in rows)
-    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=cells, caption=caption,
+    cells = []
+    for row in rows:
+        to_do = "stored" if row["stored"] else "to run untrained" if row["notes"] else "to run"
+        cells.append((row["id"], row["method"], row["task"], row["model"], str(row["seed"]), to_do))
+    caption = f"{len(rows)} runs: {stored} stored, {len(rows) - stored} to run."
+    render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=tuple(cells), caption=caption,
                               names=("run",), spare=("model", "run"))])  # fmt: skip
     remark(dict.fromkeys(f"Note: {note}." for row in rows for note in row["notes"]))
 
 
-def _planned(run: Job, out: Path, known: dict[tuple[str, str, str], Json], threads: int | None) -> dict[str, Any]:
-    """One run; what differs in its seed only should take as long."""
+def _planned(run: Job, out: Path) -> dict[str, Any]:
     stored = is_stored(out / run.id)
-    row: dict[str, Any] = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed,
-                           "model": run.request.base_name, "stored": stored, "reason": "", "time": None,
-                           "notes": []}  # fmt: skip
-    if stored:
-        return row
-    plan = make_plan(run.request, run.seed)
-    try:
-        refuse_on_paper(plan)
-    except UserError as error:
-        return {**row, "reason": str(error)}
-    alike = (run.base, run.method, run.task)
-    if alike not in known:
-        known[alike] = expected([plan], threads)[1]
-    return {**row, "notes": plan.resolved.notes(), "time": known[alike]}
+    return {**_named(run), "stored": stored, "notes": [] if stored else resolve_method(run.request).notes()}
 
 
-def _to_do(row: Mapping[str, Any]) -> str:
-    if row["stored"]:
-        return "stored"
-    if row["reason"]:
-        return f"would fail: {row['reason']}"
-    what = "to run untrained" if row["notes"] else "to run"
-    return f"{what}, {in_time(row['time'])}" if row["time"] else what
+def _named(run: Job) -> dict[str, Json]:
+    names = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed}
+    return {**names, "model": run.request.base_name}

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, RUN
-from ttabench.core.progress import say_loading
 from ttabench.methods.recipe import Recipe
 from ttabench.run.request import RunRequest
 from ttabench.training.options import TrainOptions
@@ -46,7 +45,6 @@ def train(
     quiet: o.Quiet = False,
 ) -> None:  # fmt: skip
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
-    say_loading(request.base_name, json or quiet)
     from ttabench.run.resolve import resolve_method
     from ttabench.terminal import render
     from ttabench.training.stages import plan_training

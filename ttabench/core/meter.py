@@ -89,19 +89,6 @@ class Meter:
             return
 
 
-class Lap:
-    """Seconds since it was last asked, or made: on the wall, and of the processor."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), cpu_seconds()
-
-    def take(self) -> tuple[float, float]:
-        """(wall seconds, CPU seconds) of this lap; the next one begins."""
-        before = self._wall, self._cpu
-        self._wall, self._cpu = time.perf_counter(), cpu_seconds()
-        return self._wall - before[0], self._cpu - before[1]
-
-
 class Spent:
     """Seconds of a piece of work, over all processes that worked on it; the clock starts at once, or at `begin`."""
 
@@ -111,7 +98,7 @@ class Spent:
 
     def begin(self) -> None:
         """Work begins here; what passed since it was made was none."""
-        self._lap, self._load = Lap(), load_average()
+        self._last, self._load = clocks(), load_average()
 
     def add(self, wall: float, cpu: float) -> None:
         """Count what another process took, in seconds."""
@@ -120,7 +107,8 @@ class Spent:
 
     def lap(self) -> tuple[float, float]:
         """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
-        wall, cpu = self._lap.take()
+        before, self._last = self._last, clocks()
+        wall, cpu = self._last[0] - before[0], self._last[1] - before[1]
         self.add(wall, cpu)
         return wall, cpu
 
@@ -131,10 +119,10 @@ class Spent:
         return {**times, "load_average_start": self._load, "load_average_end": load_average()}
 
 
-def cpu_seconds() -> float:
-    """User and system time of this process, all its threads, and those of its children that have ended."""
+def clocks() -> tuple[float, float]:
+    """Seconds on the wall, and of the processor: this process, all its threads, and its children that have ended."""
     times = os.times()
-    return time.process_time() + times.children_user + times.children_system
+    return time.perf_counter(), time.process_time() + times.children_user + times.children_system
 
 
 def load_average() -> float | None:

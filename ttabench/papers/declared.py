@@ -162,7 +162,7 @@ def paper(name: str) -> Paper:
     """The declaration of a paper; another name is refused."""
     if name not in PAPERS:
         raise UnknownName("paper", name, list(PAPERS))
-    return Paper.model_validate(read(HERE / name / FILE).data)
+    return Paper.model_validate(read(HERE / name / FILE))
 
 
 def table(name: str) -> tuple[str, str, Table]:

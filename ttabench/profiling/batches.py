@@ -17,8 +17,6 @@ import torch
 from ttabench.core.accelerators import release
 from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Meter, largest
-from ttabench.core.progress import Tick, no_tick
-from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import follows_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
@@ -57,16 +55,15 @@ class Rate:
         return [self.rows / (read + asked) for read, asked in zip(self.adapt_seconds, self.ask_seconds, strict=True)]
 
 
-def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
+def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> Row:
     """The row of one length: the best rates, and the largest batch."""
-    return measured(method.name, tokens, lambda: _throughput(lm, method, tokens, load, tick))
+    return measured(method.name, tokens, lambda: _throughput(lm, method, tokens, load))
 
 
-def _throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick) -> Row:
+def _throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> Row:
     fitted: list[Rate] = []
     largest, failed, reason = 0, 0, ""
     while (rows := next_batch(largest, failed)) and rows <= MOST:
-        tick(f"{method.name} batches of {short(tokens)}", rows, failed or MOST)
         try:
             fitted.append(_rate(lm, method, rows, tokens, load))
             largest = rows

@@ -1,7 +1,6 @@
-"""What a piece of work does to the machine: operations, bytes moved by matrix products, the largest set of tensors.
+"""What a piece of work does to the machine: operations, and the largest set of tensors.
 
-A multiply and an add are two operations; causal attention counts as half, and back with five products for two. Moved
-bytes are the operands and results of products and attention, each read or written once a call.
+A multiply and an add are two operations; causal attention counts as half, and back with five products for two.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
 
     Attributes:
         flops: floating-point operations of matrix products and attention.
-        moved_bytes: bytes of their operands and results.
         peak_tensor_bytes: the most that tensors made inside held at a time; those of the model are not among them, nor
             is what kernels allocate for themselves.
         follows: whether tensors are followed.
@@ -30,7 +28,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
 
     def __init__(self, *, tensors: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = self.moved_bytes = self.peak_tensor_bytes = 0
+        self.flops = self.peak_tensor_bytes = 0
         self.follows = tensors
         self._held: dict[int, int] = {}
 
@@ -40,10 +38,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
         """Run the operation and note it."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        done = operations(func, args, kwargs, out)
-        if done:
-            self.flops += done
-            self.moved_bytes += sum(t.numel() * t.element_size() for t in _tensors((args, kwargs, out)))
+        self.flops += operations(func, args, kwargs, out)
         if self.follows:
             given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
             for tensor in _tensors(out):

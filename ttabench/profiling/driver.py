@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from ttabench.core.child import Child, Death
 from ttabench.core.errors import UserError
 from ttabench.core.memory import says_so
 from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import ProfileFolder, ProfileRecord
@@ -31,40 +31,37 @@ def launched(request: Mapping[str, Any]) -> Lines:
     """What a process of its own finds; it ends when the iterator is closed, or when this process is killed."""
     from ttabench.profiling import worker
 
-    with closing(Child(worker.answer, ("ttabench.profiling.methods",))) as child:
+    with closing(Child(worker.answer, ("ttabench.profiling.worker",))) as child:
         yield from child.ask(request)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manner:
-    """How a profile is run and who is told."""
+def execute(
+    job: Job, out: Path, *, force: bool = False, threads: int | None = None, tick: Tick = no_tick,
+    notify: Callable[[str], None] = no_word, launch: Callable[[Mapping[str, Any]], Lines] | None = None,
+) -> Outcome:  # fmt: skip
+    """Return the profile if it is stored, else run or continue it.
 
-    force: bool = False
-    threads: int | None = None
-    """Of the processor, for the processes that measure; None leaves torch's choice."""
-    tick: Tick = no_tick
-    notify: Callable[[str], None] = no_word
-    on_row: Callable[[Row, int, int], None] | None = None
-    """Called with each row as it comes, how many there are by then, and how many there will be."""
-    launch: Callable[[Mapping[str, Any]], Lines] | None = None
-    """Runs a request in a process of its own; None: `launched`."""
-
-
-def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
-    """Return the profile if it is stored, else run or continue it."""
-    how = manner or Manner()
+    Args:
+        force: measure again.
+        threads: of the processes that measure; None leaves torch's choice.
+        tick: told of rows.
+        notify: told that a profile goes on.
+        launch: runs a request in a process of its own; None: `launched`.
+    """
     config, hardware = job.config(), environment.hardware()
     where = out / identity(config, hardware, job.defaults())
 
     def work(folder: ProfileFolder) -> ProfileRecord:
-        _Pass(job, folder, how).run()
+        for method in job.chosen:
+            while lengths := _open(job, folder, method):
+                _measure(job, folder, method, {"lengths": lengths, "threads": threads}, launch or launched, tick)
+                assert _open(job, folder, method) != lengths, f"a process of {method} ended without a row"
         record = ProfileRecord(
             id=folder.path.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=folder.seconds,
             config=config,
-            machine=folder.told.get("machine", {}),
-            model=folder.told.get("model", {}),
+            model=folder.model,
             methods=folder.methods,
             rows=tuple(folder.rows[method, length] for method in job.chosen for length in job.lengths),
             versions=environment.versions(),
@@ -75,74 +72,36 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             folder.finish(record)
         return record
 
-    return obtained(ProfileFolder, where, work, force=how.force, notify=how.notify)
+    return obtained(ProfileFolder, where, work, force=force, notify=notify)
 
 
-class _Pass:
-    """One pass over what is missing."""
+def _open(job: Job, folder: ProfileFolder, method: str) -> list[int]:
+    """The lengths that have no row yet."""
+    return [length for length in job.lengths if (method, length) not in folder.rows]
 
-    def __init__(self, job: Job, folder: ProfileFolder, manner: Manner) -> None:
-        self.job, self.folder, self.manner = job, folder, manner
-        self.clock, self.at = time.perf_counter(), 0
 
-    def run(self) -> None:
-        """Measure the machine, then every method."""
-        if self.job.mode == "latency" and "machine" not in self.folder.told:
-            death = self._listen({"task": "machine"})
-            if death is not None:
-                raise UserError(f"The machine could not be measured: {death.said[-200:]}", "")
-        for method in self.job.chosen:
-            while lengths := self._open(method):
-                self.at = lengths[0]
-                death = self._listen(self._request(method, lengths))
-                if death is not None:
-                    self._keep(_row_of(death, method, self.at))
-                assert self._open(method) != lengths, f"a process of {method} ended without a row"
-
-    def _request(self, method: str, lengths: list[int]) -> dict[str, Any]:
-        rows = [row for (name, _), row in self.folder.rows.items() if name == method and row.value("adapt_seconds")]
-        known = [row.model_dump() for row in rows]
-        limits = self.folder.told.get("machine")
-        return {"task": "measure", "method": method, "lengths": lengths, "limits": limits, "known": known}
-
-    def _open(self, method: str) -> list[int]:
-        return [length for length in self.job.lengths if (method, length) not in self.folder.rows]
-
-    def _listen(self, request: Mapping[str, Any]) -> Death | None:
-        """Take what a process finds; faults of the user are raised here."""
-        launch = self.manner.launch or launched
-        lines = launch({**request, "job": self.job, "threads": self.manner.threads})
-        with closing(lines):  # type: ignore[type-var]
-            for line in lines:
-                if isinstance(line, Death):
-                    return line
-                self._hear(*line)
-        return None
-
-    def _hear(self, kind: str, value: Json) -> None:
-        if kind == "fault":
-            raise UserError(value["what"], value["hint"])
-        if kind == "tick":
-            activity, done, total = value
-            self.manner.tick(f"rows, {activity} ({done} of {total})", *self._count())
-        elif kind == "at":
-            self.at = value
-        elif kind == "row":
-            self._keep(Row.model_validate(value))
-        else:
-            self.folder.append(kind, value)
-
-    def _count(self) -> tuple[int, int]:
-        """How many rows are done, of how many."""
-        return len(self.folder.rows), len(self.job.chosen) * len(self.job.lengths)
-
-    def _keep(self, row: Row) -> None:
-        now = time.perf_counter()
-        self.folder.append("row", row.model_dump(), now - self.clock)
-        self.clock = now
-        self.manner.tick("rows", *self._count())
-        if self.manner.on_row is not None:
-            self.manner.on_row(row, *self._count())
+def _measure(
+    job: Job, folder: ProfileFolder, method: str, request: Mapping[str, Any],
+    launch: Callable[[Mapping[str, Any]], Lines], tick: Tick,
+) -> None:  # fmt: skip
+    """Keep what one process finds; its death is a row, and a fault of the user's is raised."""
+    known = [row.model_dump() for row in folder.rows.values() if row.method == method and row.value("adapt_seconds")]
+    at, clock, total = request["lengths"][0], time.perf_counter(), len(job.chosen) * len(job.lengths)
+    lines = launch({**request, "job": job, "method": method, "known": known})
+    with closing(lines):  # type: ignore[type-var]
+        for line in lines:
+            kind = "row" if isinstance(line, Death) else line[0]
+            value: Json = _row_of(line, method, at).model_dump() if isinstance(line, Death) else line[1]
+            if kind == "fault":
+                raise UserError(value["what"], value["hint"])
+            if kind == "at":
+                at = value
+                tick(f"rows, {method} at {short(at)}", len(folder.rows), total)
+                continue
+            spent = time.perf_counter() - clock if kind == "row" else 0.0
+            folder.append(kind, value, spent)
+            clock += spent
+            tick(f"rows, {method}", len(folder.rows), total)
 
 
 def _row_of(death: Death, method: str, length: int) -> Row:

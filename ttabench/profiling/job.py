@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
@@ -22,8 +22,6 @@ from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 
-Emit: TypeAlias = Callable[[str, Json], None]
-"""Called with the kind of a finding of a process that measures, and its value."""
 Mode = Literal["latency", "throughput", "training"]
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from ttabench.core.meter import Meter, largest
-from ttabench.core.progress import Tick, no_tick
-from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.forward.patching import follows_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
@@ -27,7 +25,7 @@ from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Limits, Row, added, exactly, figure, measured, peak
+from ttabench.profiling.rows import Figure, Row, added, exactly, figure, measured, peak
 
 TRIED = 4
 """A part of what a row may take: a pass that takes more is not repeated."""
@@ -55,8 +53,6 @@ class Measuring:
     lm: LM
     method: BaseMethod[Any]
     load: Load
-    limits: Limits | None = None
-    tick: Tick = no_tick
     known: dict[int, Row] = field(default_factory=dict)
     """Rows by length, as far as measured: what the next length will take follows from them."""
 
@@ -87,26 +83,23 @@ class Measuring:
         single = self.expected(tokens) > load.row_seconds / TRIED
         counter = Counter(tensors=not single)
         meters: list[Meter] = []
-        self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
             state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device))
         self.ask(state, ask, WARMING)
         most = 1 if single else load.repeat
         while not meters or (len(meters) < most and time.perf_counter() - started < load.row_seconds):
             del state  # that of the last pass must not stand beside that of the next
-            self._tell(tokens, "reads", len(meters))
             meters.append(Meter(self.lm.device))
             with counter if single else nullcontext():
                 state = self.adapt(read, meters[-1])
-        seconds = [meter.seconds["adapt"] for meter in meters]
         figures = {
-            "adapt_seconds": figure(seconds),
+            "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters]),
             **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
             "adapt_cpu_seconds": figure([meter.cpu_seconds["adapt"] for meter in meters]),
-            **self._counted("adapt", counter, median(seconds)),
+            **self._counted("adapt", counter),
         }
         left = started + load.row_seconds - time.perf_counter()
-        figures |= self._asked(state, ask, tokens, max(left, load.row_seconds / TRIED))
+        figures |= self._asked(state, ask, max(left, load.row_seconds / TRIED))
         notes = () if not single else ("operations were counted while the one pass was timed",)
         _summed(figures, read, state)
         return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
@@ -142,17 +135,15 @@ class Measuring:
             patch_bytes=patch.nbytes,
         )
 
-    def _asked(self, state: State, ask: Ask, tokens: int, most_seconds: float) -> dict[str, Figure]:
+    def _asked(self, state: State, ask: Ask, most_seconds: float) -> dict[str, Figure]:
         """Figures of the answer: repeated for so many seconds, then counted."""
         runs: list[Asked] = []
         started = time.perf_counter()
         while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < most_seconds):
-            self._tell(tokens, "answers", len(runs))
             runs.append(self.ask(state, ask, self.load.generate))
-        firsts = [run.first_seconds for run in runs]
         figures = {
-            "first_seconds": figure(firsts),
-            "first_ms": figure([1000 * seconds for seconds in firsts]),
+            "first_seconds": figure([run.first_seconds for run in runs]),
+            "first_ms": figure([1000 * run.first_seconds for run in runs]),
             "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
             "ask_cpu_seconds": figure([run.cpu_seconds for run in runs]),
             **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
@@ -163,32 +154,24 @@ class Measuring:
             figures["token_ms"] = figure([1000 * gap for gap in gaps])
             rates = [len(run.token_seconds) / sum(run.token_seconds) for run in runs]
             figures["tokens_per_second"] = figure(rates)
-            figures |= self._counted_decoding(state, ask, median(firsts), median(gaps))
+            figures |= self._counted_decoding(state, ask)
         return figures
 
-    def _counted_decoding(self, state: State, ask: Ask, first: float, token: float) -> dict[str, Figure]:
+    def _counted_decoding(self, state: State, ask: Ask) -> dict[str, Figure]:
         """Operations of the first token, and of one more, which stands for all others."""
         with Counter() as alone:
             self.ask(state, ask, 1)
         with Counter() as both:
             self.ask(state, ask, 2)
-        figures = self._counted("first", alone, first)
-        figures.pop("first_tensor_bytes", None)
-        both.flops, both.moved_bytes = both.flops - alone.flops, both.moved_bytes - alone.moved_bytes
-        return figures | self._counted("decode", both, token)
+        both.flops -= alone.flops
+        return {"first_flops": exactly(alone.flops), **self._counted("decode", both)}
 
-    def _counted(self, phase: str, counter: Counter, seconds: float) -> dict[str, Figure]:
-        """Operations, bytes moved, and their share of what the machine can do; tensors where they were followed."""
-        figures = {f"{phase}_flops": exactly(counter.flops), f"{phase}_moved_bytes": exactly(counter.moved_bytes)}
-        if self.limits is not None and seconds > 0 and counter.flops:
-            share = self.limits.share(counter.flops, counter.moved_bytes, seconds)
-            figures[f"{phase}_limit_share"] = exactly(share)
+    def _counted(self, phase: str, counter: Counter) -> dict[str, Figure]:
+        """Operations, and bytes of tensors where they were followed."""
+        figures = {f"{phase}_flops": exactly(counter.flops)}
         if counter.follows and self.lm.device.type == "cpu":
             figures[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
         return figures
-
-    def _tell(self, tokens: int, activity: str, done: int) -> None:
-        self.tick(f"{self.method.name} {activity} {short(tokens)}", done, self.load.repeat)
 
 
 def _summed(figures: dict[str, Figure], read: list[Observe], state: State) -> None:

@@ -7,7 +7,7 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from ttabench import cost
@@ -20,43 +20,15 @@ from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
-from ttabench.profiling.load import method_names, presets_of, shared_out
+from ttabench.profiling.load import Load, method_names, presets_of, shared_out
 from ttabench.terminal import render
 
 Row: TypeAlias = dict[str, Json]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnalyticLoad:
-    """The tokens that are read and asked."""
-
-    prompt_tokens: int = 32
-    new_tokens: int = 16
-    """Tokens of an answer, EOS included."""
-    piece_tokens: int = 256
-    """Tokens of a piece of context, its joiner included; the last piece has what is left."""
-    dtype: str = "auto"
-    """Of the base model: float32, bfloat16, float16; auto is float32."""
-    queries: int = 1
-
-    def __post_init__(self) -> None:
-        if self.dtype not in cost.BYTES:
-            raise UnknownName("dtype", self.dtype, list(cost.BYTES))
-
-    def workload(self, context_tokens: int) -> Workload:
-        """Pieces of a context of that length, BOS not counted."""
-        whole, rest = divmod(context_tokens, self.piece_tokens)
-        return Workload(
-            pieces=(self.piece_tokens,) * whole + ((rest,) if rest else ()),
-            prompt_tokens=self.prompt_tokens,
-            new_tokens=self.new_tokens,
-            value_bytes=cost.BYTES[self.dtype],
-        )
-
-
 def show(
-    load: AnalyticLoad, form: str, *, methods: str = "", model: str = "nano", prefill: str = "1k,4k", preset: str = "",
-    settings: Sequence[str] = (),
+    load: Load, form: str, *, methods: str = "", model: str = "nano", prefill: str = "1k,4k", preset: str = "",
+    settings: Sequence[str] = (), dtype: str = "auto", queries: int = 1,
 ) -> None:  # fmt: skip
     """Print the table of methods (all that have a formula where none is named), as they are typed."""
     known = render.known_format(form)
@@ -66,7 +38,7 @@ def show(
         settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
     )
     presets = presets_of(preset, {name: formula.presets for name, formula in chosen.items()})
-    rows = table(model, list(chosen), lengths(prefill), load, shared, presets)
+    rows = table(model, list(chosen), lengths(prefill), load, shared, presets, dtype=dtype, queries=queries)
     render.show([as_table(model, rows)], known)
 
 
@@ -74,9 +46,12 @@ def table(
     model: str,
     methods: Sequence[str],
     lengths: Sequence[int],
-    load: AnalyticLoad,
+    load: Load,
     settings: Mapping[str, Mapping[str, Json]] | None = None,
     presets: Mapping[str, str] | None = None,
+    *,
+    dtype: str = "auto",
+    queries: int = 1,
 ) -> list[Row]:
     """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
 
@@ -84,13 +59,17 @@ def table(
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
         methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
         lengths: tokens of context, BOS not counted.
-        load: everything else about what is read and asked.
+        load: sizes of pieces, prompts and answers; a piece counts its joiner, an answer its EOS.
         settings: by method, what differs from its preset, values or texts.
         presets: by method, instead of the one of the model's name.
+        dtype: of the base model: float32, bfloat16, float16; auto is float32.
+        queries: in the total of operations.
     """
     shape = cost.shape_of(model)
     if shape is None:
         raise UnknownName("architecture", model, names())
+    if dtype not in cost.BYTES:
+        raise UnknownName("dtype", dtype, list(cost.BYTES))
     changes = settings or {}
     known = {name: registry.formula(name) for name in (*methods, *changes)}
     rows = []
@@ -98,10 +77,17 @@ def table(
         preset = preset_for(known[name], (presets or {}).get(name, ""), model)
         given = settings_of(known[name], typed_values(known[name], changes.get(name, {})), preset)
         for length in lengths:
-            work = load.workload(length)
-            ahead = {"model": model, "method": name, "implemented": isinstance(known[name], MethodSpec)}
+            whole, rest = divmod(length, load.piece_tokens)
+            work = Workload(
+                pieces=(load.piece_tokens,) * whole + ((rest,) if rest else ()), prompt_tokens=load.prompt_tokens,
+                new_tokens=load.generate, value_bytes=cost.BYTES[dtype],
+            )  # fmt: skip
             spent = _cost(known[name], given, shape, work)
-            rows.append({**ahead, "context_tokens": length, **_row(spent, shape, work, load)})
+            rows.append({
+                "model": model, "method": name, "implemented": isinstance(known[name], MethodSpec),
+                "context_tokens": length, **_row(spent, shape, work, queries),
+                "dtype": "float32" if dtype == "auto" else dtype,
+            })  # fmt: skip
     return rows
 
 
@@ -116,15 +102,15 @@ def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost
     return cost
 
 
-def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
+def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:
+    """The cost of so many queries."""
     full = registry.cost_of("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
     queries, cheaper = break_even(spent.adapt_flops, spent.ask_flops, full.adapt_flops, full.ask_flops)
     return {
         "pieces": len(work.pieces),
-        "prompt_tokens": load.prompt_tokens,
-        "new_tokens": load.new_tokens,
-        "dtype": "float32" if load.dtype == "auto" else load.dtype,
+        "prompt_tokens": work.prompt_tokens,
+        "new_tokens": work.new_tokens,
         "base_parameters": spent.parameters,
         "added_parameters": spent.added_parameters,
         "state_floats": spent.state_floats,
@@ -133,8 +119,8 @@ def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
         "ask_peak_kv_bytes": shape.cache_bytes(spent.ask_slots, work.value_bytes),
         "adapt_flops": spent.adapt_flops,
         "ask_flops": spent.ask_flops,
-        "queries": load.queries,
-        "total_flops": spent.adapt_flops + load.queries * spent.ask_flops,
+        "queries": count,
+        "total_flops": spent.adapt_flops + count * spent.ask_flops,
         "break_even_queries": queries,
         "cheaper": cheaper,
         "positions": spent.positions,

@@ -1,8 +1,8 @@
-"""A picture of a profile: latency and memory against the length of the prefill, on logarithmic axes."""
+"""A picture of a profile: latency and memory against the length of the prefill."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,8 @@ PANELS = {
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
     "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
 }  # fmt: skip
-MOST_TICKS = 7
-CLOSE = {2: 4, 10: 6}
-"""Up to which ratio of its ends an axis has even steps, by the base of its powers."""
+CLOSE = 6
+"""Up to which ratio of its ends an axis has even steps."""
 
 
 def plot(record: ProfileRecord, path: Path) -> Path:
@@ -68,33 +67,22 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
         )
         _mark(axes, rows, f"C{number}")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    _ticks(axes, name)
+    _scale(axes, name, [value for row in record.rows if (value := row.value(name))])
     axes.set_xticks(lengths, [short(length) for length in lengths])
     axes.set_xlabel("tokens of context")
     axes.grid(alpha=0.3)
 
 
-def _ticks(axes: Axes, name: str) -> None:
-    """Round figures that read as they are, however little the values differ."""
-    text_of = size if name.endswith("_bytes") else "{:,.6g}".format
-    axes.set_yticks(ticks(*axes.get_ylim(), 2 if name.endswith("_bytes") else 10))
-    axes.set_yticks([], minor=True)
+def _scale(axes: Axes, name: str, values: Sequence[float]) -> None:
+    """Even steps where values are close, else powers and their parts; figures read as they are."""
+    from matplotlib.ticker import LogLocator
+
+    base, text_of = (2, size) if name.endswith("_bytes") else (10, "{:,.6g}".format)
+    if max(values) >= CLOSE * min(values):
+        axes.set_yscale("log", base=base)
+        axes.yaxis.set_major_locator(LogLocator(base, (1.0, 2.0, 5.0) if base == 10 else (1.0,), numticks=9))
+        axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter(lambda value, _: text_of(value))
-
-
-def ticks(low: float, high: float, base: int) -> list[float]:
-    """Round figures from `low` (above 0) to `high`: even steps where they are close, else powers of the base (2 for
-    bytes, 10 for all else) and their parts."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
-
-    unit = 1024.0 ** int(math.log(low, 1024)) if base == 2 else 1.0
-    steps = [1, 2, 4, 8, 10] if base == 2 else [1, 2, 5, 10]
-    marks = [unit * mark for mark in MaxNLocator(MOST_TICKS, steps=steps).tick_values(low / unit, high / unit)]
-    if high / low >= CLOSE[base]:
-        parts = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
-        marks = list(LogLocator(base, parts, numticks=MOST_TICKS).tick_values(low, high))
-    return [float(value) for value in marks if low <= value <= high]
 
 
 def _mark(axes: Axes, rows: list[Row], color: str) -> None:

@@ -1,14 +1,11 @@
-"""What a profile leaves behind: finished rows as they come, then one record and its figures as a tidy table.
+"""What a profile leaves behind: finished rows as they come, then one record.
 
-OUT/<id>/profile.json     configuration, machine and its limits, base model, methods, rows, versions
-OUT/<id>/profile.csv      one figure a row: method, prefill, status, metric, value, low, high, n
+OUT/<id>/profile.json     configuration, base model, methods, rows, versions
 OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +24,7 @@ from ttabench.records.folder import ResultFolder
 SCHEMA: Literal[2] = 2
 """2: the id is a hash of what differs from the defaults."""
 AGAIN = "Profile again with --force."
-RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"
-COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
+RECORD_FILE, PARTIAL_FILE = "profile.json", "rows.jsonl"
 
 
 class ProfileRecord(BaseModel):
@@ -45,8 +41,8 @@ class ProfileRecord(BaseModel):
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
-    machine: dict[str, Json]
-    """Measured limits, see `rows.Limits`."""
+    machine: dict[str, Json] = {}
+    """Measured limits of the machine, of older versions."""
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
     """Growth, trained parameters and notes by name, of those that could be built."""
@@ -84,20 +80,6 @@ class ProfileRecord(BaseModel):
         of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
         return list(dict.fromkeys([*of_methods, *notes, *of_rows]))
 
-    def to_csv(self) -> str:
-        """One figure a row; a row without figures stands there with its status alone."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        for row in self.rows:
-            common = {
-                "profile": self.id, "model": self.base, "method": row.method, "growth": self.growth(row.method),
-                "prefill": row.prefill, "status": row.status, "detail": row.detail,
-            }  # fmt: skip
-            figures = [{"metric": name, **figure.model_dump()} for name, figure in row.figures.items()]
-            writer.writerows({**common, **cells} for cells in figures or [{}])
-        return text.getvalue()
-
 
 def load_profile(folder: Path) -> ProfileRecord:
     """The record in a folder."""
@@ -114,8 +96,8 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
     continuing: ClassVar[str] = "Continuing profile {name}: {count} rows are finished already."
 
     def __init__(self, out: Path, profile: str) -> None:
-        self.told: dict[str, Json] = {}
-        """machine and model, as soon as they are known."""
+        self.model: dict[str, Json] = {}
+        """As soon as it is known."""
         self.methods: dict[str, dict[str, Json]] = {}
         self.rows: dict[tuple[str, int], Row] = {}
         self.seconds = 0.0
@@ -133,8 +115,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def discard(self) -> None:
         """Forget what was measured."""
-        for name in (RECORD_FILE, TABLE_FILE):
-            remove(self.path / name)
+        remove(self.path / RECORD_FILE)
         super().discard()
 
     def resume(self) -> int:
@@ -159,11 +140,10 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
             self.rows[row.method, row.prefill] = row
         elif kind == "method":
             self.methods[value["name"]] = value
-        else:
-            self.told[kind] = value
+        elif kind == "model":
+            self.model = value
 
     def finish(self, record: ProfileRecord) -> None:
-        """Write the table, then the record, then drop what it was made of."""
-        write_atomically(self.path / TABLE_FILE, record.to_csv())
+        """Write the record, then drop what it was made of."""
         write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
         super().discard()

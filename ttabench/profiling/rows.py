@@ -18,24 +18,6 @@ FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
 """How rows end for good; failed ones are tried again by the same command."""
 
 
-class Limits(BaseModel):
-    """Measured rates of a machine, see `machine`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    flops: float
-    """Operations a second of the best square matrix product; a multiply and an add are two."""
-    bytes: float
-    """Bytes a second of a triad, a = b + s c: two arrays read, one written."""
-    dtype: str
-    device: str
-    threads: int
-
-    def share(self, flops: float, moved: float, seconds: float) -> float:
-        """The least time in which the machine could do this much, as a share of the time it took."""
-        return max(flops / self.flops, moved / self.bytes) / seconds
-
-
 class Figure(BaseModel):
     """A median with the smallest and the largest of its n measurements, one at least; counts have n = 1."""
 
@@ -60,9 +42,8 @@ class Row(BaseModel):
     detail: str = ""
     """Why it did not end well."""
     figures: dict[str, Figure] = {}
-    """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ...
-
-    wall_seconds, cpu_seconds and load_average_start and _end are of the whole row, repetitions included."""
+    """By name; the name says the unit: _seconds, _ms, _bytes ... Of older versions also _share, of a limit, and the
+    seconds and load averages of the whole row."""
     notes: tuple[str, ...] = ()
     paths: dict[str, str] = {}
     """Of rows of older versions: how the model was run while reading ("adapt") and answering ("ask")."""

@@ -1,4 +1,4 @@
-"""Tables of a profile: what each method costs at each length, how that grows, and what the machine could do at best."""
+"""Tables of a profile: what each method costs at each length, and from when it is cheaper than full context."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from ttabench.core.amounts import count, number, size
 from ttabench.core.sizes import short
 from ttabench.profiling.on_paper import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
-from ttabench.profiling.rows import Figure, Row
+from ttabench.profiling.rows import Figure
 from ttabench.terminal.table import Cell, Table
 
 FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "latency": (
         ("#adapt s", "adapt_seconds"), ("#first ms", "first_ms"), ("#token ms", "token_ms"),
         ("#total s", "total_seconds"), ("#tokens/s", "tokens_per_second"), ("#peak memory", "peak_memory_bytes"),
-        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"), ("#adapt of limit", "adapt_limit_share"),
-        ("#token of limit", "decode_limit_share"),
+        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"),
     ),
     "throughput": (
         ("#largest batch", "largest_batch"), ("#samples/s", "samples_per_second"), ("#at batch", "fastest_batch"),
@@ -30,33 +29,17 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
 """Columns of each mode: heading and figure."""
 SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
 """The figure whose spread stands in the table; all others are in the CSV."""
-SPARE = (
-    "#n", "#tensors", "#tokens/s", "#adapt of limit", "#token of limit", "#first ms", "#spread", "#at batch",
-    "#trained parameters",
-)  # fmt: skip
+SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
-SAID = {
-    "latency": (
-        ("read in {} s", "adapt_seconds"), ("first token after {} ms", "first_ms"), ("{} ms a token", "token_ms"),
-        ("state {}", "state_bytes"),
-    ),
-    "throughput": (("{} samples/s", "samples_per_second"), ("largest batch {}", "largest_batch")),
-    "training": (("{} ms a sample", "train_ms_per_sample"), ("{} ms a document", "document_ms")),
-}  # fmt: skip
-"""Clauses of the line that a row is shown as when it comes."""
 FULL_CONTEXT = "icl"
 """The method whose seconds others are set against."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 
 
 def profile_tables(record: ProfileRecord) -> list[Table]:
-    """The main table; for latencies those of growth, and of queries until a method beats full context."""
-    tables = [main_table(record)]
-    if record.mode == "latency" and len(record.config["lengths"]) > 1:
-        tables.append(growth_table(record))
-    if record.mode == "latency" and (cheaper := break_even_table(record)) is not None:
-        tables.append(cheaper)
-    return tables
+    """The main table; for latencies also that of queries until a method beats full context."""
+    cheaper = break_even_table(record) if record.mode == "latency" else None
+    return [main_table(record), *([cheaper] if cheaper else [])]
 
 
 def main_table(record: ProfileRecord) -> Table:
@@ -79,28 +62,6 @@ def main_table(record: ProfileRecord) -> Table:
     return Table(
         title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record), names=("method",),
         spare=SPARE, fold=True,
-    )  # fmt: skip
-
-
-def growth_table(record: ProfileRecord) -> Table:
-    """The longest length against the shortest, for every method that was measured at both."""
-    first, last = record.config["lengths"][0], record.config["lengths"][-1]
-    found = {(row.method, row.prefill): row for row in record.rows}
-    names = ("adapt_seconds", "token_ms", "peak_memory_bytes", "state_bytes")
-    rows: list[tuple[str, ...]] = []
-    data: list[dict[str, Cell]] = []
-    for method in record.config["methods"]:
-        rows_at = [found.get((method, length), Row(method=method, prefill=length)) for length in (first, last)]
-        ends = [[row.value(name) for row in rows_at] for name in names]
-        ratios = [high / low if low and high is not None else None for low, high in ends]
-        rows.append((method, record.growth(method) or "-", *(number(ratio, 2) for ratio in ratios)))
-        data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
-    columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
-    title = f"growth, {short(first)} to {short(last)}"
-    caption = "The longest prefill over the shortest. A token of a constant state should stay near 1."
-    return Table(
-        title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
-        names=("method", "state grows"),
     )  # fmt: skip
 
 
@@ -142,22 +103,11 @@ def shown(name: str, figure: Figure | None) -> str:
     value = figure.value
     if name.endswith("_bytes"):
         return size(value)
-    if name.endswith("_share"):
-        return f"{100 * value:.3g} %"
     if name.endswith("_parameters"):
         return count(value)
     if name.endswith("_batch"):
         return f"{value:,.0f}"
     return number(value, 1 if value >= 100 else 3)
-
-
-def row_line(row: Row, mode: str) -> str:
-    """A row in words, as it comes: `icl at 64k: read in 51.7 s, first token after 85.0 ms, ...`."""
-    where = f"{row.method} at {short(row.prefill)}"
-    if row.status != "ok":
-        return f"{where}: {STATUS[row.status]} ({row.detail})"
-    clauses = [clause.format(shown(name, row.figures[name])) for clause, name in SAID[mode] if name in row.figures]
-    return f"{where}: {', '.join(clauses)}"
 
 
 def _spread(figure: Figure | None) -> tuple[str, str]:
@@ -170,13 +120,9 @@ def _spread(figure: Figure | None) -> tuple[str, str]:
 def _caption(record: ProfileRecord) -> str:
     lines = []
     if record.mode == "latency":
-        load, limits = record.config["load"], record.machine
+        load = record.config["load"]
         total = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
         lines.append(f"Medians; spread: (largest - smallest) / median of the total. {total}")
-        lines.append(
-            f"Limits of {limits['device']}, {limits['threads']} thread{'s' * (limits['threads'] > 1)},"
-            f" {limits['dtype']}: matrix products {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
-        )
     reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
     lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]
     return "\n".join(lines)

@@ -13,8 +13,6 @@ from itertools import count, pairwise
 from typing import Any
 
 from ttabench.core.meter import Meter
-from ttabench.core.progress import Tick, no_tick
-from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
@@ -28,13 +26,13 @@ BATCH = 8
 """Samples in a step."""
 
 
-def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
+def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> Row:
     """The row of one length of document."""
 
     def measure() -> Row:
         figures = _document(lm, method, tokens, load)
         if method.spec.trainable:
-            figures |= _steps(lm, method, tokens, load, tick)
+            figures |= _steps(lm, method, tokens, load)
         return Row(method=method.name, prefill=tokens, figures=figures)
 
     return measured(method.name, tokens, measure)
@@ -59,14 +57,13 @@ def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[
     }
 
 
-def _steps(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick) -> dict[str, Figure]:
+def _steps(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[str, Figure]:
     """Training steps: the first warms up, the others are timed one by one."""
     ends: list[float] = []
     meter = Meter(lm.device)
 
-    def on_step(step: int, _: Mapping[str, float]) -> None:
+    def on_step(_step: int, _figures: Mapping[str, float]) -> None:
         ends.append(time.perf_counter())  # the loss was read back, so a GPU is done, too
-        tick(f"{method.name} trains on {short(tokens)}", step, load.repeat + 1)
 
     # from the weights as they are: what a step costs does not depend on them
     config = TrainConfig(steps=load.repeat + 1, fresh=False, lr=1e-6)

@@ -1,38 +1,89 @@
-"""The process of a profile that measures a machine or a method; what it finds is told as (kind, value)."""
+"""The process of a profile that measures a method; what it finds is told as (kind, value)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import torch
 
 from ttabench.core.child import Tell
 from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.core.errors import UserError
-from ttabench.lm.loading.devices import find_device, find_dtype
-from ttabench.profiling.job import Emit, Job
-from ttabench.profiling.machine import machine_limits
+from ttabench.lm import model as base
+from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.loading import memory_limit
+from ttabench.lm.model import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.profiling.batches import throughput
+from ttabench.profiling.job import Job
+from ttabench.profiling.measure import Measuring
+from ttabench.profiling.rows import Row, measured
+from ttabench.profiling.training_cost import training
+
+SPARE = 512
+"""Positions beside context, prompt and answer: sinks, BOS, what a method keeps for itself."""
 
 
 def answer(request: Mapping[str, Any], tell: Tell) -> None:
-    """Do what a request asks in a process of its own, see `core.child`."""
-    work(request, lambda kind, value: tell((kind, value)))
-
-
-def work(request: Mapping[str, Any], emit: Emit) -> None:
-    """Do what a request asks; a fault of the user's is a finding, too."""
-    job: Job = request["job"]
+    """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
     use_threads(request.get("threads"))
     try:
-        if request["task"] == "machine":
-            device = find_device(job.device)
-            emit("machine", machine_limits(device, find_dtype(job.dtype, device) or torch.bfloat16).model_dump())
-            return
-        from ttabench.profiling.methods import rows  # transformers takes seconds
-
         quiet_libraries()
         seed_everything(0)
-        rows(request, job, emit)
+        _rows(request, request["job"], tell)
     except UserError as error:
-        emit("fault", {"what": error.what, "hint": error.hint})
+        tell(("fault", {"what": error.what, "hint": error.hint}))
+
+
+def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
+    lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
+    name, lengths = request["method"], list(request["lengths"])
+    tell(("model", lm.describe()))
+    lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
+
+    def built() -> BaseMethod[Any]:
+        if job.memory_limit is not None:
+            memory_limit.hold(job.memory_limit, lm.device)
+        return job.adapters()[name].build(lm)
+
+    method = measured(name, 0, built)
+    if isinstance(method, Row):
+        for length in lengths:
+            tell(("row", method.model_copy(update={"prefill": length}).model_dump()))
+        return
+    trained = sum(parameter.numel() for parameter in method.modules().parameters())
+    notes = [lifted] if lifted else []
+    tell(("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes}))
+    measure = measurer(request, job, lm, method)
+    for length in lengths:
+        tell(("at", length))
+        row = measure(length)
+        tell(("row", row.model_dump()))
+        if row.status == "oom":
+            return  # what is left of it would be counted with the next length; a fresh process goes on
+
+
+def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[Any]) -> Callable[[int], Row]:
+    """The function that makes the row of a length, by the mode of the job."""
+    if job.mode != "latency":
+        measure = throughput if job.mode == "throughput" else training
+        return lambda tokens: measure(lm, method, tokens, job.load)
+    known = {row.prefill: row for row in map(Row.model_validate, request.get("known", ()))}
+    measuring = Measuring(lm=lm, method=method, load=job.load, known=known)
+
+    def timed(tokens: int) -> Row:
+        expected = measuring.expected(tokens)
+        if job.time_limit is None or expected <= job.time_limit:
+            return measuring.row(tokens)
+        detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
+        return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
+
+    return timed
+
+
+def lift_positions(lm: LM, needed: int) -> str:
+    """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
+    on values. Returns a note for the record; empty where nothing was lifted."""
+    if lm.max_positions >= needed or not ways_of(lm).rotates:
+        return ""
+    before, lm.max_positions = lm.max_positions, needed
+    return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"

@@ -22,7 +22,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.run_fields import StoredConfig
+from ttabench.records.run_fields import RunConfig
 from ttabench.stats.metrics import declare
 from ttabench.stats.varying import Varying, unit_of
 
@@ -38,7 +38,7 @@ DECLARED: dict[str, Any] = {
 }  # fmt: skip
 """Of a metric that is not ttabench's own, see `stats.metric`."""
 KINDS: dict[str, dict[str, Any]] = {
-    "config": {**get_type_hints(StoredConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
+    "config": {**get_type_hints(RunConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
     "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},
     "model": {"name": str, "parameters": int, "positions": int, "fingerprint": str, "tokenizer": str, "device": str,
               "dtype": str, "stands_on": dict[str, Json]},

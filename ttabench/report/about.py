@@ -18,13 +18,12 @@ from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.readers.cards import load_card
-from ttabench.records.run_fields import RunFields
+from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import NAMED, changes, flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
 from ttabench.run.budget import asked_of, told_kept
-from ttabench.run.config import RunConfig
 from ttabench.run.plan import OURS
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import STANDING, RunRequest

@@ -17,8 +17,8 @@ from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card
 from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.records.run_fields import RunConfig
 from ttabench.records.schema import RunRecord
-from ttabench.run.config import RunConfig
 
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
 """Fields that a line of a list shows in columns of their own."""

@@ -93,8 +93,7 @@ def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
         for file in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
             if file.is_file() and file.parent.name.startswith(name):
                 fault = f"{file.parent} holds a profile, not a run of `ttabench eval`."
-                rows = file.parent / "profile.csv"
-                raise UserError(fault, f"Its rows are in {rows}; the same command shows them again.")
+                raise UserError(fault, f"Its rows are in {file}; the same command shows them again.")
 
 
 def _created(file: Path) -> str:

@@ -11,7 +11,7 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan
-from ttabench.run.positions import refuse_by_tokens, refuse_on_paper
+from ttabench.run.positions import refuse_by_tokens
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -33,8 +33,6 @@ def execute(
     from ttabench.records.store import RunFolder
 
     where = out / plan.config.identity()
-    if force or not RunFolder.is_stored(where):
-        refuse_on_paper(plan)
 
     def work(folder: RunFolder) -> RunRecord:
         return _run(plan, models, folder, tick, notify)

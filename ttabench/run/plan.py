@@ -17,9 +17,8 @@ from ttabench.readers import Task, load, origin
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
 from ttabench.readers.protocol_options import defaults as task_defaults
-from ttabench.records.run_fields import RUN_FIELDS
+from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
-from ttabench.run.config import RunConfig
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method

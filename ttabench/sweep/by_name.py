@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import NANO
 from ttabench.core.environment import use_threads
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.sample_files import read_samples
@@ -25,9 +25,8 @@ from ttabench.report.verdict import verdict
 from ttabench.run.base_model import base_of
 from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.file import Read
 from ttabench.sweep.grid import cells
-from ttabench.sweep.options import ASSIGNED, OPTIONS, SWAP
+from ttabench.sweep.options import ASSIGNED
 from ttabench.sweep.worker import models_of
 
 if TYPE_CHECKING:
@@ -110,14 +109,9 @@ def evaluate(
     Raises:
         UserError: an option, name or value that means nothing; what `ttabench eval` refuses.
     """
-    known = [name for name in OPTIONS if name != SWAP]
-    for name in options:
-        if name not in known:
-            others = ("method", "task", "model", "seed", "out", "force", "threads")
-            raise UnknownName("option of a run", name, [*known, *others])
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
-    wanted = cells(Read({"include": [{**named, **given}]}))
+    wanted = cells({"include": [{**named, **given}]})
     if len(wanted) > 1:
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
     use_threads(threads)

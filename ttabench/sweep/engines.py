@@ -3,7 +3,7 @@
     class Mine:
         def submit(self, jobs, resources):            # resources.jobs at once, each with its threads and GPUs
             for job in jobs:
-                yield worker.take(job)                # a `Report`; also one of how far it is, now and then
+                yield worker.take(job)                # a `Report`
 
     [project.entry-points."ttabench.engines"]
     mine = "my_package:Mine"
@@ -61,15 +61,13 @@ class Job:
         return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
 
 
-State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]
+State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
 """Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
-OPEN = ("running", "waiting")
-"""States after which another one comes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The state of a run in a sweep."""
+    """The outcome of a run in a sweep."""
 
     id: str
     state: State
@@ -77,8 +75,6 @@ class Report:
     """One line, of what did not work."""
     seconds: float = 0.0
     """Of this run, loading its base model included."""
-    done: tuple[str, int, int] = ("", 0, 0)
-    """Of one that is running, see `progress.Tick`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ class Engine(Protocol):
     """See the module."""
 
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
-        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`.
+        """Make these runs; for every job, in any order, one report.
 
         Raises:
             UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
@@ -24,31 +25,26 @@ from ttabench.readers.formats import readable
 from ttabench.readers.protocol_options import known_options
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
-from ttabench.sweep.file import Place, Read
 from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, requested, text_of
 from ttabench.sweep.suite import checked
 
 MOST = 10_000
 """Runs of a suite."""
-LACKS = {"preset": "has presets", "checkpoint": "is trained", **dict.fromkeys(BUDGETS, "has a budget")}
-"""Options that not every method takes, and what is not true of those that do not."""
+OF_SOME = ("preset", "checkpoint", *BUDGETS)
+"""Options that not every method takes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(NamedTuple):
     """One run, as it was asked for."""
 
     request: RunRequest
     seed: int
-    said: Mapping[Place, str]
-    """Where something was said that decides it, and the word: a key, an option, a name."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class _Layer:
     """The values at one place of a suite."""
 
-    place: Place
     values: Mapping[str, Json]
     strict: frozenset[str] = frozenset()
     """Of `method` and `task`: whose settings these must be."""
@@ -67,83 +63,70 @@ class _ForSome:
 
     @property
     def remark(self) -> str:
-        """Who takes it, and who does not; empty where all do, or none does."""
-        if not self.others or not self.takers:
+        """Who takes it, and who does not; empty where all do."""
+        if not self.others:
             return ""
         once = ", which run once without it" if self.name in BUDGETS else ""
         return f"{self.word} goes to {', '.join(self.takers)}; not to {', '.join(self.others)}{once}."
 
     def fault(self) -> UserError:
         """What is wrong where none takes it; the closest one that is known is named."""
-        kind, whose = (
-            "preset" if self.name == "preset" else "setting",
-            "tasks" if self.name == "task_set" else "methods",
-        )
+        whose = "tasks" if self.name == "task_set" else "methods"
         if self.known:
+            kind = "preset" if self.name == "preset" else "setting"
             return UnknownName(f"{kind} of these {whose}", self.word.removeprefix("preset "), sorted(self.known))
-        lacking = LACKS.get(self.name, f"has {kind}s")
-        return UserError(f"None of these {whose} {lacking}, so {self.word} means nothing.", "Leave it out.")
+        return UserError(f"None of these {whose} takes {self.word}.", "Leave it out.")
 
 
 @dataclass
 class _Grid:
     """The cells of a suite as they are found, and what was said for nothing so far."""
 
-    read: Read
-    for_some: dict[Place, _ForSome] = field(default_factory=dict)
+    for_some: dict[tuple[_Layer, str, str], _ForSome] = field(default_factory=dict)
+    """By where it was said: the layer, the option, and the key of a setting."""
     count: int = 0
     """Cells that were counted, before they were made."""
 
     def combined(
-        self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[tuple[Place, int]], common: Sequence[_Layer]
+        self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
     ) -> Iterator[tuple[dict[str, Json], Cell]]:
         """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
         refuse_more(self.count + prod(map(len, layers.values())) * len(seeds))
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
             order = [common[0], model, task, method, *common[1:]]
             spec, card, known = self._known(method, task, model, order)
-            flat: dict[tuple[str, str], Json] = {}
-            assigned: dict[Place, str] = {method.place: str(method.values["method"])}
-            for layer in order:
-                for name, key, value, place in _settings(layer):
-                    if self._goes(layer, name, key, value, place, (spec, card, known.get(name))):
-                        flat[name, key] = value
-                        assigned[place] = key or name
+            flat = {
+                (name, key): value
+                for layer in order
+                for name, key, value in _settings(layer)
+                if self._goes(layer, name, key, value, (spec, card, known.get(name)))
+            }
             names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
-            assigned |= {one.place: names[axis] for axis, one in zip(AXES, (method, task, model), strict=False)}
             self.count += prod(len(value) for value in flat.values() if isinstance(value, list)) * len(seeds)
             refuse_more(self.count)
             for chosen in _choices(flat):
                 swapped = chosen.pop(SWAP, False)
                 for state in STATES_OF if swapped else ("own",):
-                    try:
-                        request = requested({**names, **chosen}, state)
-                    except UserError as error:
-                        raise self.read.placed(error, assigned) from None
-                    for place, seed in seeds:
-                        words = {**names, **chosen, SWAP: swapped, "seed": seed}
-                        yield words, Cell(request=request, seed=seed, said={**assigned, place: "Seed"})
+                    request = requested({**names, **chosen}, state)
+                    for seed in seeds:
+                        yield {**names, **chosen, SWAP: swapped, "seed": seed}, Cell(request, seed)
 
     def _known(
         self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]
     ) -> tuple[MethodSpec, str, dict[str, Collection[str] | None]]:
         """The method, the name of the task, and names that may be set by option; None where nobody knows."""
-        with self.read.at(method.place):
-            spec = registry.find(str(method.values["method"]))
-        name = str(task.values["task"])
-        with self.read.at(task.place):
-            card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
+        spec, name = registry.find(str(method.values["method"])), str(task.values["task"])
+        card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
         usual = "mini" if model.values["model"] == NANO else "hub"
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
         own = [field.name for field in fields(spec.Settings)]
         return spec, card.name, {"set": own, "task_set": known_options(card, str(sources[-1])), "preset": spec.presets}
 
     def _goes(
-        self, layer: _Layer, name: str, key: str, value: Json, place: Place,
-        of: tuple[MethodSpec, str, Collection[str] | None],
-    ) -> bool:  # fmt: skip
+        self, layer: _Layer, name: str, key: str, value: Json, of: tuple[MethodSpec, str, Collection[str] | None]
+    ) -> bool:
         """Whether what a layer says is for this method and task; of a list of presets one is enough."""
-        whose = "task" if name == "task_set" else "method" if name in ("set", *LACKS) else ""
+        whose = "task" if name == "task_set" else "method" if name in ("set", *OF_SOME) else ""
         if whose in ("", *layer.strict):
             return True
         spec, task, known = of
@@ -154,7 +137,7 @@ class _Grid:
         else:
             fits = _keeps(spec, name) if name in BUDGETS else spec.trainable
         word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {text_of(value)}")
-        one = self.for_some.setdefault(place, _ForSome(name, word))
+        one = self.for_some.setdefault((layer, name, key), _ForSome(name, word))
         (one.takers if fits else one.others)[task if whose == "task" else spec.name] = None
         one.known.update(known or ())
         return fits
@@ -174,30 +157,28 @@ def refuse_more(count: int) -> None:
         raise UserError(fault, "Shorten its lists, or write several suites.")
 
 
-def cells(read: Read, notify: Callable[[str], None] = no_word) -> list[Cell]:
+def cells(data: Json, notify: Callable[[str], None] = no_word) -> list[Cell]:
     """The runs of a suite in their order: model by model, then task by task."""
-    suite = checked(read)
-    grid = _Grid(read)
-    axes = {axis: _entries(suite, axis, plural) for axis, plural in AXES.items() if axis != "seed"}
-    axes["model"] = axes["model"] or [_Layer(place=(), values={"model": NANO})]
-    seeds: list[tuple[Place, int]] = [(("seeds", at), seed) for at, seed in enumerate(suite.get("seeds", [0]))]
-    top = _Layer(place=(), values={key: value for key, value in suite.items() if key not in _LISTS})
+    suite = checked(data)
+    grid = _Grid()
+    axes = {axis: _entries(axis, suite.get(plural, [])) for axis, plural in AXES.items() if axis != "seed"}
+    axes["model"] = axes["model"] or [_Layer({"model": NANO})]
+    seeds = suite.get("seeds", [0])
+    top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
     whole = list(grid.combined(axes, seeds, [top]))
-    for number, pattern in enumerate(suite.get("exclude", [])):
+    for pattern in suite.get("exclude", []):
         kept = [(words, cell) for words, cell in whole if not matches(pattern, words)]
         if len(kept) == len(whole):
-            with read.at(("exclude", number)):
-                raise UserError("This excludes no run.", "Mend it, or leave it out.")
+            raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
         whole = kept
     all_cells = [cell for _, cell in whole]
-    for number, more in enumerate(suite.get("include", [])):
-        all_cells += _included(grid, more, ("include", number), axes, seeds, top)
-    for place, one in grid.for_some.items():
+    for more in suite.get("include", []):
+        all_cells += _included(grid, more, axes, seeds, top)
+    for one in grid.for_some.values():
         if not one.takers:
-            with read.at(place):
-                raise one.fault()
+            raise one.fault()
     if not all_cells:
-        raise UserError(f"{read.where(()) or 'The suite'} names no run.", "Give methods and tasks.")
+        raise UserError("The suite names no run.", "Give methods and tasks.")
     for remark in dict.fromkeys(one.remark for one in grid.for_some.values()):
         if remark:
             notify(remark)
@@ -207,45 +188,31 @@ def cells(read: Read, notify: Callable[[str], None] = no_word) -> list[Cell]:
 _LISTS = {*AXES.values(), "include", "exclude"}
 
 
-def _entries(suite: Mapping[str, Json], axis: str, plural: str) -> list[_Layer]:
-    return [
-        _Layer(place=(plural, number), values=entry, strict=frozenset([axis]))
-        for number, entry in enumerate(suite.get(plural, []))
-    ]
+def _entries(axis: str, entries: Sequence[Mapping[str, Json]]) -> list[_Layer]:
+    return [_Layer(entry, strict=frozenset([axis])) for entry in entries]
 
 
 def _included(
-    grid: _Grid,
-    more: Mapping[str, Json],
-    place: Place,
-    axes: Mapping[str, Sequence[_Layer]],
-    seeds: Sequence[tuple[Place, int]],
-    top: _Layer,
+    grid: _Grid, more: Mapping[str, Json], axes: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], top: _Layer
 ) -> Iterator[Cell]:
     """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
-    own = dict(axes)
-    named = {axis: more[axis] if isinstance(more[axis], list) else [more[axis]] for axis in axes if axis in more}
-    for axis in axes:
-        if axis in named:
-            own[axis] = [_Layer(place=(*place, axis), values={axis: name}) for name in named[axis]]
-        elif not own[axis]:
-            with grid.read.at(place):
-                raise UserError(f"It names no {axis}, and neither does the suite.", f"Add {axis}.")
-    if "seed" in more:
-        numbers = more["seed"] if isinstance(more["seed"], list) else [more["seed"]]
-        seeds = [((*place, "seed"), number) for number in numbers]
+    named = {axis: value if isinstance(value, list) else [value] for axis, value in more.items() if axis in AXES}
+    own = {axis: [_Layer({axis: name}) for name in named[axis]] if axis in named else axes[axis] for axis in axes}
+    for axis, layers in own.items():
+        if not layers:
+            raise UserError(f"include: {more} names no {axis}, and neither does the suite.", f"Add {axis}.")
     options = {name: value for name, value in more.items() if name not in AXES}
-    layer = _Layer(place=place, values=options, strict=frozenset(named))
-    return (cell for _, cell in grid.combined(own, seeds, [top, layer]))
+    layer = _Layer(options, strict=frozenset(named) - {"seed"})
+    return (cell for _, cell in grid.combined(own, named.get("seed", seeds), [top, layer]))
 
 
-def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json, Place]]:
-    """(option, key, value, place) of all that a layer says but names; the key is empty but of settings."""
+def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
+    """(option, key, value) of all that a layer says but names; the key is empty but of settings."""
     for name, value in layer.values.items():
         if name in ASSIGNED:
-            yield from ((name, key, part, (*layer.place, name, key)) for key, part in value.items())
+            yield from ((name, key, part) for key, part in value.items())
         elif name not in AXES:
-            yield name, "", value, (*layer.place, name)
+            yield name, "", value
 
 
 def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:

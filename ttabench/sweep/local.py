@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import OPEN, Job, Report, Resources
+from ttabench.sweep.engines import Job, Report, Resources
 
 
 class Local:
@@ -27,13 +27,11 @@ class Local:
         waiting, reports = list(jobs), SimpleQueue[Report | Exception]()
         for place in places:
             threading.Thread(target=place.serve, args=(waiting, reports), daemon=True).start()
-        left = len(jobs)
         try:
-            while left:
+            for _ in jobs:
                 report = reports.get()
                 if isinstance(report, Exception):
                     raise report
-                left -= report.state not in OPEN
                 yield report
         finally:
             waiting.clear()
@@ -55,23 +53,22 @@ class _Place:
             while waiting:
                 job = waiting.pop(next((at for at, one in enumerate(waiting) if one.base == base), 0))
                 base = job.base
-                reports.put(Report(id=job.id, state="running"))
-                for report in self._made(job):
-                    reports.put(report)
+                reports.put(self._made(job))
         except IndexError:  # another thread took the last one
             return
         except Exception as error:  # told where somebody listens
             reports.put(error)
 
-    def _made(self, job: Job) -> Iterator[Report]:
+    def _made(self, job: Job) -> Report:
         from ttabench.sweep import worker
 
         self._child = self._child or Child(worker.answer, ("ttabench.lm.model",), self._environment)
-        for report in self._child.ask((job, self._threads)):
-            if isinstance(report, Death):
-                self.close()
-                report = Report(id=job.id, state="lost", reason=_reason(report))
-            yield report
+        *_, report = self._child.ask((job, self._threads))
+        if isinstance(report, Death):
+            self.close()
+            return Report(id=job.id, state="lost", reason=_reason(report))
+        assert isinstance(report, Report)
+        return report
 
     def close(self) -> None:
         """End the process at once."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -17,13 +16,10 @@ from typing import Any
 import submitit
 
 from ttabench.core.errors import UserError
-from ttabench.records.schema import is_stored
 from ttabench.sweep.engines import Job, Report, Resources
 
 LOGS = ".submitit"
 """Below the folder of the results: what submitit keeps of its jobs."""
-EVERY = 1.0
-"""Seconds between two looks at what is stored."""
 SLURM = ("partition", "qos", "account", "constraint")
 """Words of Slurm, and those that submitit has for every cluster; the last in numbers."""
 NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}
@@ -46,18 +42,11 @@ class OnSlurm:
 
 
 def _made(shares: Sequence[Sequence[Job]], resources: Resources) -> Iterator[Report]:
-    """What becomes of the runs of one array: what is stored at once, all else when its task ends."""
+    """What becomes of the runs of one array, task by task."""
     tasks = _submitted(shares, resources)
-    reported: set[str] = set()
     try:
-        while any(not task.done() for task in tasks):
-            for job in (job for share in shares for job in share):
-                if job.id not in reported and not job.force and is_stored(Path(job.out) / job.id):
-                    reported.add(job.id)
-                    yield Report(id=job.id, state="new")
-            time.sleep(EVERY)
         for task, share in zip(tasks, shares, strict=True):
-            yield from (report for report in _results(task, share) if report.id not in reported)
+            yield from _results(task, share)
     finally:
         for task in tasks:
             if not task.done():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,27 +19,11 @@ AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"
 RENAMED = {"settings": "set", "task_options": "task_set"}
 """Fields of a request that have another name as options."""
 ASSIGNED = frozenset(RENAMED.values())
+_FIELDS = {option: name for name, option in RENAMED.items()}
 SWAP = "swap_state"
 """Three runs in place of one: `state_of` of a request is not said otherwise."""
 AUTO = "auto"
 BUDGETS = ("keep", "keep_tokens")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option."""
-
-    name: str
-    field: str
-    kind: Any
-    """Type of a value, as an annotation."""
-    help: str
-
-
-def _options() -> dict[str, Option]:
-    known = {name: field for name, field in declared(RunRequest).items() if name not in AXES}
-    options = [Option(RENAMED.get(name, name), name, _kind(field), field.said.help) for name, field in known.items()]
-    return {option.name: option for option in [*options, Option(SWAP, "state_of", bool, SWAPPED)]}
 
 
 def _kind(field: Field) -> Any:
@@ -53,7 +36,12 @@ def _kind(field: Field) -> Any:
     return str if plain is Path else plain
 
 
-OPTIONS: Mapping[str, Option] = _options()
+OPTIONS: Mapping[str, tuple[Any, str]] = {
+    **{RENAMED.get(name, name): (_kind(field), field.said.help)
+       for name, field in declared(RunRequest).items() if name not in AXES},
+    SWAP: (bool, SWAPPED),
+}  # fmt: skip
+"""Type of a value, as an annotation, and help, by name."""
 
 
 def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
@@ -71,18 +59,15 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
 
 def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
     """The request that options ask for."""
-    values: dict[str, Any] = {name: typed[name] for name in ("method", "task", "model")}
-    for option in OPTIONS.values():
-        if option.name not in typed or option.name == SWAP:
-            continue
-        value = typed[option.name]
-        if option.name in ASSIGNED:
+    values: dict[str, Any] = {}
+    for name, value in typed.items():
+        if name in ASSIGNED:
             value = tuple(f"{key}={text_of(part)}" for key, part in value.items())
-        elif option.name == "batch_size":
+        elif name == "batch_size":
             value = 0 if value == AUTO else value
-        elif option.name == "state":
+        elif name == "state":
             value = Path(value) if value else None
-        values[option.field] = value
+        values[_FIELDS.get(name, name)] = value
     return RunRequest(**values, state_of=state_of)
 
 

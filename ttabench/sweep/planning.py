@@ -1,4 +1,4 @@
-"""Every cell of a suite resolved before anything runs: a fault is told with its line, what is one run stands once."""
+"""Every cell of a suite resolved before anything runs; what is one run stands once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from ttabench.report.blocks import STATES
 from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.sweep.engines import Job
-from ttabench.sweep.file import Read
 from ttabench.sweep.grid import Cell
 from ttabench.sweep.options import BUDGETS
 
 
-def planned(cells: Sequence[Cell], read: Read) -> list[Job]:
+def planned(cells: Sequence[Cell]) -> list[Job]:
     """The runs of these cells, each once, in an order that keeps base models."""
     shared = Shared()
     made: dict[int, Job] = {}
     # those that read the same rows one after the other: rows are made once, and only the newest are kept
     for number, cell in sorted(enumerate(cells), key=lambda run: (run[1].request.task, run[1].seed)):
-        try:
-            made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
-        except UserError as error:
-            raise read.placed(error, cell.said) from None
+        made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
     runs: dict[str, Job] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])

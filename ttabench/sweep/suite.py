@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
@@ -12,8 +11,8 @@ from ttabench.core.architectures import NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import STRICT
-from ttabench.readers.faults import UNKNOWN, first_fault
-from ttabench.sweep.file import KIND, Place, Read
+from ttabench.readers.faults import first_fault
+from ttabench.sweep.file import KIND
 from ttabench.sweep.options import ASSIGNED, AXES, OPTIONS
 
 SEED = Annotated[int, Field(ge=0)]
@@ -42,12 +41,14 @@ class _Named(_Part):
 
 def _fields(*, of_axes: bool) -> dict[str, Any]:
     """Fields of a model: all options, each one value or a list; and the axes, likewise."""
-    kinds = {name: option.kind for name, option in OPTIONS.items()}
-    if of_axes:
-        kinds = {**{axis: SEED if axis == "seed" else str for axis in AXES}, **kinds}
+    axes: dict[str, tuple[Any, str | None]] = {axis: (SEED if axis == "seed" else str, None) for axis in AXES}
+    kinds = {**(axes if of_axes else {}), **OPTIONS}
     return {
-        name: (kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)], Field(default=None))  # type: ignore[valid-type]
-        for name, kind in kinds.items()
+        name: (
+            kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)],  # type: ignore[valid-type]
+            Field(default=None, description=text),
+        )
+        for name, (kind, text) in kinds.items()
     }
 
 
@@ -76,50 +77,19 @@ Suite = create_model(
 )
 
 
-def checked(read: Read) -> dict[str, Json]:
+def checked(data: Json) -> dict[str, Json]:
     """What a suite says, the names of its entries written out, and nothing that it does not say."""
-    if not isinstance(read.data, dict):
-        where = read.where(()) or "The suite"
-        raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")
+    if not isinstance(data, dict):
+        hint = "Its top level must be a mapping; see `ttabench sweep --schema`."
+        raise UserError(f"This is not a {KIND}.", hint)
     try:
-        suite = Suite.model_validate(read.data)
+        suite = Suite.model_validate(data)
     except ValidationError as error:
-        raise _fault(error, read) from None
+        raise UserError(*first_fault(error, "The suite", Suite)) from None
     values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
     return values
 
 
 def schema() -> dict[str, Json]:
     """The JSON schema of a suite."""
-    made = Suite.model_json_schema()
-    for part in _objects(made):
-        for name, value in part.get("properties", {}).items():
-            value.pop("default", None)
-            if name in OPTIONS:
-                value["description"] = OPTIONS[name].help
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
-
-
-def _objects(value: Json) -> Iterator[dict[str, Json]]:
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(inner)
-    if isinstance(value, dict) and "properties" in value:
-        yield value
-
-
-def _fault(error: ValidationError, read: Read) -> UserError:
-    """The first fault, with its line."""
-    faults = error.errors()
-    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
-    return UserError(*first_fault(error, read.where(_place(fault["loc"], read.data)) or "The suite", Suite))
-
-
-def _place(loc: tuple[int | str, ...], data: Json) -> Place:
-    """Where a fault is in what was written: pydantic also names which of several types it tried."""
-    place: list[int | str] = []
-    for part in loc:
-        inside = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
-        if part in inside:
-            data = inside[part]
-            place.append(part)
-    return tuple(place)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Suite.model_json_schema()}

@@ -17,8 +17,6 @@ from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job, Report, State
 
-EVERY = 0.5
-"""Seconds between two reports of a run that goes on."""
 LONGEST = 300
 """Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
@@ -30,15 +28,9 @@ def models_of(_base: str) -> ModelCache:
     return ModelCache()
 
 
-def take(job: Job, tell: Callable[[Report], None] | None = None) -> Report:
+def take(job: Job) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report."""
-    began = last = time.monotonic()
-
-    def tick(what: str, done: int, total: int) -> None:
-        nonlocal last
-        if tell is not None and time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            tell(Report(id=job.id, state="running", done=(what, done, total)))
+    began = time.monotonic()
 
     def report(state: State, reason: str = "") -> Report:
         short = " ".join(reason.split())
@@ -52,7 +44,7 @@ def take(job: Job, tell: Callable[[Report], None] | None = None) -> Report:
             raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
         if not job.patient and held(Path(job.out) / job.id):
             return report("busy")
-        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force, tick=tick)
+        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force)
     except UserError as error:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
@@ -66,7 +58,7 @@ def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> N
     """Make a run with so many threads in a process of this machine, see `core.child`."""
     job, threads = request
     use_threads(threads)
-    tell(take(job, tell=tell))
+    tell(take(job))
 
 
 def take_all(jobs: list[Job], threads: int | None) -> list[Report]:

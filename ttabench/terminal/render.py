@@ -18,7 +18,6 @@ from rich.console import Console
 
 from ttabench.core.errors import UnknownName
 from ttabench.core.printable import printable
-from ttabench.core.progress import loaded
 from ttabench.core.types import Json
 from ttabench.terminal import screen
 from ttabench.terminal.progress_bars import progress as progress
@@ -41,7 +40,6 @@ def known_format(name: str) -> Format:
 
 def console(stderr: bool = False) -> Console:
     """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
-    loaded()
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
 
