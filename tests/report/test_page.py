@@ -18,10 +18,10 @@ from tests.report.test_compare import stored
 from tests.report.test_plots import stepped
 from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
+from ttabench.report.charts import by_bytes, by_time, lines_of
 from ttabench.report.compare import compare
 from ttabench.report.curves import by_step
 from ttabench.report.page.build import closed, digest, embedded, libraries, page
-from ttabench.report.page.charts import by_bytes, by_time, lines_of
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import tables_of
 from ttabench.report.pictures import styles
@@ -226,7 +226,7 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows_of(spec)} == {
         "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
     }  # fmt: skip
-    assert look["mac"]["color"] in json.dumps(spec)
+    assert look["mac"][0] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
 
 

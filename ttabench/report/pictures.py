@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
@@ -20,8 +21,12 @@ COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#882255", "#777777",
 )  # fmt: skip
 """Told apart with red-green blindness, too (after Paul Tol's bright and vibrant schemes)."""
-MARKERS = "osD^vP*X<>"
-ENDS = {"none": ("#000000", "x"), "icl": ("#000000", "s")}
+CROSS = "M-1,-.8L-.8,-1L0,-.2L.8,-1L1,-.8L.2,0L1,.8L.8,1L0,.2L-.8,1L-1,.8L-.2,0Z"
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right", "triangle-left",
+          "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.9L0,.44L-.65,.9L-.42,.14L-1.05,-.34L-.26,-.36Z")  # fmt: skip
+ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
+NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Packages that charts are drawn by, by the module that they bring."""
 MOST_TICKS = 6
 
 
@@ -37,26 +42,33 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def write(figure: Figure, path: Path, *, around: bool = False, dpi: int = 150) -> None:
+def write(figure: Figure, path: Path, *, around: bool = False) -> None:
     """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too."""
     kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
     try:
         with replacing(path) as scratch:
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            figure.savefig(scratch, format=kind, dpi=dpi, metadata=metadata, bbox_inches=tight)
+            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
 
-def styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker by method, a pair of its own each for a hundred of them; floor and ceiling are black."""
+def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
+    """Refuse where a package is not installed that this is made of."""
+    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
+        fault = f"{what} needs packages that are not installed: {', '.join(missing)}."
+        raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
+
+
+def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
     names = list(dict.fromkeys(methods))
     others = [name for name in names if name not in ENDS]
-    pairs = ENDS | {
-        name: (COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)])
+    pairs = {
+        name: (COLOURS[place % len(COLOURS)], SHAPES[(place + place // len(COLOURS)) % len(SHAPES)])
         for place, name in enumerate(others)
     }
-    return {name: {"color": pairs[name][0], "marker": pairs[name][1]} for name in names}
+    return {name: (ENDS | pairs)[name] for name in names}
 
 
 def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
