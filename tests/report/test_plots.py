@@ -16,7 +16,7 @@ from ttabench.core.types import At
 from ttabench.records.samples import Looked
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import compare
-from ttabench.report.curves import by_look, by_setting, by_step, over_blocks
+from ttabench.report.curves import by_look, by_step, over_blocks
 from ttabench.report.finding import runs_in
 from ttabench.report.plots import panels_of, plot, spec_of
 
@@ -52,32 +52,12 @@ SUITES = {
 def test_curves_of_committed_suites_have_what_their_runs_varied(case: str) -> None:
     names, wanted = SUITES[case]
     found = compare([run for name in names for run in runs_in(ROOT / "results" / name)])
-    curves = [
-        *over_blocks(found.blocks),
-        *(one for block in found.blocks for one in (*by_step(block), *by_setting(block))),
-    ]
+    curves = [*over_blocks(found.blocks), *(one for block in found.blocks for one in by_step(block))]
     assert [(f"{one.metric} by {one.axis}", one.places, len(one.lines)) for one in curves] == [wanted]
     for line in curves[0].lines:
         assert len(line.points) > 1
         assert all(point.stderr is not None and point.n > 1 for point in line.points)
         assert [point.at for point in line.points] == sorted(point.at for point in line.points)
-
-
-def test_lines_along_a_setting_differ_in_nothing_else_and_the_ends_are_level(tmp_path: Path) -> None:
-    def run(name: str, method: str, value: float, **settings: object) -> Path:
-        return stored(tmp_path, name, {"a": value, "b": 0.0}, method=method, settings=settings)
-
-    folders = [
-        run("none", "none", 0.0), run("icl", "icl", 1.0),
-        run("s1", "snapkv", 0.2, budget=0.1, pool="avg"), run("s2", "snapkv", 0.4, budget=0.5, pool="avg"),
-        run("s3", "snapkv", 0.6, budget=0.9, pool="avg"), run("s4", "snapkv", 0.8, budget=0.1, pool="max"),
-    ]  # fmt: skip
-    (found,) = by_setting(compare(folders).blocks[0])
-    assert (found.axis, found.places, found.counts) == ("budget", [0.1, 0.5, 0.9], [2])
-    assert [(line.label, line.level, [point.value for point in line.points]) for line in found.lines] == [
-        ("none", True, [0.0, 0.0]), ("icl", True, [0.5, 0.5]), ("snapkv pool=avg", False, [0.1, 0.2, 0.3]),
-    ]  # fmt: skip
-    assert by_setting(compare(folders[:4]).blocks[0]) == [], "two points of one method are in the picture by bytes"
 
 
 LOOKS = {

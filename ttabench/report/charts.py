@@ -29,8 +29,8 @@ FAR_APART = 50
 """From so many times the smallest figure on, the axis of perplexities is logarithmic."""
 NAMED = 8
 """Points of a chart that have their label beside them; of more it is shown where one points at them."""
-DASHES = {"own": [1, 0], "not": [4, 3], "level": [1, 3]}
-"""Of a method as it is; of another text's state or none, or set aside; of floor and ceiling from end to end."""
+DASHES = {"own": [1, 0], "not": [4, 3]}
+"""Of a method as it is; of another text's state or none, or set aside."""
 Look = Mapping[str, tuple[str, str]]
 """Colour and shape by method, see `styles`."""
 Rows = Sequence[dict[str, Any]]
@@ -86,7 +86,7 @@ def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
     """The chart of curves, a line a method and setting; `named`: its title says what it is about."""
     rows = [
         {**cells, "label": printable(line.label),
-         "dash": "level" if line.level else "own" if cells["own"] else "not"}
+         "dash": "own" if cells["own"] else "not"}
         for line in curves.lines for point in line.points
         for cells in row(point.entry, point.value, point.stderr, step=point.at, n=f"{point.n:,}")
     ]  # fmt: skip
@@ -107,8 +107,6 @@ def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
     sentences = [curves.caption or f"{_better(curves.metric)} is better. A line a method and setting."]
     if any(cells["dash"] == "not" for cells in rows):
         sentences.append("Broken and hollow: another text's state or none, or set aside.")
-    if any(line.level for line in curves.lines):
-        sentences.append(f"Dotted: lines without {curves.axis}.")
     caption = " ".join([*sentences, drawn_from(curves.model, curves.counts, curves.units)])
     title = f"{curves.metric} by {curves.axis}"
     return finished(layers, methods, curves.about, f"{curves.about}: {title}" if named else title, caption)
@@ -224,8 +222,3 @@ def finished(layers: Sequence[Any], methods: Sequence[str], about: str, title: s
     """A chart of these layers."""
     column = max(NARROWEST, 34 + LETTER * max(map(len, methods)))
     return Chart(about=about, title=title, caption=caption, layers=alt.layer(*layers), column=column)
-
-
-def vega_lite() -> str:
-    """The version of Vega-Lite that altair writes, as vl-convert takes it."""
-    return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -2,13 +2,11 @@
 
 by_step(block)          asked after 1, 2 and 4 documents, up to so many tokens of a text, so far behind the answer
 over_blocks(blocks)     blocks of 4, 16 and 64 documents, of 0, 5 and 10 shots
-by_setting(block)       lines of a method that differ in one number alone: its budget, the share that it adapts to
 by_look(block)          how often the piece that holds the answer is found, and the attention on it (of mac and rag)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -17,11 +15,10 @@ from typing import NamedTuple, TypeGuard
 from ttabench.core.types import Json
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.samples import Looked
-from ttabench.report.blocks import OF_BLOCKS, STATE_OF, Group, short_source, told
+from ttabench.report.blocks import short_source, told
 from ttabench.report.compare import Block
-from ttabench.report.entries import Entry, ceiling_of, floor_of
+from ttabench.report.entries import Entry
 from ttabench.report.phrases import PLURALS, enumerated
-from ttabench.run.budget import asked_of, settings_kept
 
 LOOKED = tuple(Looked.__dataclass_fields__)
 MOST_FOUND = 64
@@ -48,8 +45,6 @@ class Line:
     label: str
     method: str
     points: tuple[Point, ...]
-    level: bool = False
-    """Whether it is a figure of no such number, drawn from end to end: floor and ceiling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,25 +104,6 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
     return curves
 
 
-def by_setting(block: Block) -> list[Curves]:
-    """Those of every setting by whose number alone lines of a method differ: two such lines, or three points of one.
-
-    Floor and ceiling, which have no such setting, go from end to end.
-    """
-    curves = []
-    for key, lines in _varied(block).items():
-        if len(lines) > 1 or any(len(line.points) > 2 for line in lines):
-            places = [point.at for line in lines for point in line.points]
-            methods = {line.method for line in lines}
-            ends = [end for end in (floor_of(block.entries), ceiling_of(block.entries)) if end]
-            levels = [
-                replace(_line(end.label, [_point(at, end) for at in (min(places), max(places))]), level=True)
-                for end in ends if end.method not in methods
-            ]  # fmt: skip
-            curves.append(_curves([block], [*levels, *lines], key))
-    return curves
-
-
 def by_look(block: Block) -> list[Curves]:
     """How often the right piece is among the first k, and the attention on it by how many were read after it; none of
     runs that do not tell which pieces their questions look at, or kept one piece."""
@@ -167,37 +143,6 @@ def _looked(entry: Entry) -> list[Looked]:
             rows = zip(*(columns[name] for name in LOOKED), strict=True)
             seen += [Looked(**dict(zip(LOOKED, row, strict=True))) for row in rows]
     return [look for look in seen if look.kept_pieces > 0]
-
-
-def _varied(block: Block) -> dict[str, list[Line]]:
-    """Lines of a method that differ in one number alone, by its name."""
-    lines: dict[str, list[Line]] = {}
-    own = [entry for entry in block.entries if entry.state_of == "own"]
-    for method in dict.fromkeys(entry.method for entry in own):
-        alike = [(_varying(entry.group), entry) for entry in own if entry.method == method]
-        keys = [
-            key for key in dict.fromkeys(key for varying, _ in alike for key in varying)
-            if key not in (*OF_BLOCKS, STATE_OF) and len({repr(varying.get(key)) for varying, _ in alike}) > 1
-        ]  # fmt: skip
-        for key in keys:
-            families: dict[str, list[Point]] = {}
-            for varying, entry in alike:
-                if _is_number(value := varying.get(key)):
-                    rest = repr([entry.group.theirs, *(varying.get(name) for name in keys if name != key)])
-                    families.setdefault(rest, []).append(_point(value, entry))
-            for points in (points for points in families.values() if len(points) > 1):
-                label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
-                lines.setdefault(key, []).append(_line(label, points))
-    return lines
-
-
-def _varying(group: Group) -> dict[str, Json]:
-    """What lines of a group differ in; settings that a budget stands for are that budget, the same of every method."""
-    word, settings = settings_kept(group.record.config)
-    if not word:
-        return dict(group.varying)
-    rest = {key: value for key, value in group.varying.items() if key not in settings}
-    return {word.partition("=")[0]: asked_of(group.record.config), **rest}
 
 
 def _point(at: float, entry: Entry) -> Point:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import replacing, unwritable, write_bytes_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,8 @@ ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
 MOST_TICKS = 6
+WIDTH = 1600
+"""Of a picture, in pixels, unless its size is given."""
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -79,3 +82,27 @@ def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
     step = max(2, math.ceil((high - low) / MOST_TICKS))
     ticks = {2**power: size(2**power).replace(".0 ", " ") for power in range(low, high + step, step)}
     return {**({0: "0"} if 0.0 in values else {}), **ticks}, min(positive)
+
+
+def vega_lite() -> str:
+    """The version of Vega-Lite that altair writes, as vl-convert takes it."""
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def write_chart(spec: dict[str, Any], path: Path, size: tuple[int, int] | None = None) -> None:
+    """Write a chart of Vega-Lite in the form of the suffix, in so many pixels (`WIDTH` wide for None)."""
+    import vl_convert
+
+    svg, kind = sized(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), size), path.suffix.lower()
+    to_bytes = {".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf}
+    write_bytes_atomically(path, to_bytes[kind](svg))
+
+
+def sized(svg: str, size: tuple[int, int] | None) -> str:
+    """The same in so many pixels, what is drawn in the middle of them; `WIDTH` wide where no size is given."""
+    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
+    assert found is not None, "vl-convert gives a picture its size"
+    wide, high = size or (WIDTH, round(WIDTH * float(found[2]) / float(found[1])))
+    return re.sub(r' width="[^"]*" height="[^"]*"', f' width="{wide}" height="{high}"', svg, count=1)

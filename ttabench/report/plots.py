@@ -2,34 +2,30 @@
 
     ttabench compare --plot quality.svg --size 1600x1000     a panel a block, with errors
 
-First come curves over blocks that differ in a number alone, then of each block quality by bytes of state, by step where
-runs ask at several, and by every setting that lines of a method vary. One legend serves all panels.
+First come curves over blocks that differ in a number alone, then of each block quality by bytes of state, and by step
+where runs ask at several. One legend serves all panels.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_bytes_atomically
 from ttabench.report.blocks import short_source
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.curves import by_setting, by_step, over_blocks, units_of
+from ttabench.report.curves import by_step, over_blocks, units_of
 from ttabench.report.phrases import enumerated
-from ttabench.report.pictures import NEEDED, check_path, refuse_missing, styles
+from ttabench.report.pictures import NEEDED, check_path, refuse_missing, styles, write_chart
 
 if TYPE_CHECKING:
     from ttabench.report.charts import Chart
 
 ACROSS = 3
 """Most panels beside each other."""
-WIDTH = 1600
-"""Of a picture, in pixels, unless its size is given."""
 WIDE, HIGH = 400, 260
 """Of a panel, before the picture is given its size."""
 LETTERS = 60
@@ -37,23 +33,13 @@ LETTERS = 60
 
 
 def plot(comparison: Comparison, path: Path, size: tuple[int, int] | None = None) -> Path:
-    """Draw the comparison to a .png, .svg or .pdf, by default `WIDTH` pixels wide."""
+    """Draw the comparison to a .png, .svg or .pdf, by default 1,600 pixels wide."""
     check_path(path)
     refuse_missing("A picture", NEEDED)
-    import vl_convert
-
-    from ttabench.report.charts import vega_lite
-
     panels = panels_of(comparison)
     if not panels:
         raise UserError("There is nothing to plot: no two lines have steps or bytes of state.", "Name more runs.")
-    drawn = sized(vl_convert.vegalite_to_svg(spec_of(panels, comparison), vl_version=vega_lite()), size)
-    kind = path.suffix.lower()
-    if kind == ".svg":
-        content = drawn.encode()
-    else:
-        content = vl_convert.svg_to_png(drawn) if kind == ".png" else vl_convert.svg_to_pdf(drawn)
-    write_bytes_atomically(path, content)
+    write_chart(spec_of(panels, comparison), path, size)
     return path
 
 
@@ -64,7 +50,7 @@ def panels_of(comparison: Comparison) -> list[Chart]:
     look = styles(entry.method for entry in comparison.entries)
     panels = [lines_of(curves, look) for curves in over_blocks(comparison.blocks)]
     for block in comparison.blocks:
-        along = [lines_of(curves, look) for curves in (*by_step(block), *by_setting(block))]
+        along = [lines_of(curves, look) for curves in by_step(block)]
         panels += [chart for chart in (by_bytes(block, look), *along) if chart is not None]
     return panels
 
@@ -82,14 +68,6 @@ def spec_of(panels: Sequence[Chart], comparison: Comparison) -> dict[str, Any]:
     picture = alt.concat(*charts, columns=across, title=title).configure_legend(orient="bottom", columns=3 * across)
     typed: dict[str, Any] = picture.to_dict(validate=False)
     return typed
-
-
-def sized(svg: str, size: tuple[int, int] | None) -> str:
-    """The same in so many pixels, what is drawn in the middle of them; `WIDTH` wide where no size is given."""
-    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
-    assert found is not None, "vl-convert gives a picture its size"
-    wide, high = size or (WIDTH, round(WIDTH * float(found[2]) / float(found[1])))
-    return re.sub(r' width="[^"]*" height="[^"]*"', f' width="{wide}" height="{high}"', svg, count=1)
 
 
 def heading(blocks: Sequence[Block]) -> str:

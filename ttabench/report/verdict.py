@@ -29,26 +29,31 @@ STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 
 class Outcome(Enum):
-    """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
+    """Outcome of the tests of a method's own state: in a sentence of its own, and in one that counts blocks.
 
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
     only may have gained from practice with such texts.
     """
 
-    HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
+    HOLDS = "Its state helps, and it holds this text", "helps and holds the text"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",
-             "helps (another text's was not run)", "◐")  # fmt: skip
+             "helps (another text's was not run)")  # fmt: skip
     EMPTY = ("Its state helps in part; that it holds this text is not shown",
-             "helps in part (that it holds the text is not shown)", "◐")  # fmt: skip
-    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)", "◐"
-    OPEN = "Its state is not shown to help here", "is not shown to help", "○"
-    HURTS = "Its state does not help here", "does not help", "○"
-    UNTESTED = "No test of its state can be made", "was not tested", ""
+             "helps in part (that it holds the text is not shown)")  # fmt: skip
+    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)"
+    OPEN = "Its state is not shown to help here", "is not shown to help"
+    HURTS = "Its state does not help here", "does not help"
+    UNTESTED = "No test of its state can be made", "was not tested"
 
-    def __init__(self, alone: str, counted: str, mark: str) -> None:
-        self.alone = alone
-        self.counted = counted
-        self.mark = mark
+    @property
+    def alone(self) -> str:
+        """Its sentence."""
+        return self.value[0]
+
+    @property
+    def counted(self) -> str:
+        """As it follows "its state", before the blocks in which it is so."""
+        return self.value[1]
 
 
 class Swapped(NamedTuple):
@@ -200,12 +205,6 @@ def _state_sentences(comparison: Comparison) -> Iterator[str]:
             outcomes = [(_outcome(Field(comparison, [block]), swapped), block) for block in blocks]
             by_word = {one.counted: [block for how, block in outcomes if how is one] for one in Outcome}
             yield f"{swapped.own}: its state {Field(comparison, blocks).counted(by_word)}."
-
-
-def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
-    """By the label of every line of a block that was run under its own state and another one."""
-    field = Field(comparison, [block])
-    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
 
 
 def _above_another(field: Field, label: str) -> bool:

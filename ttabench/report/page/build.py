@@ -25,7 +25,7 @@ from ttabench.records.local_paths import without_homes
 from ttabench.report import pictures
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import legend, not_paired, title_of
-from ttabench.report.curves import by_look, by_setting, by_step, over_blocks
+from ttabench.report.curves import by_look, by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
 from ttabench.report.plots import explanation, heading
@@ -62,14 +62,12 @@ def libraries() -> Libraries:
     import itables
     import vl_convert
 
-    from ttabench.report.charts import vega_lite
-
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
-        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite())),
+        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=pictures.vega_lite())),
         tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
         style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
@@ -105,7 +103,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(kept, len(specs) - len(kept)))
 
     def charts(block: Block) -> list[Chart | None]:
-        along = [lines_of(curves, look) for curves in (*by_step(block), *by_setting(block), *by_look(block))]
+        along = [lines_of(curves, look) for curves in (*by_step(block), *by_look(block))]
         return [by_bytes(block, look), by_time(block, look), *along]
 
     curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
