@@ -52,7 +52,7 @@ class Curves:
     """Lines of one picture."""
 
     about: str
-    brief: str
+    """The block, or what several have in common."""
     model: str
     axis: str
     metric: str
@@ -91,16 +91,16 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
             if _is_number(value):
                 rest = "".join(f", {name}={told(other)}" for name, other in place.options.items() if name != key)
                 about = f"{place.task} ({short_source(place.source)}), base {place.model}{rest}"
-                family = (place.source, place.metric, about, f"{place.task}{rest}", key)
+                family = (place.source, place.metric, about, key)
                 families.setdefault(family, []).append((value, block))
     curves = []
-    for (_, _, about, brief, key), own in families.items():
+    for (_, _, about, key), own in families.items():
         points: dict[str, list[Point]] = {}
         for value, entry in ((value, entry) for value, block in own for entry in block.entries):
             points.setdefault(entry.label, []).append(_point(value, entry))
         lines = [_line(label, of_label) for label, of_label in points.items() if len({at.at for at in of_label}) > 1]
         if lines:
-            curves.append(replace(_curves([block for _, block in own], lines, key), about=about, brief=brief))
+            curves.append(replace(_curves([block for _, block in own], lines, key), about=about))
     return curves
 
 
@@ -155,7 +155,7 @@ def _line(label: str, points: Sequence[Point]) -> Line:
 
 def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens: bool = False) -> Curves:
     place = blocks[0].place
-    return Curves(about=place.name, brief=place.brief, model=place.model, axis=axis, metric=place.metric,
+    return Curves(about=place.name, model=place.model, axis=axis, metric=place.metric,
                   tokens=tokens, units=units_of(blocks), lines=tuple(lines))  # fmt: skip
 
 

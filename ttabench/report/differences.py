@@ -37,6 +37,8 @@ class Difference(Apart):
     """See `choosing`."""
     tests: int = 1
     """How many tests its family has."""
+    shown: bool = True
+    """Whether tables show it; others are tested for sentences alone."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None

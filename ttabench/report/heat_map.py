@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ttabench.core.printable import printable
 from ttabench.report.pictures import NEEDED, check_path, refuse_missing, write_chart
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_QUESTIONS, MOST_PIECES = 200, 400
 """That are drawn."""
@@ -52,7 +53,7 @@ def spec_of(heat_map: HeatMap) -> dict[str, Any]:
     import altair as alt
 
     asked_QK = heat_map.shares_QK[:MOST_QUESTIONS]
-    kept = sorted(np.argsort(-asked_QK.max(0), kind="stable")[:MOST_PIECES].tolist())
+    kept = sorted((-asked_QK.max(0)).argsort(kind="stable")[:MOST_PIECES].tolist())
     rows, columns = asked_QK.shape[0], len(kept)
     cells = [
         {"question": f"{row + 1}: {short(heat_map.questions[row])}", "share": float(asked_QK[row, at]),

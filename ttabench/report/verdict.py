@@ -29,31 +29,19 @@ STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 
 class Outcome(Enum):
-    """Outcome of the tests of a method's own state: in a sentence of its own, and in one that counts blocks.
+    """Outcome of the tests of a method's own state.
 
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
     only may have gained from practice with such texts.
     """
 
-    HOLDS = "Its state helps, and it holds this text", "helps and holds the text"
-    HELPS = ("Its state helps; whether it holds this text, another text's state would say",
-             "helps (another text's was not run)")  # fmt: skip
-    EMPTY = ("Its state helps in part; that it holds this text is not shown",
-             "helps in part (that it holds the text is not shown)")  # fmt: skip
-    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)"
-    OPEN = "Its state is not shown to help here", "is not shown to help"
-    HURTS = "Its state does not help here", "does not help"
-    UNTESTED = "No test of its state can be made", "was not tested"
-
-    @property
-    def alone(self) -> str:
-        """Its sentence."""
-        return self.value[0]
-
-    @property
-    def counted(self) -> str:
-        """As it follows "its state", before the blocks in which it is so."""
-        return self.value[1]
+    HOLDS = "Its state helps, and it holds this text"
+    HELPS = "Its state helps; whether it holds this text, another text's state would say"
+    EMPTY = "Its state helps in part; that it holds this text is not shown"
+    ANOTHER = "Its state helps in part, against another text's only"
+    OPEN = "Its state is not shown to help here"
+    HURTS = "Its state does not help here"
+    UNTESTED = "No test of its state can be made"
 
 
 class Swapped(NamedTuple):
@@ -190,21 +178,16 @@ def _of_ends(field: Field) -> str:
 
 
 def _state_sentences(comparison: Comparison) -> Iterator[str]:
-    """One for each configuration that was run under its own state and another one; of few perplexities one a block. Of
-    more blocks whose values cannot be averaged, outcomes are counted."""
+    """One for each configuration that was run under its own state and another one; where values cannot be averaged one
+    a block."""
     places: dict[Swapped, list[Block]] = {}
     for block in comparison.blocks:
         for swapped in _swapped(block.entries):
             places.setdefault(swapped, []).append(block)
     for swapped, blocks in places.items():
-        if can_be_averaged([block.place.metric for block in blocks]):
-            yield _state_sentence(Field(comparison, blocks), swapped)
-        elif len(blocks) <= MANY:
-            yield from (_state_sentence(Field(comparison, [block]), swapped) for block in blocks)
-        else:
-            outcomes = [(_outcome(Field(comparison, [block]), swapped), block) for block in blocks]
-            by_word = {one.counted: [block for how, block in outcomes if how is one] for one in Outcome}
-            yield f"{swapped.own}: its state {Field(comparison, blocks).counted(by_word)}."
+        alike = can_be_averaged([block.place.metric for block in blocks])
+        yield from (_state_sentence(Field(comparison, own), swapped)
+                    for own in ([blocks] if alike else [[block] for block in blocks]))  # fmt: skip
 
 
 def _above_another(field: Field, label: str) -> bool:
@@ -234,7 +217,7 @@ def _state_sentence(field: Field, labels: Swapped) -> str:
     tests = [f"own is {field.apart(labels.own, label, STATES[state])}"
              for state, label in (("none", labels.none), ("other", labels.other)) if label]  # fmt: skip
     told = "" if outcome is Outcome.UNTESTED else f": {'; '.join(tests)}"
-    return f"{labels.own}{where}: {figures}. {outcome.alone}{told}."
+    return f"{labels.own}{where}: {figures}. {outcome.value}{told}."
 
 
 def _outcome(field: Field, labels: Swapped) -> Outcome:
