@@ -11,9 +11,9 @@ from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
 from ttabench.papers.claims import by_claim, claimed, headline, settings, size, theirs
-from ttabench.papers.declared import Claim, Place, Verdict
+from ttabench.papers.declared import Claim, Verdict
 from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, verdict_of
-from ttabench.papers.matching import fits, stored, words
+from ttabench.papers.matching import stored
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 from ttabench.stats.aggregation import Unit
@@ -190,31 +190,6 @@ def test_every_training_by_one_recipe_is_judged(tmp_path: Path) -> None:
     assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared", "another recipe"
 
 
-def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
-    run(tmp_path, "uniform", 0.2)
-    mac = run(tmp_path, "mac", 0.9, settings={"hierarchy": None, "bank_cap": None})
-    for trained, expected in (("streamingqa", 1), ("squad_seq", 0)):
-        record = load_record(mac)
-        training = {"training": {"config": {"data": {"task": trained}}}}
-        save_record(record.model_copy(update={"method": training}), mac)
-        told = words(load_record(mac))
-        assert fits({"method": "mac", "trained_on": "own"}, told) == bool(expected)
-        assert fits({"method": "mac", "trained_on": trained}, told)
-        assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
-
-
-def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
-    for method, kept, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
-        own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}
-        folder = store(tmp_path, method, right(0.5), **own)
-        record = load_record(folder)
-        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder)
-    found = judged("generative_adapter", "table1", stored([tmp_path]))
-    (row,) = [row for row in found if row.claim.cost]
-    assert (row.verdict, row.costs and [cost.value for cost in row.costs]) == ("reproduced", [1024, 4096])
-    assert theirs([row]) == "32 against 128: mistral-7b-instruct"
-
-
 HERE, THERE = {"cpu": "A", "threads": 1}, {"cpu": "B", "threads": 2}
 
 
@@ -271,11 +246,3 @@ def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
     assert {name: row.verdict for name, row in by_place.items()} == {"t=1": "undecided", "t=16": "reproduced"}
     assert by_place["t=16"].found is not None
     assert by_place["t=16"].found.n == 12
-
-
-def test_a_share_of_a_perplexity_is_one_of_logarithms() -> None:
-    claim = Claim(left="ccm-concat", right="full-context", floor="no-context", share=0.8)
-    place = Place.model_validate({"name": "t=12", "task": "dailydialog", "setting": "t=12",
-                                  "runs": {"task": "dailydialog"}})  # fmt: skip
-    row = Judged(paper="ccm", table="table25", claim=claim, place=place, method="ccm", verdict="undecided")
-    assert theirs([row]) == "89.0 %: llama-7b"

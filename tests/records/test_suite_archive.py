@@ -123,21 +123,3 @@ def test_what_is_damaged_or_does_not_belong_is_one_clear_line(suite: Path, tmp_p
     assert "runs.parquet cannot be read: no column" in ttabench("list", "runs", "--out", suite).err, "beside run dd44"
     shutil.rmtree(suite / "dd44")
     assert "runs.parquet cannot be read: no column" in one_line(ttabench("list", "runs", "--out", suite))
-
-
-def test_commands_go_on_with_a_packed_suite(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    out = tmp_path / "runs"
-    (first,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
-    (second,) = ttabench("eval", "--method", "icl", *common, "--quiet").out.split()
-    commands = (["compare", "--out", out, "--json"], ["compare", out, "--format", "csv"],
-                ["compare", second, first, "--json"], ["list", "runs", "--out", out, "--json"])  # fmt: skip
-    told = [ttabench(*words).out for words in commands]
-    assert pack(out) == 2
-    assert [ttabench(*words).out for words in commands] == told
-    again = ttabench("eval", "--method", "icl", *common, "--quiet")
-    assert again.out.split() == [second]
-    assert not Path(second).exists()
-    forced = ttabench("eval", "--method", "icl", *common, "--quiet", "--force")
-    assert forced.out.split() == [second]
-    assert (Path(second) / RECORD_FILE).exists()
-    assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 2

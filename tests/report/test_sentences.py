@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import LONG, asked, scored, stored
+from tests.report.test_compare import asked, stored
 from tests.report.test_verdict import made, right
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record, save_record
@@ -143,18 +143,6 @@ def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
     assert not any("Not " in line for line in alike)
 
 
-def test_one_configuration_has_one_name_in_all_blocks(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, f"4-{keep}", right(keep), method="snapkv", settings={"budget": keep},
-                      task_options={"documents": 4}) for keep in (0.5, 0.1)]  # fmt: skip
-    folders.append(stored(tmp_path, "mac", right(0.2), method="mac", task_options={"documents": 4}))
-    folders.append(stored(tmp_path, "8", right(0.4), method="snapkv", settings={"budget": 0.5},
-                          task_options={"documents": 8}))  # fmt: skip
-    found = compare(folders)
-    assert [[entry.label for entry in block.entries] for block in found.blocks] == [
-        ["snapkv budget=0.1", "snapkv budget=0.5", "mac"], ["snapkv budget=0.5"]
-    ], "those of one method stand together"  # fmt: skip
-
-
 def test_many_pairs_of_methods_do_not_hide_floor_and_ceiling(tmp_path: Path) -> None:
     """Nine lines on two tasks: 72 pairs; p 0.001 against none is beyond chance in a family of its own."""
     shares = {"none": 0.0, "icl": 0.5, **{f"m{place}": 0.17 for place in range(7)}}
@@ -186,32 +174,6 @@ def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
     told = verdict(compare(folders))
     assert "It recovers 33 % of the way from none to icl" in told, "(0.9 - 0.4) / (1.0 + 0.5)"
     assert "Against none: better on 1 of 2 tasks (one); worse on 1 (two)." in told
-
-
-def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
-    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in LONG.items()}
-    runs = [
-        scored(tmp_path / part, name, stretches)
-        for part in ("one", "two")
-        for name, stretches in (("mac", LONG), ("h2o", worse))
-    ]
-    for run in runs:
-        record = load_record(run)
-        config = {**record.config, "task": run.parent.name}
-        save_record(record.model_copy(update={"id": f"{run.parent.name}-{record.id}", "config": config}), run)
-    found = compare(runs)
-    assert len(found.blocks) == 2
-    assert found.overall == ()
-    assert verdict(found).startswith("On the 2 tasks that both lines share, mac has the best mean rank, h2o the second "
-                                     "best.")  # fmt: skip
-    for run in runs:
-        record = load_record(run)
-        method, state = ("mac", "own") if run.name == "mac" else ("mac", "none")
-        rows = (record.rows[0].model_copy(update={"method": method}),)
-        config = {**record.config, "method": method, "state_of": state}
-        save_record(record.model_copy(update={"config": config, "rows": rows}), run)
-    told = sentences(compare(runs))
-    assert [line.partition(":")[0] for line in told[:2]] == ["mac on one", "mac on two"]
 
 
 def swapped(folder: Path, own: float, other: float, none: float) -> Comparison:
@@ -263,15 +225,6 @@ def test_no_test_is_no_praise(tmp_path: Path) -> None:
     assert "p <" not in told
 
 
-def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
-    shares = {"none": 0.4, "icl": 0.9}
-    told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
-    assert "above none (40.0), p 0.25: not settled" in told
-    assert "recovers" not in told
-    assert "It keeps 1/4 of the bytes of icl." in told
-    assert "recovers" in verdict(compare(made(tmp_path, "two", {**shares, "mac": 0.7})))
-
-
 def test_one_draw_promises_nothing_of_more_questions(tmp_path: Path) -> None:
     runs = [run for method, part in (("none", 0.3), ("mac", 0.4)) for run in drawn(tmp_path, "t", method, [part])]
     told = sentences(compare(runs))
@@ -289,19 +242,6 @@ def test_lines_that_are_equal_do_not_lead_one_another(tmp_path: Path) -> None:
     told = verdict(compare(runs))
     assert told.startswith(("mac has the best f1, 90.0, 0.0 points [", "h2o has the best f1, 90.0, 0.0 points ["))
     assert ("] from h2o (90.0), p 1: not settled" in told) or ("] from mac (90.0), p 1: not settled" in told)
-
-
-def test_what_stands_in_no_common_block_is_said_of_one_block_too(tmp_path: Path) -> None:
-    folders = [*made(tmp_path, "one", {"none": 0.0, "mac": 0.9, "h2o": 0.5}), *made(tmp_path, "two", {"window": 0.4})]
-    assert "Not in this order (not run in this task): window (40.0 on two)." in sentences(compare(folders))
-
-
-def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
-    runs = [*made(tmp_path, "one", {"mac": 0.9}), *made(tmp_path, "two", {"h2o": 0.5})]
-    assert verdict(compare(runs)) == "Nothing to compare: each of 2 tasks has one line (mac on one and h2o on two)."
-    more = made(tmp_path, "one", {"none": 0.0})
-    assert "Not counted: two." in sentences(compare([*runs, *more])), "one line has no order"
-    assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
 
 
 def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
