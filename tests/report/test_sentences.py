@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,22 +197,6 @@ def test_whether_a_state_helps(tmp_path: Path, own: float, other: float, none: f
     assert labels(found) == ["templora", "templora, another text's state", "templora, empty state"]
 
 
-def test_what_is_the_same_in_every_unit_is_settled_by_their_number(tmp_path: Path) -> None:
-    def documents(run: str, value: float, count: int, method: str) -> Path:
-        path = stored(tmp_path, run, {f"q{place}": value for place in range(2 * count)}, method=method)
-        record = load_record(path)
-        save_record(record.model_copy(update={"task": {**record.task, "unit": "document"}}), path)
-        samples = [sample(f"q{place}", value=value) for place in range(2 * count)]
-        kept = [replace(each, ask=replace(each.ask, source_key=f"d{place // 2}")) for place, each in enumerate(samples)]
-        store_samples(path, [each.flat() for each in kept])
-        return path
-
-    few = verdict(compare([documents("a", 0.0, 4, "none"), documents("b", 1.0, 4, "mac")]))
-    assert few == ("mac (100.0) is 100.0 points above none (0.0), p 0.12: not settled with 4 documents; about 6 would.")
-    many = verdict(compare([documents("c", 0.0, 8, "none"), documents("d", 1.0, 8, "mac")]))
-    assert many == "mac (100.0) is 100.0 points above none (0.0), p 0.0078."
-
-
 def test_no_test_is_no_praise(tmp_path: Path) -> None:
     folders = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.9})
     for folder in folders:
@@ -259,16 +242,6 @@ def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
     told = "Of icl dtype=float32 and icl dtype=bfloat16, icl dtype=float32 is the ceiling: more of the other lines "
     assert f"{told}were run as it was." in sentences(found)
     assert not [sentence for sentence in sentences(alone) if "is the ceiling" in sentence]
-    twice = [
-        stored(tmp_path, f"half-{method}", right(0.5), method=method, dtype="bfloat16") for method in ("mac", "h2o")
-    ]
-    undecided = compare([*folders[1:], *twice, tmp_path / "half"])
-    assert ceiling_of(undecided.entries) is None
-    assert [
-        one
-        for one in sentences(undecided)
-        if one.startswith("There is no ceiling: nothing tells which of icl dtype=bfloat16 and icl ")
-    ]
 
 
 @pytest.mark.parametrize(("another", "leads"), [(0.0, True), (0.88, False)])

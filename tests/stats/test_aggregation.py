@@ -99,17 +99,6 @@ def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     assert (none.value, none.ci_low, none.p) == (0.0, None, 1.0)
 
 
-def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() -> None:
-    generator = np.random.default_rng(9)
-    two = [single(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
-    plain = estimate(two)
-    joined = estimate([*two, single("alone", 0.5, stratum="2")])
-    assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
-    one_draw = [single("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
-    found = estimate(one_draw, SHARE)
-    assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
-
-
 def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:
     """Queries of clusters whose own means lie 0.2 apart around 0.6."""
     found = []
@@ -135,34 +124,6 @@ def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: 
             held, naive = held + (inside and name == "clusters"), naive + (inside and name == "queries")
     assert 0.93 <= held / draws <= 0.97
     assert naive / draws < 0.92, "queries of one cluster are no independent queries"
-
-
-def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
-    generator, draws = np.random.default_rng(6), 2000
-    strata = paired = 0
-    for _ in range(draws):
-        some = [
-            single(str(draw), float(value), stratum=str(part))
-            for part in range(5)
-            for draw in range(3)
-            for value in 0.5 + 0.1 * part + generator.normal(0, 0.2) + generator.normal(0, 0.3, 10)
-        ]
-        told = estimate(some)
-        assert told.units == 15
-        strata += (told.ci_low or 0) <= 0.7 <= (told.ci_high or 0)
-        left, right = [], []
-        for book in range(5):
-            level, gain, tokens = (
-                generator.normal(2.0, 0.4),
-                generator.normal(0.1, 0.03),
-                int(generator.integers(200, 600)),
-            )
-            left.append(Observed(str(book), ((level - gain) * tokens, tokens)))
-            right.append(Observed(str(book), (level * tokens, tokens)))
-        apart = difference(left, right)
-        paired += (apart.ci_low or 0) <= -0.1 <= (apart.ci_high or 0)
-    assert 0.93 <= strata / draws <= 0.975
-    assert 0.93 <= paired / draws <= 0.97
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
 Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
-aside (`entries`), and pairs within a block get the difference over the queries both answered (`differences`), over
-several blocks the mean of these. Which pairs are shown is chosen (`choosing`), and p values are adjusted for all tests
-of their family that could be.
+aside (`entries`), and pairs within a block get the difference over the queries both answered, over several blocks the
+mean of these. Which pairs are shown is chosen, and p values are adjusted for all tests of their family that could be
+(`differences`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.report.blocks import CEILING, FLOOR, Group, Natural, Place, blocks_of, labels_of, natural, shared
-from ttabench.report.choosing import Family, Standing, family_of, shown, standing_of, tested
 from ttabench.report.differences import (
     Difference,
+    Family,
+    Standing,
     Unpaired,
     adjusted_by_family,
     between,
     counted,
     difference,
+    family_of,
     means,
+    shown,
+    standing_of,
+    tested,
     unpaired,
 )
 from ttabench.report.entries import (
@@ -111,7 +116,7 @@ class Comparison:
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
     """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
-    With `all_pairs`, every pair of a block has its difference, and not only those of `choosing.shown`.
+    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.shown`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.

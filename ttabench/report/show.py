@@ -27,7 +27,6 @@ LONGEST = 400
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
 MOST_OPTIONS = 8
 """Of a choice, whose log-likelihoods stand in a line."""
-ANSWER = ("prediction", "log-likelihood", "score")
 Cells = Mapping[str, Any]
 """A query with its answer, by column, see `records.samples`; metrics included, and its place in the run as `sample`."""
 Pair = tuple[Cells, Cells]
@@ -78,11 +77,9 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
         kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
         runs = [record, *([load_run(other)] if other is not None else [])]
-        shown_samples = _tables(f"{', '.join(['samples', *kinds])}: {count}", part, runs,
-                                sys.maxsize if everything else LONGEST)  # fmt: skip
-        if page < pages:
-            shown_samples[-1] = replace(shown_samples[-1], caption=f"Next: --page {page + 1}")
-        tables += shown_samples
+        title = f"{', '.join(['samples', *kinds])}: {count}"
+        table = _tables(title, part, runs, sys.maxsize if everything else LONGEST)
+        tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
     render.show(tables, chosen)
     if note:
         render.print_line(note)
@@ -164,21 +161,18 @@ def _question(cells: Cells) -> tuple[Any, ...]:
     return (*names, digest_of(cells["prompt"]), *map(digest_of, cells.get("answers") or ()))
 
 
-def _tables(title: str, samples: Sequence[Pair], runs: Sequence[RunRecord], longest: int) -> list[Table]:
-    """A block a sample; where two runs are held against each other, a table of both below it."""
-    columns = ("sample", "asked after", "prompt", "gold")
-    asked = [(*_asked(cells, longest), gold(cells)) for cells, _ in samples]
-    answers = [[_answer(side, _metrics_of(pair[0], runs[0]), longest) for side in pair if side] for pair in samples]
-    if len(runs) == 1 or not samples:
-        rows = tuple((*own, *answer) for own, (answer,) in zip(asked, answers, strict=True))
-        return [Table(title=title, columns=(*columns, *ANSWER), rows=rows, prose=True)]
-    tables: list[Table] = []
-    sides_of = [f"{run.config.get('method')} {run.id}" for run in runs]
-    for own, both in zip(asked, answers, strict=True):
-        lines = [(name, *side) for name, side in zip(ANSWER, zip(*both, strict=True), strict=True) if any(side)]
-        tables += [Table(title=title if not tables else "", columns=columns, rows=(own,), prose=True),
-                   Table(title="", columns=("", *sides_of), rows=tuple(lines), names=("",))]  # fmt: skip
-    return tables
+def _tables(title: str, samples: Sequence[Pair], runs: Sequence[RunRecord], longest: int) -> Table:
+    """A block a sample; where two runs are held against each other, with the answers of both."""
+    metrics = _metrics_of(samples[0][0], runs[0]) if samples else []
+    sides = [f"{run.config.get('method')} {run.id}: " if len(runs) > 1 else "" for run in runs]
+    columns = ["sample", "asked after", "prompt", "gold"]
+    columns += [f"{side}{name}" for side in sides for name in ("prediction", "log-likelihood", "score")]
+    rows = tuple(
+        (*_asked(pair[0], longest), gold(pair[0]),
+         *(cell for side, _ in zip(pair, runs, strict=False) for cell in _answer(side, metrics, longest)))
+        for pair in samples
+    )  # fmt: skip
+    return Table(title=title, columns=tuple(columns), rows=rows, prose=True)
 
 
 def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
@@ -192,7 +186,7 @@ def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
 
 
 def _answer(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, str, str]:
-    """The cells of `ANSWER`."""
+    """(prediction, log-likelihood, score)."""
     named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
     scores = ", ".join(f"{name} {shown(name, value, None)}" for name, value in named)
     return prediction(cells, longest), likelihood(cells), scores

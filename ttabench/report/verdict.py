@@ -4,7 +4,7 @@
     It recovers 75 % of the way from none to icl, and keeps 1/40 of the bytes of icl.
     templora: own state 78.1, another text's 74.7, an empty one 100.0. Its state does not help here: own is 21.9 ...
 
-Whom they are about is chosen by values (`choosing`); what is said of differences rests on the tests (`differences`).
+Whom they are about is chosen by values (`differences`); what is said of differences rests on the tests (`differences`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from ttabench.report.blocks import called
 from ttabench.report.cautions import aside_sentences, cautions, left_out, theirs_sentences
-from ttabench.report.choosing import Standing, can_be_averaged
 from ttabench.report.compare import BEYOND, Block, Comparison, recovered
+from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.phrases import MANY, Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
