@@ -44,7 +44,8 @@ class Chart:
     """The block, or what several have in common."""
     title: str
     caption: str
-    layers: alt.LayerChart
+    layers: Any
+    """An `altair.LayerChart`."""
     column: int
     """Width of a column of its legend, that of the longest method, in pixels."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,9 @@ def write_chart(spec: dict[str, Any], path: Path, size: tuple[int, int] | None =
     import vl_convert
 
     svg, kind = sized(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), size), path.suffix.lower()
-    to_bytes = {".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf}
+    to_bytes: dict[str, Callable[[str], bytes]] = {
+        ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
+    }  # fmt: skip
     write_bytes_atomically(path, to_bytes[kind](svg))
 
 

@@ -49,7 +49,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
     """The runs that are meant, in the order of the names, then those of others; see above. Ids and methods are looked
     for in `out`; methods that were named and `wanted` choose among those of others, too."""
     folders: dict[Path, None] = {}
-    skipped, methods, ids = [], [], []
+    skipped, methods, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
     for name in names:
         at = at_path(name)
