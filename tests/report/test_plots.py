@@ -15,9 +15,11 @@ from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.samples import Looked
 from ttabench.records.schema import load_record, save_record
+from ttabench.report.charts import lines_of
 from ttabench.report.compare import compare
 from ttabench.report.curves import by_look, by_step, over_blocks
 from ttabench.report.finding import runs_in
+from ttabench.report.pictures import styles
 from ttabench.report.plots import panels_of, plot, spec_of
 
 pytest.importorskip("altair")
@@ -77,6 +79,8 @@ def test_how_questions_look_at_the_right_piece(tmp_path: Path) -> None:
     lines = {line.label: [(point.at, point.value) for point in line.points] for line in found.lines}
     assert lines["mac"] == [(1, 25.0), (2, 50.0), (4, 75.0), (8, 75.0)], "one was dropped"
     assert lines.keys() == {"mac", "rag"}, "full context tells nothing"
+    (rows,) = lines_of(found, styles(LOOKS)).spec["datasets"].values()
+    assert max(row["value"] for row in rows) == 100.0, "per cent, whatever the metric of the runs"
     (mac,) = attended.lines
     assert [(point.at, point.value, point.n) for point in mac.points] == [(0, 90.0, 1), (2, pytest.approx(30.0), 2)]
 

@@ -86,10 +86,9 @@ def by_time(block: Block, look: Look) -> Chart | None:
 def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
     """The chart of curves, a line a method and setting; `named`: its title says what it is about."""
     rows = [
-        {**cells, "label": printable(line.label),
-         "dash": "own" if cells["own"] else "not"}
+        {**cells, "label": printable(line.label), "dash": "own" if cells["own"] else "not"}
         for line in curves.lines for point in line.points
-        for cells in row(point.entry, point.value, point.stderr, step=point.at, n=f"{point.n:,}")
+        for cells in row(point.entry, curves.metric, point.value, point.stderr, step=point.at, n=f"{point.n:,}")
     ]  # fmt: skip
     places = curves.places
     names = json.dumps({f"{at:.15g}": short(int(at)) if curves.tokens else f"{at:.15g}" for at in places})
@@ -120,8 +119,8 @@ def _scattered(
     members, metric = front(block.entries), block.place.metric
     rows = [
         cells for entry, cost in costs
-        for cells in row(entry, entry.value, entry.stderr, cost=cost, state=size(entry.costs.get("state_bytes")),
-                         ms=number(entry.costs.get("ask_ms"), 1), front=entry in members)
+        for cells in row(entry, metric, entry.value, entry.stderr, cost=cost, front=entry in members,
+                         state=size(entry.costs.get("state_bytes")), ms=number(entry.costs.get("ask_ms"), 1))
     ]  # fmt: skip
     methods = [entry.method for entry, _ in costs]
     axis = quality(metric, rows)
@@ -171,13 +170,13 @@ def _labels(drawn: alt.Chart, rows: Rows, y: alt.Y) -> Iterator[alt.Chart]:
             yield marked.encode(y=y, text="label:N")
 
 
-def row(entry: Entry, value: float, stderr: float | None, **more: Any) -> Iterator[dict[str, Any]]:
+def row(entry: Entry, metric: str, value: float, stderr: float | None, **more: Any) -> Iterator[dict[str, Any]]:
     """A figure of an entry as charts have it; none of one that is no finite number."""
-    times, error = scale(entry.metric), stderr if stderr is not None and math.isfinite(stderr) else 0.0
+    times, error = scale(metric), stderr if stderr is not None and math.isfinite(stderr) else 0.0
     if math.isfinite(value):
         yield {
             "label": printable(entry.marked), "method": printable(entry.method), "value": value * times,
-            "low": (value - error) * times, "high": (value + error) * times, "told": shown(entry.metric, value, stderr),
+            "low": (value - error) * times, "high": (value + error) * times, "told": shown(metric, value, stderr),
             "own": entry.state_of == "own" and not entry.aside, **more,
         }  # fmt: skip
 
