@@ -14,10 +14,10 @@ from tests.records.test_records import record, sample, store_samples
 from tests.records.test_scores import MARK, marked, texts_in
 from ttabench.core.errors import UserError
 from ttabench.records.local_paths import without_paths
+from ttabench.records.packing import part_of, write_submission
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import load_record, save_record
 from ttabench.records.scores import changed_column, digest_of
-from ttabench.records.submission import part_of, write_submission
 from ttabench.records.suite_archive import RUNS_FILE
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer
@@ -109,35 +108,3 @@ def test_packed_runs_are_found_like_folders(suite: Path, tmp_path: Path) -> None
     assert found() == found(f"{suite}/runs.parquet") == list(RUNS)
     with pytest.raises(UserError, match="dd"):
         found("dd")
-
-
-def test_what_is_damaged_or_does_not_belong_is_one_clear_line(suite: Path, tmp_path: Path, ttabench: Command) -> None:
-    pack(suite)
-    (suite / "dd44").mkdir()
-    save_record(record("ee55"), suite / "dd44")
-    with pytest.raises(UserError, match="dd44 holds the record of run ee55"):
-        pack(suite)
-    (suite / ALL_SAMPLES_FILE).write_bytes(b"PAR1")
-    assert "samples.parquet cannot be read" in one_line(ttabench("compare", suite / "aa11", "--metric", "f1"))
-    shutil.copy(tmp_path / "folders" / "aa11" / SAMPLES_FILE, suite / RUNS_FILE)  # Parquet of something else
-    assert "runs.parquet cannot be read: no column" in ttabench("list", "runs", "--out", suite).err, "beside run dd44"
-    shutil.rmtree(suite / "dd44")
-    assert "runs.parquet cannot be read: no column" in one_line(ttabench("list", "runs", "--out", suite))
-
-
-def test_commands_go_on_with_a_packed_suite(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    out = tmp_path / "runs"
-    (first,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
-    (second,) = ttabench("eval", "--method", "icl", *common, "--quiet").out.split()
-    commands = (["compare", "--out", out, "--json"], ["compare", out, "--format", "csv"],
-                ["compare", second, first, "--json"], ["list", "runs", "--out", out, "--json"])  # fmt: skip
-    told = [ttabench(*words).out for words in commands]
-    assert pack(out) == 2
-    assert [ttabench(*words).out for words in commands] == told
-    again = ttabench("eval", "--method", "icl", *common, "--quiet")
-    assert again.out.split() == [second]
-    assert not Path(second).exists()
-    forced = ttabench("eval", "--method", "icl", *common, "--quiet", "--force")
-    assert forced.out.split() == [second]
-    assert (Path(second) / RECORD_FILE).exists()
-    assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 2

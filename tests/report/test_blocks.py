@@ -118,12 +118,3 @@ def test_runs_of_an_earlier_version_that_names_no_card_stay_in_their_lines(tmp_p
     assert [block.place.brief for block in blocks] == ["t card=c1c1c1", "t card=c2c2c2"], (
         "an edited card asks otherwise"
     )
-
-
-def test_several_lines_of_icl_are_no_method_among_others(tmp_path: Path) -> None:
-    runs = [stored(tmp_path, "mac", VALUES, method="mac"), stored(tmp_path, "one", VALUES, settings={"max_tokens": 1}),
-            stored(tmp_path, "two", VALUES, settings={"max_tokens": 2})]  # fmt: skip
-    both = compare(runs).standing
-    alone = compare(runs[1:]).standing
-    assert both.order == ("mac",)
-    assert alone.order == ("icl max_tokens=1", "icl max_tokens=2")

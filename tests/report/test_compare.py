@@ -217,24 +217,6 @@ def test_perplexities_of_other_bases_have_no_difference(tmp_path: Path, change: 
     assert len(found.blocks) == 2
 
 
-def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
-    of_a = {place: values for place, values in LONG.items() if place[0] == "a"}
-    better = {place: (tokens, words, mean / 2) for place, (tokens, words, mean) in LONG.items()}
-    mean = "ppl_book_mean"
-    alone = compare([scored(tmp_path, "all", better, mean), scored(tmp_path, "a", of_a, mean)])
-    few = compare([stored(tmp_path, "r1", {"q": 1.0}), stored(tmp_path, "r2", {"q": 0.5}, method="none")])
-    for found in (alone, few):
-        (apart,) = found.differences
-        assert apart.value != 0
-        assert (apart.ci_low, apart.ci_high, apart.p) == (None, None, None)
-        table = comparison_tables(found)[-1]
-        assert table.rows[0][2:5] == ("-", "-", "-")
-    (both,) = compare([tmp_path / "all", scored(tmp_path, "both", LONG, mean)]).differences
-    assert both.ci_low is not None
-    assert both.p is not None
-    assert both.units == 2
-
-
 def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
     stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")

@@ -86,61 +86,6 @@ def test_it_can_be_used_and_nothing_leaves_it(opened: Opened) -> None:
     opened.see_that_it_is_calm()
 
 
-SIZES = [(NARROW, "dark"), (1600, "light")]
-
-
-@pytest.mark.parametrize("opened", SIZES, indirect=True, ids=lambda size: f"{size[0]} {size[1]}")
-def test_it_fits_the_window_with_everything_open(opened: Opened) -> None:
-    page = opened.page
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    for place in ("#tables", "#lines", "#blocks", "#run-table"):
-        page.locator(place).first.scroll_into_view_if_needed()
-        page.wait_for_timeout(100)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
-    page.wait_for_selector("#lines.dataTable")
-    place = page.locator(".scrolls:has(> #lines)")
-    place.focus()
-    page.wait_for_timeout(200)
-    narrow = page.viewport_size["width"] < 1600
-    assert (place.get_attribute("data-more") is not None) == narrow, "a table that is cut says so"
-    if narrow:
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("document.querySelector('.scrolls:has(> #lines)').scrollLeft > 0")
-    dark = page.evaluate("document.documentElement.classList.contains('dark')")
-    colours = page.evaluate("(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))")
-    light, low = (sum(map(int, each[4:-1].split(","))) for each in colours)
-    assert (light - low > 500) if dark else (low - light > 500), "the text stands out"
-
-
-@pytest.mark.parametrize("opened", [(NARROW, "dark"), (WIDE, "light")], indirect=True, ids=["narrow", "wide"])
-def test_its_first_stops_by_keyboard_are_seen(opened: Opened) -> None:
-    """Link to the results, four parts, colours, the chart, the words, and then what can be opened and typed into."""
-    page, stops = opened.page, []
-    page.wait_for_selector("#verdict .copy")
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        stops.append(page.evaluate(
-            """() => {
-                const own = document.activeElement, box = own.getBoundingClientRect(), look = getComputedStyle(own);
-                const seen = box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.top < innerHeight;
-                return [own.innerText.trim().split("\\n")[0], seen && look.outlineStyle !== "none"];
-            }"""
-        ))  # fmt: skip
-    assert [text for text, _ in stops[:6]] == [
-        "To the results",
-        "Verdict",
-        "Tables",
-        "Charts and samples",
-        "Runs",
-        "Dark",
-    ]
-    named = [text for text, _ in stops]
-    assert 6 < named.index("Copy figure") < named.index("What the words mean")
-    assert all(seen for _, seen in stops), stops
-    page.locator("summary", has_text="What the words mean").press("Enter")
-    assert page.locator(".words dt", has_text="Holm p").is_visible()
-
-
 def test_it_fetches_nothing_even_where_it_is_told_to(opened: Opened) -> None:
     """Its policy holds: a script that a text had smuggled in would not run, and could ask nobody."""
     told = opened.page.evaluate(

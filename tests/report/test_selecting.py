@@ -74,13 +74,7 @@ def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, tt
     assert ran.code == 0
     assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(ran.err.split())
     assert "is no record of a run" in one_line(ttabench("compare", table))
-    assert "None of the 2 names is a run" in one_line(ttabench("compare", table, empty))
     assert "There are no runs in" in one_line(ttabench("compare", empty))
-    profile = tmp_path / "profiles" / "01a0988635d8"
-    profile.mkdir(parents=True)
-    (profile / "profile.json").write_text("{}")
-    for words in (("compare", profile.parent), ("compare", "01a0", "--out", profile.parent), ("show", profile)):
-        assert "holds a profile, not a run" in one_line(ttabench(*words))
 
 
 def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:

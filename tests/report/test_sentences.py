@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import LONG, asked, scored, stored
+from tests.report.test_compare import asked, stored
 from tests.report.test_verdict import made, right
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record, save_record
@@ -143,18 +142,6 @@ def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
     assert not any("Not " in line for line in alike)
 
 
-def test_one_configuration_has_one_name_in_all_blocks(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, f"4-{keep}", right(keep), method="snapkv", settings={"budget": keep},
-                      task_options={"documents": 4}) for keep in (0.5, 0.1)]  # fmt: skip
-    folders.append(stored(tmp_path, "mac", right(0.2), method="mac", task_options={"documents": 4}))
-    folders.append(stored(tmp_path, "8", right(0.4), method="snapkv", settings={"budget": 0.5},
-                          task_options={"documents": 8}))  # fmt: skip
-    found = compare(folders)
-    assert [[entry.label for entry in block.entries] for block in found.blocks] == [
-        ["snapkv budget=0.1", "snapkv budget=0.5", "mac"], ["snapkv budget=0.5"]
-    ], "those of one method stand together"  # fmt: skip
-
-
 def test_many_pairs_of_methods_do_not_hide_floor_and_ceiling(tmp_path: Path) -> None:
     """Nine lines on two tasks: 72 pairs; p 0.001 against none is beyond chance in a family of its own."""
     shares = {"none": 0.0, "icl": 0.5, **{f"m{place}": 0.17 for place in range(7)}}
@@ -188,32 +175,6 @@ def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
     assert "Against none: better on 1 of 2 tasks (one); worse on 1 (two)." in told
 
 
-def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
-    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in LONG.items()}
-    runs = [
-        scored(tmp_path / part, name, stretches)
-        for part in ("one", "two")
-        for name, stretches in (("mac", LONG), ("h2o", worse))
-    ]
-    for run in runs:
-        record = load_record(run)
-        config = {**record.config, "task": run.parent.name}
-        save_record(record.model_copy(update={"id": f"{run.parent.name}-{record.id}", "config": config}), run)
-    found = compare(runs)
-    assert len(found.blocks) == 2
-    assert found.overall == ()
-    assert verdict(found).startswith("On the 2 tasks that both lines share, mac has the best mean rank, h2o the second "
-                                     "best.")  # fmt: skip
-    for run in runs:
-        record = load_record(run)
-        method, state = ("mac", "own") if run.name == "mac" else ("mac", "none")
-        rows = (record.rows[0].model_copy(update={"method": method}),)
-        config = {**record.config, "method": method, "state_of": state}
-        save_record(record.model_copy(update={"config": config, "rows": rows}), run)
-    told = sentences(compare(runs))
-    assert [line.partition(":")[0] for line in told[:2]] == ["mac on one", "mac on two"]
-
-
 def swapped(folder: Path, own: float, other: float, none: float) -> Comparison:
     runs = [stored(folder, state, right(part), method="templora", state_of=state)
             for state, part in (("own", own), ("other", other), ("none", none))]  # fmt: skip
@@ -236,22 +197,6 @@ def test_whether_a_state_helps(tmp_path: Path, own: float, other: float, none: f
     assert labels(found) == ["templora", "templora, another text's state", "templora, empty state"]
 
 
-def test_what_is_the_same_in_every_unit_is_settled_by_their_number(tmp_path: Path) -> None:
-    def documents(run: str, value: float, count: int, method: str) -> Path:
-        path = stored(tmp_path, run, {f"q{place}": value for place in range(2 * count)}, method=method)
-        record = load_record(path)
-        save_record(record.model_copy(update={"task": {**record.task, "unit": "document"}}), path)
-        samples = [sample(f"q{place}", value=value) for place in range(2 * count)]
-        kept = [replace(each, ask=replace(each.ask, source_key=f"d{place // 2}")) for place, each in enumerate(samples)]
-        store_samples(path, [each.flat() for each in kept])
-        return path
-
-    few = verdict(compare([documents("a", 0.0, 4, "none"), documents("b", 1.0, 4, "mac")]))
-    assert few == ("mac (100.0) is 100.0 points above none (0.0), p 0.12: not settled with 4 documents; about 6 would.")
-    many = verdict(compare([documents("c", 0.0, 8, "none"), documents("d", 1.0, 8, "mac")]))
-    assert many == "mac (100.0) is 100.0 points above none (0.0), p 0.0078."
-
-
 def test_no_test_is_no_praise(tmp_path: Path) -> None:
     folders = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.9})
     for folder in folders:
@@ -261,15 +206,6 @@ def test_no_test_is_no_praise(tmp_path: Path) -> None:
     assert told.startswith(first)
     assert "recovers" not in told
     assert "p <" not in told
-
-
-def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
-    shares = {"none": 0.4, "icl": 0.9}
-    told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
-    assert "above none (40.0), p 0.25: not settled" in told
-    assert "recovers" not in told
-    assert "It keeps 1/4 of the bytes of icl." in told
-    assert "recovers" in verdict(compare(made(tmp_path, "two", {**shares, "mac": 0.7})))
 
 
 def test_one_draw_promises_nothing_of_more_questions(tmp_path: Path) -> None:
@@ -291,19 +227,6 @@ def test_lines_that_are_equal_do_not_lead_one_another(tmp_path: Path) -> None:
     assert ("] from h2o (90.0), p 1: not settled" in told) or ("] from mac (90.0), p 1: not settled" in told)
 
 
-def test_what_stands_in_no_common_block_is_said_of_one_block_too(tmp_path: Path) -> None:
-    folders = [*made(tmp_path, "one", {"none": 0.0, "mac": 0.9, "h2o": 0.5}), *made(tmp_path, "two", {"window": 0.4})]
-    assert "Not in this order (not run in this task): window (40.0 on two)." in sentences(compare(folders))
-
-
-def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
-    runs = [*made(tmp_path, "one", {"mac": 0.9}), *made(tmp_path, "two", {"h2o": 0.5})]
-    assert verdict(compare(runs)) == "Nothing to compare: each of 2 tasks has one line (mac on one and h2o on two)."
-    more = made(tmp_path, "one", {"none": 0.0})
-    assert "Not counted: two." in sentences(compare([*runs, *more])), "one line has no order"
-    assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
-
-
 def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
     """It is the one that was run as most other lines were, and it is said which."""
     shares = {"none": 0.0, "icl": 0.9, "mac": 0.6, "h2o": 0.5}
@@ -319,16 +242,6 @@ def test_one_more_line_of_icl_leaves_a_ceiling(tmp_path: Path) -> None:
     told = "Of icl dtype=float32 and icl dtype=bfloat16, icl dtype=float32 is the ceiling: more of the other lines "
     assert f"{told}were run as it was." in sentences(found)
     assert not [sentence for sentence in sentences(alone) if "is the ceiling" in sentence]
-    twice = [
-        stored(tmp_path, f"half-{method}", right(0.5), method=method, dtype="bfloat16") for method in ("mac", "h2o")
-    ]
-    undecided = compare([*folders[1:], *twice, tmp_path / "half"])
-    assert ceiling_of(undecided.entries) is None
-    assert [
-        one
-        for one in sentences(undecided)
-        if one.startswith("There is no ceiling: nothing tells which of icl dtype=bfloat16 and icl ")
-    ]
 
 
 @pytest.mark.parametrize(("another", "leads"), [(0.0, True), (0.88, False)])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.places import ROOT
 from tests.report.test_crossed_runs import drawn, right
-from ttabench.records.schema import SAMPLES_FILE, RunRecord, load_record
+from ttabench.records.schema import SAMPLES_FILE
 from ttabench.report.compare import compare
 
 
@@ -51,34 +51,3 @@ def test_no_interval_is_made_of_figures_alone(tables: ModuleType, folders: list[
     found = tables.written("arc_easy", folders[0].parents[1])
     assert "| none | 54.0 ± 5.0 |" in found, "draws alone would say 0.0"
     assert found.endswith("where the scores of queries are kept: 5 shots: 11.0.\n")
-
-
-def test_a_gain_that_may_be_none_is_said(tables: ModuleType, folders: list[Path]) -> None:
-    suite = folders[0].parent
-    worse = drawn(suite, "h2o", 0, {f"q{i}": float(i >= 45) for i in range(100)})
-    index = {"none": {"5 shots": [each.name for each in folders[:3]]}, "icl": {"5 shots": [worse.name]}}
-    (suite / "index.json").write_text(json.dumps(index))
-    assert "not told from none" not in tables.written("arc_easy", suite.parent), "one draw against three is no pair"
-    index["icl"] = {"5 shots": [drawn(suite, "snapkv", seed, {f"q{i}": float(i >= 45) for i in range(100)}).name
-                                for seed in range(3)]}  # fmt: skip
-    (suite / "index.json").write_text(json.dumps(index))
-    assert ", not told from none." in tables.written("arc_easy", suite.parent)
-
-
-def test_a_book_that_is_alike_to_the_digits_shown_is_not_below(tables: ModuleType, tmp_path: Path) -> None:
-    window = drawn(tmp_path, "window", 0, right(0.5, 4))
-    empty, own = (drawn(tmp_path, method, 0, right(0.5, 4)) for method in ("templora", "streamadapter"))
-
-    def with_books(folder: Path, *values: float) -> tuple[Path, RunRecord]:
-        record = load_record(folder)
-        rows = [
-            record.rows[0].model_copy(update={"metric": "ppl", "value": value, "subtask": f"book {place}"})
-            for place, value in enumerate(values)
-        ]
-        return folder, record.model_copy(update={"rows": tuple(rows)})
-
-    lines = {"window": [with_books(window, 40.0, 20.0)], "empty": [with_books(empty, 39.9995, 19.9999)],
-             "own": [with_books(own, 36.0, 19.0)]}  # fmt: skip
-    found = tables.by_book(lines)
-    assert "| empty | 0.00 ± 0.00 | 0 of 2 |" in found
-    assert "| own | -7.50 ± 2.50 | 2 of 2 |" in found

@@ -89,9 +89,9 @@ def ask(
     files = [Path(word) for word in words if _names_a_file(word)] if context else []
     wanted = _questions([word for word in words if Path(word) not in files], file)
     if attention is not None:
-        from ttabench.report.pictures import check_path
+        from ttabench.report.heat_map import check
 
-        check_path(attention, "--attention")
+        check(attention)
     given = {name: value for name, value in typed.items() if value != "auto"}
     source = _source(state, [*(context or []), *files], pieces, given)
     if attention is not None:

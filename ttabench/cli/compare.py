@@ -69,7 +69,7 @@ def compare(
     ] = None,
     size: Annotated[
         str,
-        o.option(HOW, "Of the picture, in pixels: WIDTHxHEIGHT. (default: 1600x1000, higher for many panels)"),
+        o.option(HOW, "Of the picture, in pixels: WIDTHxHEIGHT. (default: 1600 wide)"),
     ] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,

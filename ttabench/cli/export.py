@@ -27,7 +27,7 @@ def export(
     They read it with `ttabench compare --with submission.parquet`, or `report`: your runs then stand beside theirs.
     """
     from ttabench.cli.compare import skipped
-    from ttabench.records.submission import Part, part_of, write_submission
+    from ttabench.records.packing import Part, part_of, write_submission
     from ttabench.records.suite_archive import SUFFIX, is_submission
     from ttabench.report.finding import refuse_all_damaged
     from ttabench.report.pictures import check_path

@@ -115,9 +115,8 @@ def _table(
 ) -> None:  # fmt: skip
     """Show a table; `jobs`: make the runs that are missing, so many at a time; `again`: the command that would."""
     from ttabench.papers import declared
-    from ttabench.papers.claims import RULE, settings_table
+    from ttabench.papers.claims import RULE, beside_table, reported_table, settings_table
     from ttabench.papers.judging import judged
-    from ttabench.papers.tables import beside_table, reported_table
     from ttabench.terminal import render
 
     of, which, table = declared.table(what)

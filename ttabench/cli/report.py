@@ -31,13 +31,13 @@ def report(
     """
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
-    from ttabench.report.page.build import refuse_missing
-    from ttabench.report.pictures import check_path
+    from ttabench.report.page.build import NEEDED
+    from ttabench.report.pictures import check_path, refuse_missing
     from ttabench.report.selecting import Wanted
     from ttabench.terminal import render
 
     check_path(save, "--save", SUFFIXES, "page")
-    refuse_missing()
+    refuse_missing("`ttabench report`", NEEDED)
     _refuse_foreign(save)
     wanted = Wanted.typed(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)

@@ -15,27 +15,17 @@ KINDS = re.compile(r"(?:file|folder):")
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _ABSOLUTE = re.compile(r"(?<![\w/\\.<>-])(?:~\w*|[A-Za-z]:|\\)?(?:[/\\](?![/\\])[^\s/\\:;,\"'()<>|]+){2,}")
 _HOME = re.compile(rf"~\w*|{re.escape(str(Path.home()))}(?![^/])|[/\\](?:home|Users)[/\\][^/\\]+")
-_LONGEST = 4096
 
 
 def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
-    """A record as JSON, every text in it and every name without its paths: what is absolute, what leads to a file or
-    folder here, and what the configuration names as one."""
-    texts: list[str] = []
-
-    def noted(text: str) -> str:
-        texts.append(text)
-        return text
-
-    _changed(record, noted)
+    """A record as JSON, every text in it and every name without its paths: what is absolute, and what the configuration
+    names as one."""
     config = record.get("config", {})
-    named = [KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS]
-    paths = {text for text in named if re.search(r"[/\\]", text) and not _HUB.fullmatch(text)}
-    paths |= {text for text in [*named, *texts] if _leads_somewhere(text)}
-    longest_first = sorted(paths, key=len, reverse=True)
+    named = {KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS}
+    paths = sorted((text for text in named if re.search(r"[/\\]", text) and not _HUB.fullmatch(text)), key=len)
 
     def without(text: str) -> str:
-        for path in longest_first:
+        for path in reversed(paths):  # the longest first
             text = text.replace(path, _last(path))
         return source_name(text) if KINDS.match(text) else _ABSOLUTE.sub(lambda match: _last(match[0]), text)
 
@@ -69,13 +59,6 @@ def source_name(source: str) -> str:
     """Where rows came from, without the folders above: `folder:/home/ada/pg19` becomes `folder:pg19`."""
     kind = KINDS.match(source)
     return kind[0] + _last(source[kind.end() :]) if kind else source
-
-
-def _leads_somewhere(text: str) -> bool:
-    try:
-        return len(text) < _LONGEST and re.search(r"[/\\]", text) is not None and Path(text).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _last(path: str) -> str:

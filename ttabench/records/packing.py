@@ -1,24 +1,29 @@
-"""Moves the finished runs of a folder into its two files (`suite_archive`), and back into folders."""
+"""Moves the finished runs of a folder into its two files (`suite_archive`), and back into folders; and writes runs into
+one file that may be passed on: no text, no path of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
 from ttabench.core.files import LOCK_FILE, locked, remove, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, load_record
-from ttabench.records.scores import without_texts
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
+from ttabench.records.local_paths import without_paths
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, text_of
+from ttabench.records.scores import digest_of, without_texts
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, FORMAT, RUNS_FILE, SCORES_FILE, VERSION, read_table
 
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
 LEVEL = 15
+WORDS = ("start", "chat_end")
+"""Of the model, texts that its tokenizer puts around what is read."""
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:
@@ -43,7 +48,8 @@ def pack(suite: Path, *, scores: bool = False) -> int:
             _write_samples(suite / SCORES_FILE, {name: without_texts(samples[name], named[name]) for name in samples})
         store_table(suite / RUNS_FILE, _table_of([rows[name] for name in order]))
         for folder in folders.values():
-            _check(folder)
+            if suite_archive.record(folder) != rows[folder.name]["record"]:
+                raise UserError(f"{folder} was not packed as it is.", "Leave it alone while it is packed.")
             for name in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
                 remove(folder / name)
             with suppress(OSError):  # something else lies in it
@@ -156,10 +162,38 @@ def store_table(path: Path, table: Any) -> None:
         raise unwritable(path.parent, error) from None
 
 
-def _check(folder: Path) -> None:
-    """Whether a run can be read back as it was; types of whole columns may be wider, values not others."""
-    text, samples = _content(folder)
-    again = suite_archive.sample_table(folder)
-    before, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
-    if suite_archive.record(folder) != text or before != read:
-        raise UserError(f"{folder} was not packed as it is.", "Leave the folder alone while it is packed.")
+class Part(NamedTuple):
+    """The part of a run that may be passed on."""
+
+    record: RunRecord
+    scores: Any
+    """A `pyarrow.Table`, a row a query; None where no answers are kept."""
+
+
+def part_of(folder: Path, record: RunRecord) -> Part:
+    """The part of a run that may be passed on."""
+    import pyarrow as pa
+
+    scores = None
+    if has_samples(folder):
+        columns = read_samples(folder, record=record)
+        table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        scores = without_texts(table, {row.subtask or "" for row in record.rows})
+    model = {name: digest_of(str(value)) if name in WORDS else value for name, value in record.model.items()}
+    content = without_paths({**record.model_dump(mode="json"), "model": model})
+    return Part(RunRecord.model_validate(content), scores)
+
+
+def write_submission(path: Path, parts: Sequence[Part]) -> None:
+    """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
+    kinds: dict[str, set[str]] = {}
+    for column in (column for part in parts if part.scores is not None for column in part.scores.schema):
+        if "null" not in str(column.type):
+            kinds.setdefault(column.name, set()).add(str(column.type))
+    for name, several in kinds.items():
+        if len(several) > 1:  # one for both would change values, and their digests
+            fault = f"The column {name} of these runs holds {' and '.join(sorted(several))}."
+            raise UserError(fault, "Export them to several files.")
+    first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
+    table = joined({part.record.id: part.scores for part in parts}, first)
+    store_table(path, table.replace_schema_metadata({FORMAT: VERSION}))

@@ -88,20 +88,18 @@ def _difference(content: Mapping[str, Sequence[Any]], count: int, record: RunRec
         return f"{count} rows for {record.n} queries"
     if column := changed_column(content, record.sample_digests):
         return f"the column {column} has other values"
-    return next((f"the column {name} has {wrong}" for name, wrong in map(_wrong, content.items()) if wrong), "")
+    return next((f"the column {name} has other values" for name, values in content.items() if _odd(name, values)), "")
 
 
-def _wrong(column: tuple[str, Sequence[Any]]) -> tuple[str, str]:
-    """The name of a column, and what stands there that is of another kind, or no finite number."""
-    name, values = column
+def _odd(name: str, values: Sequence[Any]) -> bool:
+    """Whether something stands in a column that is of another kind, or no finite number: older records name no digest
+    of it."""
     kind = COLUMNS.get(name, "number")
     if kind in ("texts", "numbers"):
         if not all(isinstance(value, list) for value in values):
-            return name, "what is no list"
+            return True
         values = [part for value in values for part in value]
     if kind in ("text", "texts"):
-        return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
+        return not all(isinstance(value, str) for value in values)
     numbers = [value for value in values if value is not None]
-    if not all(isinstance(value, int | float) for value in numbers):
-        return name, "what is no number"
-    return name, "" if all(-LARGEST < value < LARGEST for value in numbers) else "values that are not finite"
+    return not all(isinstance(value, int | float) and -LARGEST < value < LARGEST for value in numbers)

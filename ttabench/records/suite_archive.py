@@ -14,11 +14,10 @@ read before those without; a suite may have records alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttabench.core.checked_file import parquet_file
 from ttabench.core.errors import UserError
@@ -33,21 +32,19 @@ FORMAT, VERSION = b"ttabench submission", b"2"
 ASK = "Ask for a file that `ttabench export` wrote."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packed:
+class Packed(NamedTuple):
     """One run."""
 
     record: str
     created: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """The samples of one run in a file of samples."""
+class Span(NamedTuple):
+    """Where the samples of one run stand in a file of samples."""
 
     columns: list[str]
-    places: list[tuple[int, int]] = field(default_factory=list)
-    """(first row, rows)."""
+    first: int
+    rows: int
 
 
 def file_of(run: Path) -> Path | None:
@@ -84,14 +81,11 @@ def sample_columns(run: Path) -> list[str] | None:
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed."""
-    import pyarrow as pa
-
     if (stored := _stored(run)) is None:
         return None
     file, span = stored
     wanted = span.columns if columns is None else list(columns)
-    table = _samples(*file, tuple(wanted))
-    return pa.concat_tables([table.slice(start, count).select(wanted) for start, count in span.places])
+    return _samples(*file, tuple(wanted)).slice(span.first, span.rows).select(wanted)
 
 
 def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
@@ -138,14 +132,13 @@ def _runs(path: Path, _changed: tuple[int, ...], alone: bool) -> dict[str, Packe
 
 @lru_cache(maxsize=64)
 def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
-    """Where the samples of each run stand in the file: as a rule in one place."""
     names, columns = _texts(path, ("run", "own_columns"))
     spans: dict[str, Span] = {}
     start = 0
-    for name, same in groupby(names):
-        count = sum(1 for _ in same)
-        own = spans.setdefault(name, Span(columns=columns[start].split()))
-        own.places.append((start, count))
+    for name, count in ((name, sum(1 for _ in same)) for name, same in groupby(names)):
+        if name in spans:
+            raise UserError(f"{path} has samples of the run {name} in two places.", RESTORE)
+        spans[name] = Span(columns[start].split(), start, count)
         start += count
     return spans
 

@@ -20,7 +20,7 @@ from ttabench.core.types import Json
 from ttabench.readers.cards import load_card
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import RunRecord
-from ttabench.report.configuration import NAMED, changes, flat, whole
+from ttabench.report.configuration import NAMED, changes, flat, told, whole
 from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
 from ttabench.run.budget import asked_of, told_kept
@@ -63,7 +63,7 @@ def _about(record: RunRecord, *, everything: bool) -> Table:
     about = {
         "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
-        "settings": "" if everything else _differing(record) or "the defaults",
+        "settings": "" if everything else told(record) or "the defaults",
         "model": _model(record),
         "costs": _costs(record),
         "made": _made(record, everything=everything),
@@ -85,13 +85,6 @@ def _changed(record: RunRecord) -> list[str]:
     return []
 
 
-def _differing(record: RunRecord) -> str:
-    """Options that are no defaults, presets included."""
-    preset = record.config.get("preset")
-    assignments = [f"{key}={as_typed(value)}" for key, value in changes(record.config).items()]
-    return ", ".join([*([f"preset {preset}"] if preset else []), *assignments])
-
-
 def _model(record: RunRecord) -> str:
     model = record.model
     parts = [f"{count(model.get('parameters'))} parameters", f"{model.get('dtype')} on {model.get('device')}"]
@@ -103,7 +96,7 @@ def _model(record: RunRecord) -> str:
 
 
 def _costs(record: RunRecord) -> str:
-    def told(name: str, value: float | int) -> str:
+    def amount(name: str, value: float | int) -> str:
         if name == "kept_share":
             return told_kept(value, asked_of(record.config))
         if name.endswith("_bytes"):
@@ -111,7 +104,7 @@ def _costs(record: RunRecord) -> str:
         return f"{value:,}" if isinstance(value, int) else number(value, 2 if name.endswith("_seconds") else 1)
 
     costs = ((text, name, record.cost.get(name)) for name, text in COSTS.items())
-    return ", ".join(text.format(told(name, value)) for text, name, value in costs if value is not None)
+    return ", ".join(text.format(amount(name, value)) for text, name, value in costs if value is not None)
 
 
 def _made(record: RunRecord, *, everything: bool) -> str:

@@ -12,7 +12,7 @@ from ttabench.report.blocks import CEILING, FLOOR, Group
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference
-from ttabench.report.entries import Aside, ceiling_of, ends_of, floor_of, running
+from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, running
 from ttabench.report.phrases import MANY, Field, listed, lone
 from ttabench.report.selecting import file_called
 
@@ -38,12 +38,12 @@ def cautions(comparison: Comparison) -> Iterator[str]:
 
 def aside_sentences(comparison: Comparison) -> Iterator[str]:
     """Lines that are set aside, a sentence a reason."""
-    alike: dict[tuple[str, str], list[Aside]] = {}
-    for set_aside in comparison.aside:
-        alike.setdefault((set_aside.kind, set_aside.reason), []).append(set_aside)
+    alike: dict[tuple[str, str], list[Entry]] = {}
+    for entry in comparison.aside:
+        alike.setdefault((entry.aside, entry.reason), []).append(entry)
     for (kind, reason), own in alike.items():
-        labels = list(dict.fromkeys(line.label for line in own))
-        blocks = list(dict.fromkeys(line.block for line in own))
+        labels = list(dict.fromkeys(entry.label for entry in own))
+        blocks = list(dict.fromkeys(entry.place.brief for entry in own))
         where = f" on {listed(blocks, 'blocks')}" if len(comparison.blocks) > 1 else ""
         if kind == "limit":
             limit = reason.removeprefix("--limit ")
@@ -184,7 +184,7 @@ def problems(comparison: Comparison) -> list[str]:
         own += [*_other_rows(block), *(f"{label} has the answers of {end}" for label, end in same_as(block))]
         sentences += [f"{block.place.brief}: {sentence}" for sentence in own]
     sentences += [
-        f"{one.block}: {one.label} is set aside: {one.reason}" for one in comparison.aside if one.kind != "cut"
+        f"{one.place.brief}: {one.label} is set aside: {one.reason}" for one in comparison.aside if one.aside != "cut"
     ]
     if comparison.without_metric:
         sentences.append(f"without the metric: {', '.join(comparison.without_metric)}")

@@ -1,34 +1,38 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
 Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
-aside (`entries`), and pairs within a block get the difference over the queries both answered (`differences`), over
-several blocks the mean of these. Which pairs are shown is chosen (`choosing`), and p values are adjusted for all tests
-of their family that could be.
+aside (`entries`), and pairs within a block get the difference over the queries both answered, over several blocks the
+mean of these. Which pairs are shown is chosen, and p values are adjusted for all tests of their family that could be
+(`differences`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.report.blocks import CEILING, FLOOR, Group, Natural, Place, blocks_of, labels_of, natural, shared
-from ttabench.report.choosing import Family, Standing, family_of, shown, standing_of, tested
 from ttabench.report.differences import (
     Difference,
+    Family,
+    Standing,
     Unpaired,
     adjusted_by_family,
     between,
     counted,
     difference,
+    family_of,
     means,
+    shown,
+    standing_of,
+    tested,
     unpaired,
 )
 from ttabench.report.entries import (
-    Aside,
     Entry,
     ceiling_of,
     entry_of,
@@ -54,18 +58,16 @@ class Block:
     place: Place
     entries: tuple[Entry, ...]
     """Floor and ceiling first, those of one method together."""
-    limited: tuple[Aside, ...] = ()
-    """Groups that were asked fewer queries than these."""
-    differences: tuple[Difference, ...] = ()
-    """Of the pairs that are shown."""
-    further: tuple[Difference, ...] = ()
-    """Of pairs that are not shown, and that sentences rest on."""
+    limited: tuple[Entry, ...] = ()
+    """Those that were asked fewer queries than these."""
+    tested: tuple[Difference, ...] = ()
+    """Of all pairs that were tested: first of those that are shown, then of those that sentences rest on."""
     unpaired: tuple[Unpaired, ...] = ()
 
     @property
-    def tested(self) -> tuple[Difference, ...]:
-        """Of all pairs that were tested."""
-        return (*self.differences, *self.further)
+    def differences(self) -> tuple[Difference, ...]:
+        """Of the pairs that are shown."""
+        return tuple(one for one in self.tested if one.shown)
 
     def between(self, left: str, right: str) -> Difference | None:
         """The difference of two labels, turned as they are named; None where it was not tested."""
@@ -105,21 +107,16 @@ class Comparison:
         return tuple(unpaired for block in self.blocks for unpaired in block.unpaired)
 
     @property
-    def aside(self) -> tuple[Aside, ...]:
+    def aside(self) -> tuple[Entry, ...]:
         """All that is set aside: asked less, then cut or with nothing evicted."""
-        limited = [line for block in self.blocks for line in block.limited]
-        marked = [
-            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason,
-                  runs=entry.group.ids)
-            for block in self.blocks for entry in block.entries if entry.aside
-        ]  # fmt: skip
-        return (*limited, *marked)
+        limited = [entry for block in self.blocks for entry in block.limited]
+        return (*limited, *(entry for entry in self.entries if entry.aside))
 
 
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
     """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
-    With `all_pairs`, every pair of a block has its difference, and not only those of `choosing.shown`.
+    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.shown`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
@@ -153,7 +150,7 @@ def compared(
         for (place, groups), own in zip(placed, labels, strict=True)
     ]
     standing = standing_of([block.entries for block in blocks])
-    blocks = list(_adjusted([_with_pairs(block, standing, all_pairs=all_pairs) for block in blocks]))
+    blocks = _adjusted([_with_pairs(block, standing, all_pairs=all_pairs) for block in blocks])
     # means over blocks, where several count for the standing
     places = standing.blocks if standing else range(len(blocks))
     counting = [blocks[place].tested for place in places] if len(places) > 1 else []
@@ -164,15 +161,14 @@ def compared(
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
     groups = within_limit([group for group, _ in labelled])
-    limited = [
-        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group), runs=group.ids)
-        for group, label in labelled if group not in groups
-    ]  # fmt: skip
     entries = [
         entry_of(place, label, group, joined([answers[run] for run in group.ids]), shared(group, groups))
-        for group, label in labelled if group in groups
-    ]  # fmt: skip
-    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
+        for group, label in labelled
+    ]
+    limited = [replace(entry, aside="limit", reason=limit_of(entry.group)) for entry in entries
+               if entry.group not in groups]  # fmt: skip
+    return Block(place=place, entries=tuple(entry for entry in entries if entry.group in groups),
+                 limited=tuple(limited))  # fmt: skip
 
 
 def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, Natural]]:
@@ -185,21 +181,18 @@ def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> 
     entries = block.entries
     seen = shown(entries, standing, every=all_pairs)
     more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
-    differences, further = (
-        tuple(replace(apart, family=family_of(entries, pair)) for pair in pairs
-              if (apart := difference(entries[pair[0]], entries[pair[1]])) is not None)
-        for pairs in (seen, more)
-    )  # fmt: skip
-    return replace(block, differences=differences, further=further, unpaired=tuple(unpaired(entries)))
+    differences = [
+        replace(apart, family=family_of(entries, pair), shown=pair in seen) for pair in (*seen, *more)
+        if (apart := difference(entries[pair[0]], entries[pair[1]])) is not None
+    ]  # fmt: skip
+    return replace(block, tested=tuple(differences), unpaired=tuple(unpaired(entries)))
 
 
-def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
+def _adjusted(blocks: Sequence[Block]) -> list[Block]:
     """The same with Holm's p, by family over all blocks: those that are tested are chosen by what was found."""
     counts = sum((counted(block.entries, block.unpaired) for block in blocks), Counter[Family]())
-    adjusted = iter(adjusted_by_family([tested for block in blocks for tested in block.tested], counts))
-    for block in blocks:
-        seen, more = (tuple(next(adjusted) for _ in own) for own in (block.differences, block.further))
-        yield replace(block, differences=seen, further=more)
+    adjusted = iter(adjusted_by_family([one for block in blocks for one in block.tested], counts))
+    return [replace(block, tested=tuple(next(adjusted) for _ in block.tested)) for block in blocks]
 
 
 def share(block: Block, entry: Entry) -> float | None:

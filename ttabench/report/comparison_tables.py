@@ -270,7 +270,11 @@ def comparison_data(comparison: Comparison) -> list[Table]:
         ],
         "differences": [_picked(one, DIFFERENCE) for one in comparison.differences],
         "overall": [_picked(one, f"{DIFFERENCE} blocks") for one in comparison.overall],
-        "set_aside": [{**asdict(line), "runs": " ".join(line.runs)} for line in comparison.aside],
+        "set_aside": [
+            {"block": entry.place.brief, "label": entry.label, "kind": entry.aside, "reason": entry.reason,
+             "runs": " ".join(entry.group.ids)}
+            for entry in comparison.aside
+        ],
         "unpaired": [asdict(pair) for pair in comparison.unpaired],
     }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]

@@ -1,12 +1,12 @@
-"""What a stored run was told: all of it, what of it is no default, and what sets runs of one method and task apart.
+"""What a stored run was told: all of it, and what of it is no default.
 
 changes(record.config)              {"hierarchy": 16, "documents": 8}
-apart([first, second])              ["", "hierarchy=16"]
+told(record)                        "hierarchy=16, documents=8"
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
@@ -22,7 +22,6 @@ from ttabench.records.schema import RunRecord
 
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
 """Fields that a line of a list shows in columns of their own."""
-UNTRAINED = "untrained"
 
 
 def whole(config: Mapping[str, Json]) -> RunConfig:
@@ -77,24 +76,13 @@ def changes(config: Mapping[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in flat(whole(config).differing()).items() if key not in NAMED}
 
 
-def apart(records: Sequence[RunRecord]) -> list[str]:
-    """For each run, what it was told otherwise than others of its method and task, as `key=value`."""
-    told = [((record.config.get("method"), record.config.get("task")), _told(record)) for record in records]
-    return [
-        " ".join(
-            name if name == UNTRAINED else f"{name}={as_typed(value)}"
-            for name, value in mine.items()
-            if any(other.get(name, mine) != value for other_kind, other in told if other_kind == kind)
-        )
-        for kind, mine in told
-    ]
-
-
-def _told(record: RunRecord) -> dict[str, Json]:
-    """The changes, and the checkpoint where it is none of the package's own."""
-    differing, checkpoint = changes(record.config), str(record.config.get("checkpoint", ""))
-    if not checkpoint and record.method.get("parameters"):
-        differing[UNTRAINED] = True
-    elif checkpoint and not checkpoint.startswith("shipped:"):
-        differing["checkpoint"] = checkpoint.rstrip("/").rpartition("/")[2]
-    return differing
+def told(record: RunRecord) -> str:
+    """Options that are no defaults, presets and checkpoints that do not ship included: `preset book, budget=0.5`."""
+    preset, checkpoint = (str(record.config.get(name) or "") for name in ("preset", "checkpoint"))
+    words = [f"preset {preset}"] * bool(preset)
+    words += [f"{key}={as_typed(value)}" for key, value in changes(record.config).items() if key != "checkpoint"]
+    if checkpoint and not checkpoint.startswith("shipped:"):
+        words.append(f"checkpoint={checkpoint.rstrip('/').rpartition('/')[2]}")
+    elif not checkpoint and record.method.get("parameters"):
+        words.append("untrained")
+    return ", ".join(words)

@@ -2,22 +2,29 @@
 
 by_step(block)          asked after 1, 2 and 4 documents, up to so many tokens of a text, so far behind the answer
 over_blocks(blocks)     blocks of 4, 16 and 64 documents, of 0, 5 and 10 shots
-by_setting(block)       lines of a method that differ in one number alone: its budget, the share that it adapts to
+by_look(block)          how often the piece that holds the answer is found, and the attention on it (of mac and rag)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import NamedTuple, TypeGuard
 
 from ttabench.core.types import Json
-from ttabench.report.blocks import OF_BLOCKS, STATE_OF, Group, short_source, told
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.samples import Looked
+from ttabench.report.blocks import short_source, told
 from ttabench.report.compare import Block
-from ttabench.report.entries import Entry, ceiling_of, floor_of
+from ttabench.report.entries import Entry
 from ttabench.report.phrases import PLURALS, enumerated
-from ttabench.run.budget import asked_of, settings_kept
+
+LOOKED = tuple(Looked.__dataclass_fields__)
+MOST_FOUND = 64
+"""Up to which place pieces are counted as found."""
+FOUND = "Higher is better. A question's piece is the one that holds its answer (of mac: by attention)."
+ATTENDED = "The mean share, by how many pieces were read after it (2 stands for 2 and 3, 4 for 4 to 7, and so on)."
 
 
 class Point(NamedTuple):
@@ -38,8 +45,6 @@ class Line:
     label: str
     method: str
     points: tuple[Point, ...]
-    level: bool = False
-    """Whether it is a figure of no such number, drawn from end to end: floor and ceiling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class Curves:
     """Lines of one picture."""
 
     about: str
-    brief: str
+    """The block, or what several have in common."""
     model: str
     axis: str
     metric: str
@@ -56,6 +61,8 @@ class Curves:
     units: tuple[str, ...]
     """Units that standard errors are over."""
     lines: tuple[Line, ...]
+    caption: str = ""
+    """What is said of it, where that is more than which figures are better."""
 
     @property
     def places(self) -> list[float]:
@@ -84,67 +91,58 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
             if _is_number(value):
                 rest = "".join(f", {name}={told(other)}" for name, other in place.options.items() if name != key)
                 about = f"{place.task} ({short_source(place.source)}), base {place.model}{rest}"
-                family = (place.source, place.metric, about, f"{place.task}{rest}", key)
+                family = (place.source, place.metric, about, key)
                 families.setdefault(family, []).append((value, block))
     curves = []
-    for (_, _, about, brief, key), own in families.items():
+    for (_, _, about, key), own in families.items():
         points: dict[str, list[Point]] = {}
         for value, entry in ((value, entry) for value, block in own for entry in block.entries):
             points.setdefault(entry.label, []).append(_point(value, entry))
         lines = [_line(label, of_label) for label, of_label in points.items() if len({at.at for at in of_label}) > 1]
         if lines:
-            curves.append(replace(_curves([block for _, block in own], lines, key), about=about, brief=brief))
+            curves.append(replace(_curves([block for _, block in own], lines, key), about=about))
     return curves
 
 
-def by_setting(block: Block) -> list[Curves]:
-    """Those of every setting by whose number alone lines of a method differ: two such lines, or three points of one.
-
-    Floor and ceiling, which have no such setting, go from end to end.
-    """
-    curves = []
-    for key, lines in _varied(block).items():
-        if len(lines) > 1 or any(len(line.points) > 2 for line in lines):
-            places = [point.at for line in lines for point in line.points]
-            methods = {line.method for line in lines}
-            ends = [end for end in (floor_of(block.entries), ceiling_of(block.entries)) if end]
-            levels = [
-                replace(_line(end.label, [_point(at, end) for at in (min(places), max(places))]), level=True)
-                for end in ends if end.method not in methods
-            ]  # fmt: skip
-            curves.append(_curves([block], [*levels, *lines], key))
-    return curves
-
-
-def _varied(block: Block) -> dict[str, list[Line]]:
-    """Lines of a method that differ in one number alone, by its name."""
-    lines: dict[str, list[Line]] = {}
-    own = [entry for entry in block.entries if entry.state_of == "own"]
-    for method in dict.fromkeys(entry.method for entry in own):
-        alike = [(_varying(entry.group), entry) for entry in own if entry.method == method]
-        keys = [
-            key for key in dict.fromkeys(key for varying, _ in alike for key in varying)
-            if key not in (*OF_BLOCKS, STATE_OF) and len({repr(varying.get(key)) for varying, _ in alike}) > 1
-        ]  # fmt: skip
-        for key in keys:
-            families: dict[str, list[Point]] = {}
-            for varying, entry in alike:
-                if _is_number(value := varying.get(key)):
-                    rest = repr([entry.group.theirs, *(varying.get(name) for name in keys if name != key)])
-                    families.setdefault(rest, []).append(_point(value, entry))
-            for points in (points for points in families.values() if len(points) > 1):
-                label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
-                lines.setdefault(key, []).append(_line(label, points))
-    return lines
+def by_look(block: Block) -> list[Curves]:
+    """How often the right piece is among the first k, and the attention on it by how many were read after it; none of
+    runs that do not tell which pieces their questions look at, or kept one piece."""
+    looks = {entry.label: (entry, seen) for entry in block.entries if (seen := _looked(entry))}
+    most = max((look.kept_pieces for _, seen in looks.values() for look in seen), default=0)
+    if most < 2:
+        return []
+    firsts = [2**power for power in range(MOST_FOUND.bit_length()) if 2**power <= min(MOST_FOUND, most)]
+    found, attended = list[Line](), list[Line]()
+    for label, (entry, seen) in looks.items():
+        shares = [(first, 100 * fmean(0 < look.gold_rank <= first for look in seen)) for first in firsts]
+        found.append(_line(label, [Point(first, entry, share, None, len(seen)) for first, share in shares]))
+        by_age: dict[int, list[float]] = {}
+        for look in seen:
+            if look.gold_rank:
+                least = 1 << (look.gold_age.bit_length() - 1) if look.gold_age else 0
+                by_age.setdefault(least, []).append(100 * look.gold_share)
+        # retrieval looks alike at all that it reads
+        if len({round(look.gold_share, 6) for look in seen} - {0.0}) > 1:
+            points = [Point(age, entry, fmean(own), None, len(own)) for age, own in by_age.items()]
+            attended.append(_line(label, points))
+    curves = [_curves([block], found, "k pieces that match the question best")]
+    told = [(FOUND, "Right piece found, per cent of questions")]
+    if len({point.at for line in attended for point in line.points}) > 1:
+        curves.append(_curves([block], attended, "pieces read after the right one"))
+        told.append((ATTENDED, "Attention on the right piece, per cent"))
+    return [replace(own, caption=caption, metric=metric, units=())
+            for own, (caption, metric) in zip(curves, told, strict=True)]  # fmt: skip
 
 
-def _varying(group: Group) -> dict[str, Json]:
-    """What lines of a group differ in; settings that a budget stands for are that budget, the same of every method."""
-    word, settings = settings_kept(group.record.config)
-    if not word:
-        return dict(group.varying)
-    rest = {key: value for key, value in group.varying.items() if key not in settings}
-    return {word.partition("=")[0]: asked_of(group.record.config), **rest}
+def _looked(entry: Entry) -> list[Looked]:
+    """How the questions of a line look at their pieces, under its own state."""
+    seen: list[Looked] = []
+    for folder, record in entry.group.runs if entry.state_of == "own" and not entry.aside else ():
+        columns = read_samples(folder, LOOKED, record) if has_samples(folder) else {}
+        if all(name in columns for name in LOOKED):
+            rows = zip(*(columns[name] for name in LOOKED), strict=True)
+            seen += [Looked(**dict(zip(LOOKED, row, strict=True))) for row in rows]
+    return [look for look in seen if look.kept_pieces > 0]
 
 
 def _point(at: float, entry: Entry) -> Point:
@@ -157,7 +155,7 @@ def _line(label: str, points: Sequence[Point]) -> Line:
 
 def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens: bool = False) -> Curves:
     place = blocks[0].place
-    return Curves(about=place.name, brief=place.brief, model=place.model, axis=axis, metric=place.metric,
+    return Curves(about=place.name, model=place.model, axis=axis, metric=place.metric,
                   tokens=tokens, units=units_of(blocks), lines=tuple(lines))  # fmt: skip
 
 
@@ -168,7 +166,10 @@ def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
     """What a picture is of, and what its bars are: "Base nano, n = 48 to 192; bars: one standard error over draws."."""
-    return f"Base {model}, n = {numbered(counts)}; bars: one standard error over {enumerated(units)}."
+    bars = (
+        f"; bars: one standard error over {enumerated(units)}" if units else " questions, all draws together; no bars"
+    )
+    return f"Base {model}, n = {numbered(counts)}{bars}."
 
 
 def numbered(counts: Sequence[int]) -> str:

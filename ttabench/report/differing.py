@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
+from ttabench.records.scores import TEXTS, kept_text
 from ttabench.report.blocks import told
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference, worth
 from ttabench.report.figures import plain
-from ttabench.report.pairing import Place, seed_of, texts_of
+from ttabench.report.pairing import Place, cells_of, seed_of
 from ttabench.terminal.table import Cell, Table
 
 MOST = 5
 """Queries of a pair that a screen shows each way, the largest changes first; machines get all."""
 LONGEST = 60
-Texts = Mapping[Place, tuple[str, tuple[str, ...], str]]
+Cells = Mapping[Place, Mapping[str, Any]]
 PLAIN = ("verb", "seed", "method", "task")
 BY_SEED = ("rows", "others")
 """Inputs that every seed has its own of."""
@@ -28,26 +30,27 @@ def flips_tables(comparison: Comparison, *, every: bool = False) -> list[Table]:
     """One table a pair that is shown and has any; all queries if `every`."""
     tables = []
     for block in comparison.blocks:
-        texts = {entry.label: texts_of(entry.group.runs) if entry.values else {} for entry in block.entries}
+        texts = {entry.label: cells_of(entry.group.runs, TEXTS) if entry.values else {} for entry in block.entries}
         for apart in block.differences:
             data = sorted(_changed(block, apart, texts), key=lambda row: -float(row["gain"] or 0.0))
             tables += [_flips(block, apart, data, every)] if data else []
     return tables
 
 
-def _changed(block: Block, apart: Difference, texts: Mapping[str, Texts]) -> Iterator[dict[str, Cell]]:
+def _changed(block: Block, apart: Difference, texts: Mapping[str, Cells]) -> Iterator[dict[str, Cell]]:
     ours, theirs = (line.values for label in (apart.left, apart.right) if (line := block.named(label)))
     for query in sorted(ours.keys() & theirs.keys()):
         one, other = (worth(values[query], apart.metric) for values in (ours, theirs))
         if one is None or other is None or one == other:
             continue
-        (prompt, answers, answer), (_, _, others) = (
-            texts[label].get(query[:3], ("", (), "")) for label in (apart.left, apart.right)
-        )
+        left, right = (texts[label].get(query[:3], {}) for label in (apart.left, apart.right))
         yield {
             "block": apart.block, "left": apart.left, "right": apart.right, "seed": query[0], "episode": query[1],
-            "key": query[2], "prompt": prompt, "answer": answers[0] if answers else "", "left_answer": answer,
-            "right_answer": others, "left_value": abs(one), "right_value": abs(other), "gain": one - other,
+            "key": query[2], "prompt": kept_text(left.get("prompt", "")),
+            "answer": kept_text(next(iter(left.get("answers", ())), "")),
+            "left_answer": kept_text(left.get("prediction", "")),
+            "right_answer": kept_text(right.get("prediction", "")),
+            "left_value": abs(one), "right_value": abs(other), "gain": one - other,
         }  # fmt: skip
 
 

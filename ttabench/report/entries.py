@@ -73,7 +73,7 @@ class Entry:
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
-    """The same in words: "read 36 % of the context"."""
+    """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
 
     @property
     def method(self) -> str:
@@ -104,20 +104,6 @@ class Entry:
     def worth(self) -> float:
         """The value, so that more is better."""
         return self.value if higher_is_better(self.metric) else -self.value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aside:
-    """A line of a block that is set aside."""
-
-    block: str
-    """Name of the block in a sentence."""
-    label: str
-    kind: Kind
-    reason: str
-    """Words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
-    runs: tuple[str, ...]
-    """Ids."""
 
 
 def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: int = 0) -> Entry:

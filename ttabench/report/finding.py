@@ -14,16 +14,10 @@ from shlex import quote
 
 from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, REMEDY, RunRecord, is_stored, load_record
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.report.configuration import whole
-
-PROFILE_FILE = "profile.json"
-"""What `profiling` stores; it lies above this room."""
-
-
-class NoRuns(UserError):
-    """A run was named, and the folder it would lie in holds none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +74,8 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """
     if not names:
         return runs_in(out)
-    found: dict[Path, None] = {}
-    for name in names:
-        at = at_path(name)
-        found.update(dict.fromkeys([by_id(name, out)] if at is None else at))
-    return list(found)
-
-
-def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
-    """Refuse what `ttabench profile` stored: folders, or those in them whose id begins with a name."""
-    for folder in folders:
-        for file in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
-            if file.is_file() and file.parent.name.startswith(name):
-                fault = f"{file.parent} holds a profile, not a run of `ttabench eval`."
-                raise UserError(fault, f"Its rows are in {file}; the same command shows them again.")
+    places = [[by_id(name, out)] if (at := at_path(name)) is None else at for name in names]
+    return list(dict.fromkeys(run for runs in places for run in runs))
 
 
 def _created(file: Path) -> str:
@@ -136,8 +118,7 @@ def completed(incomplete: str, out: Path) -> list[str]:
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)
-    base = Path(path.anchor) if path.anchor else Path()
-    below = path.relative_to(path.anchor) if path.anchor else path
+    base, below = Path(path.anchor), path.relative_to(path.anchor)
     matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
     above = below if below.name == "**" else below.parent  # `**` stands for any number of folders, none too
     suites = [file.parent for file in base.glob(str(above / RUNS_FILE))]
@@ -179,18 +160,19 @@ def runs_below(folder: Path, levels: int = 2) -> list[Path]:
     return [run for each in inside for run in runs_below(each, levels - 1)]
 
 
-def by_id(name: str, out: Path) -> Path:
-    """The run whose id begins like this."""
-    ids = [folder.name for folder in runs_in(out) if folder.name != RUNS_FILE]
-    matching = [run for run in ids if run.startswith(name)]
-    if len(matching) > 1 and name not in matching:
-        raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
+def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
+    """The run whose id begins like this, among these folders or in `out`."""
+    for place in (folders, [run for run in runs_in(out) if run.name != RUNS_FILE]):
+        matching = [run for run in place if run.name.startswith(name)]
+        exact = [run for run in matching if run.name == name]
+        if len(exact or matching) == 1:
+            return (exact or matching)[0]
     if matching:
-        return out / (name if name in matching else matching[0])
-    refuse_profiles([out], name)
+        raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
     runs(out)  # a damaged file may hold it
-    if not ids:
-        raise NoRuns(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
-    fault = f"No run in the folder {out} has an id that begins with {name!r}."
-    hint = f"See `ttabench list runs --out {quote(str(out))}`, or name another folder with --out."
-    raise UnknownName("run", name, ids, fault=fault, hint=hint)
+    known = [run.name for run in (*folders, *place)]
+    if not known:
+        raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
+    fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
+    hint = f"See `ttabench list runs --out {quote(str(out))}` and `ttabench list methods`."
+    raise UnknownName("run", name, [*known, *registry.methods(), *registry.families()], fault=fault, hint=hint)

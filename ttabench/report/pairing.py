@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ttabench.core.errors import UserError
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.records.scores import digest_of, is_digest, kept_text, name_of
+from ttabench.records.scores import digest_of, is_digest, name_of
 from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
 from ttabench.stats.metrics import known
@@ -121,13 +121,14 @@ def steps_of(runs: Sequence[Run]) -> dict[Place, int]:
     }
 
 
-def texts_of(runs: Sequence[Run]) -> dict[Place, tuple[str, tuple[str, ...], str]]:
-    """(prompt, right answers, prediction) of samples that hold them; "" of a digest."""
-    return {
-        (seed_of(run[1]), episode, key): (kept_text(prompt), tuple(map(kept_text, answers)), kept_text(prediction))
-        for run in runs
-        for episode, key, prompt, answers, prediction in _samples(run, ("prompt", "answers", "prediction"))
-    }
+def cells_of(runs: Sequence[Run], columns: Sequence[str]) -> dict[Place, dict[str, Any]]:
+    """These columns of samples, of runs that keep any."""
+    cells: dict[Place, dict[str, Any]] = {}
+    for folder, record in runs:
+        stored = read_samples(folder, ("episode", "key", *columns), record) if has_samples(folder) else {}
+        for row in (dict(zip(stored, values, strict=True)) for values in zip(*stored.values(), strict=True)):
+            cells[seed_of(record), name_of(row["episode"]), name_of(row["key"])] = row
+    return cells
 
 
 def seed_of(record: RunRecord) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import replacing, unwritable, write_bytes_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,9 +22,15 @@ COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#882255", "#777777",
 )  # fmt: skip
 """Told apart with red-green blindness, too (after Paul Tol's bright and vibrant schemes)."""
-MARKERS = "osD^vP*X<>"
-ENDS = {"none": ("#000000", "x"), "icl": ("#000000", "s")}
+CROSS = "M-1,-.8L-.8,-1L0,-.2L.8,-1L1,-.8L.2,0L1,.8L.8,1L0,.2L-.8,1L-1,.8L-.2,0Z"
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right", "triangle-left",
+          "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.9L0,.44L-.65,.9L-.42,.14L-1.05,-.34L-.26,-.36Z")  # fmt: skip
+ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
+NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Packages that charts are drawn by, by the module that they bring."""
 MOST_TICKS = 6
+WIDTH = 1600
+"""Of a picture, in pixels, unless its size is given."""
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -37,26 +45,33 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def write(figure: Figure, path: Path, *, around: bool = False, dpi: int = 150) -> None:
+def write(figure: Figure, path: Path, *, around: bool = False) -> None:
     """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too."""
     kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
     try:
         with replacing(path) as scratch:
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            figure.savefig(scratch, format=kind, dpi=dpi, metadata=metadata, bbox_inches=tight)
+            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
 
-def styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker by method, a pair of its own each for a hundred of them; floor and ceiling are black."""
+def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
+    """Refuse where a package is not installed that this is made of."""
+    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
+        fault = f"{what} needs packages that are not installed: {', '.join(missing)}."
+        raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
+
+
+def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
     names = list(dict.fromkeys(methods))
     others = [name for name in names if name not in ENDS]
-    pairs = ENDS | {
-        name: (COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)])
+    pairs = {
+        name: (COLOURS[place % len(COLOURS)], SHAPES[(place + place // len(COLOURS)) % len(SHAPES)])
         for place, name in enumerate(others)
     }
-    return {name: {"color": pairs[name][0], "marker": pairs[name][1]} for name in names}
+    return {name: (ENDS | pairs)[name] for name in names}
 
 
 def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
@@ -67,3 +82,29 @@ def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
     step = max(2, math.ceil((high - low) / MOST_TICKS))
     ticks = {2**power: size(2**power).replace(".0 ", " ") for power in range(low, high + step, step)}
     return {**({0: "0"} if 0.0 in values else {}), **ticks}, min(positive)
+
+
+def vega_lite() -> str:
+    """The version of Vega-Lite that altair writes, as vl-convert takes it."""
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def write_chart(spec: dict[str, Any], path: Path, size: tuple[int, int] | None = None) -> None:
+    """Write a chart of Vega-Lite in the form of the suffix, in so many pixels (`WIDTH` wide for None)."""
+    import vl_convert
+
+    svg, kind = sized(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), size), path.suffix.lower()
+    to_bytes: dict[str, Callable[[str], bytes]] = {
+        ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
+    }  # fmt: skip
+    write_bytes_atomically(path, to_bytes[kind](svg))
+
+
+def sized(svg: str, size: tuple[int, int] | None) -> str:
+    """The same in so many pixels, what is drawn in the middle of them; `WIDTH` wide where no size is given."""
+    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
+    assert found is not None, "vl-convert gives a picture its size"
+    wide, high = size or (WIDTH, round(WIDTH * float(found[2]) / float(found[1])))
+    return re.sub(r' width="[^"]*" height="[^"]*"', f' width="{wide}" height="{high}"', svg, count=1)

@@ -17,18 +17,8 @@ from pathlib import Path
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.records.suite_archive import ASK, RUNS_FILE, SUFFIX, file_of, is_submission, runs
-from ttabench.report.finding import (
-    Loaded,
-    NoRuns,
-    at_path,
-    by_id,
-    load_run,
-    loaded,
-    refuse_all_damaged,
-    refuse_profiles,
-    runs_in,
-)
+from ttabench.records.suite_archive import ASK, RUNS_FILE, SUFFIX, file_of, runs
+from ttabench.report.finding import Loaded, at_path, by_id, load_run, loaded, refuse_all_damaged, runs_in
 from ttabench.report.pairing import Run
 
 TIMES = ("ask_ms", "ask_cpu_ms")
@@ -58,61 +48,33 @@ def names_in(texts: Sequence[str]) -> tuple[str, ...]:
 def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Loaded:
     """The runs that are meant, in the order of the names, then those of others; see above. Ids and methods are looked
     for in `out`; methods that were named and `wanted` choose among those of others, too."""
-    found: dict[Path, None] = {}
-    skipped, methods, ids = [], [], []
+    folders: dict[Path, None] = {}
+    skipped, methods, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
     for name in names:
         at = at_path(name)
-        if at and not (len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
-            found.update(dict.fromkeys(at))
+        if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
+            folders.update(dict.fromkeys(at))
         elif name.partition(":")[0] in known_methods:
             methods.append(name)
-        elif at is not None:
-            skipped.append(name)
         else:
-            ids.append(name)
-    if skipped and not (found or methods or ids or submissions):
-        _refuse(skipped)
-    alone = not submissions
-    pool = loaded(found or (runs_in(out) if methods or not names else ()), alone=alone)
-    placed = {folder for folder, record in pool.runs if not methods or _method_of(record) & {*methods}}
-    named = [folder for name in ids if (folder := _by_id(name, out, list(found))) not in placed]
-    more = loaded(named, alone=alone)
+            (ids if at is None else skipped).append(name)
+    if skipped and not (folders or methods or ids or submissions):
+        if Path(skipped[0]).is_file():
+            load_record(Path(skipped[0]))  # says what is wrong with it
+        raise UserError(f"There are no runs in {', '.join(skipped)}.", "Run `ttabench eval` first, or name a folder.")
+    pool = loaded(folders or (runs_in(out) if methods or not names else ()), alone=not submissions)
+    meant = [run for run in pool.runs if not methods or _method_of(run[1]) & {*methods}]
+    placed = {folder for folder, _ in meant}
+    more = loaded([run for name in ids if (run := by_id(name, out, list(folders))) not in placed],
+                  alone=not submissions)  # fmt: skip
     theirs = taken(submissions, [*pool.runs, *more.runs])
     _check(methods, [*pool.runs, *theirs.runs], "method", _method_of)
-    ours = [run for run in pool.runs if run[0] in placed]
     of_others = [run for run in theirs.runs if not methods or _method_of(run[1]) & {*methods}]
     damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
-    runs = [*ours, *more.runs, *of_others]
-    refuse_all_damaged(len(runs), list(damaged))
-    return Loaded(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
-
-
-def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
-    """The run of that id, among the folders that were named or in `out`."""
-    if len(matching := [folder for folder in folders if folder.name.startswith(name)]) == 1:
-        return matching[0]
-    try:
-        return by_id(name, out)
-    except (UnknownName, NoRuns) as error:
-        if isinstance(error, NoRuns) and not folders:
-            raise
-        ids = [folder.name for folder in (*folders, *runs_in(out))]
-        fault = f"No run has an id that begins with {name!r}, and there is no file, folder or method of that name."
-        hint = "See `ttabench list runs` and `ttabench list methods`."
-        known = [*ids, *registry.methods(), *registry.families()]
-        raise UnknownName("run", name, known, fault=fault, hint=hint) from None
-
-
-def _refuse(skipped: Sequence[str]) -> None:
-    if len(skipped) > 1:
-        raise UserError(f"None of the {len(skipped)} names is a run ({skipped[0]}, ...).", "Name folders of runs.")
-    if is_submission(Path(skipped[0])):
-        raise UserError(f"{skipped[0]} is a submission: name it with --with.", "Runs stand in folders.")
-    if Path(skipped[0]).is_file():
-        load_record(Path(skipped[0]))  # says what is wrong with it
-    refuse_profiles([Path(name) for name in skipped])
-    raise UserError(f"There are no runs in {skipped[0]}.", "Run `ttabench eval` first, or name another folder.")
+    chosen = [*meant, *more.runs, *of_others]
+    refuse_all_damaged(len(chosen), list(damaged))
+    return Loaded(runs=tuple(_wanted(chosen, wanted)), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
 
 
 def _method_of(record: RunRecord) -> set[str]:
@@ -192,28 +154,20 @@ def taken(files: Sequence[Path], ours: Sequence[Run]) -> Loaded:
 
 def _runs_of(file: Path) -> tuple[list[Run], list[str]]:
     """The runs of a file that can be read, and a line for every one that cannot."""
-    if not file.is_file():
-        fault = f"--with {file} is {'a folder' if file.is_dir() else 'no file'}."
-        raise UserError(fault, "Name a file that `ttabench export` wrote; folders of runs are named without --with.")
-    if file.suffix != SUFFIX:
-        return [], [f"{file} is no submission: its name does not end in {SUFFIX}. {ASK}"]
-    try:
-        names = list(runs(file))
-    except UserError as error:
-        return [], [str(error)]
+    if not file.is_file() or file.suffix != SUFFIX:
+        raise UserError(f"--with {file} is no submission.", f"{ASK} Folders of runs are named without --with.")
     found, wrong = list[Run](), list[str]()
-    if not names:
-        return [], [f"{file} holds no run. {ASK}"]
-    for name in names:
-        try:
-            record = load_run(file / name)
-        except UserError as error:
-            wrong.append(f"Run {name[:40]} of {file}: {error.what.removesuffix('.')}. {ASK}")
-            continue
-        if record.id == name:
-            found.append((file / name, record))
-        else:
-            wrong.append(f"Run {name[:40]} of {file}: its record is of another run. {ASK}")
+    try:
+        for name in runs(file):
+            try:
+                record = load_run(file / name)
+                if record.id != name:
+                    raise UserError("its record is of another run.")
+                found.append((file / name, record))
+            except UserError as error:
+                wrong.append(f"Run {name[:40]} of {file}: {error.what.removesuffix('.')}. {ASK}")
+    except UserError as error:
+        wrong.append(str(error))
     return found, wrong
 
 

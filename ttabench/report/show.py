@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ttabench.records.schema import RunRecord
 from ttabench.records.scores import TEXTS, digest_of, holds_digests, is_digest, kept_text, name_of
 from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
-from ttabench.report.finding import find_runs, load_run, refuse_profiles
+from ttabench.report.finding import find_runs, load_run
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
 from ttabench.terminal.table import Table
@@ -28,7 +28,9 @@ SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
 MOST_OPTIONS = 8
 """Of a choice, whose log-likelihoods stand in a line."""
 Cells = Mapping[str, Any]
-"""A query with its answer, by column, see `records.samples`; metrics included."""
+"""A query with its answer, by column, see `records.samples`; metrics included, and its place in the run as `sample`."""
+Pair = tuple[Cells, Cells]
+"""A query as it was answered, and as the run that it is held against answered it; empty without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +51,6 @@ class Samples:
         return self.page is not None or self.wrong or bool(self.differs or self.grep)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One query with its answer; `other` is the answer of the run that it is held against."""
-
-    number: int
-    """In the order of the run, from 1."""
-    cells: Cells
-    other: Cells = field(default_factory=dict)
-
-    def flat(self) -> dict[str, Json]:
-        """One level, for JSON and CSV."""
-        return {"sample": self.number, **self.cells, **{f"other_{key}": self.other[key] for key in self.other}}
-
-
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
     """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
     setting, figure or text is left out."""
@@ -74,39 +62,44 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
         raise UserError(note, "Run it again with another --out.")
     other = _one_run(wanted.differs, out) if wanted.differs else None
     samples = _wanted(folder, record, wanted, other) if kept else []
-    part, page, pages = _page_of(samples, wanted)
-    flat = [sample.flat() for sample in (part if wanted.page else samples)]
-    if chosen == "json":
+    page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
+    if page > pages:
+        raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
+    part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
+    if chosen in ("json", "csv"):
+        flat = [{**ours, **{f"other_{key}": cell for key, cell in theirs.items() if key != "sample"}}
+                for ours, theirs in (part if wanted.page else samples)]  # fmt: skip
+        _for_programs(chosen, flat, record, folder, note)
+        return
+    tables = [] if wanted.typed else about_tables(record, everything=everything)
+    if kept:
+        kinds = ["wrong"] * wanted.wrong + [f"unlike {wanted.differs}"] * bool(wanted.differs)
+        kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
+        count = f"{len(samples)}, page {page} of {pages}" if part else "none"
+        runs = [record, *([load_run(other)] if other is not None else [])]
+        title = f"{', '.join(['samples', *kinds])}: {count}"
+        table = _tables(title, part, runs, sys.maxsize if everything else LONGEST)
+        tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
+    render.show(tables, chosen)
+    if note:
+        render.print_line(note)
+
+
+def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: Path, note: str) -> None:
+    if form == "json":
         about: dict[str, Json] = {"run": as_json(record, folder), "samples": flat}
         render.print_json(about | ({"note": note} if note else {}))
-    elif chosen == "csv":  # lists as JSON
-        data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-                      for key, value in row.items()} for row in flat)  # fmt: skip
-        render.show([Table(title="samples", columns=(), rows=(), data=data)], chosen)
-    else:
-        tables = [] if wanted.typed else about_tables(record, everything=everything)
-        if kept:
-            kinds = ["wrong"] * wanted.wrong + [f"unlike {wanted.differs}"] * bool(wanted.differs)
-            kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
-            title = f"{', '.join(['samples', *kinds])}: "
-            title += f"{len(samples)}, page {page} of {pages}" if part else "none"
-            runs = [record, *([load_run(other)] if other is not None else [])]
-            shown_samples = _tables(title, part, runs, sys.maxsize if everything else LONGEST)
-            if page < pages:
-                shown_samples[-1] = replace(shown_samples[-1], caption=f"Next: --page {page + 1}")
-            tables += shown_samples
-        render.show(tables, chosen)
-        if note:
-            render.print_line(note)
+        return
+    data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+                  for key, value in row.items()} for row in flat)  # fmt: skip
+    render.show([Table(title="samples", columns=(), rows=(), data=data)], "csv")
 
 
 def _one_run(name: str, out: Path) -> Path:
     """The folder of one run."""
     runs = find_runs([name], out)
     if len(runs) != 1:
-        hint = f"Name one of them: see `ttabench list runs --out {name}`."
-        refuse_profiles([] if runs else [Path(name)])
-        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", hint if runs else "See `ttabench list`.")
+        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
     return runs[0]
 
 
@@ -118,51 +111,48 @@ def _missing(folder: Path, *, kept: bool) -> str:
     return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
 
 
-def _samples_of(folder: Path, record: RunRecord) -> list[Sample]:
+def _samples_of(folder: Path, record: RunRecord) -> list[Cells]:
     columns = read_samples(folder, record=record)
     assert "key" in columns, f"samples of {record.id} without keys"
-    rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
-    return [Sample(number=number, cells=cells) for number, cells in enumerate(rows, 1)]
+    rows = enumerate(zip(*columns.values(), strict=True), 1)
+    return [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
 
 
-def _metrics_of(samples: Sequence[Sample], record: RunRecord) -> list[str]:
-    """Metrics that every sample has a value of, the main one first."""
-    first = samples[0].cells if samples else {}
-    named = [name for name in first if name not in COLUMNS and isinstance(first[name], int | float)]
+def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
+    """Metrics that samples have a value of, by the first of them; the main one first."""
+    named = [name for name in first
+             if name not in (*COLUMNS, "sample") and isinstance(first[name], int | float)]  # fmt: skip
     return sorted(named, key=lambda name: name != record.main_metric)
 
 
-def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Sample]:
+def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Pair]:
     """Samples that are wanted, whatever the page."""
-    kept = _samples_of(folder, record)
-    metrics = _metrics_of(kept, record)
+    own = _samples_of(folder, record)
+    metrics = _metrics_of(own[0], record) if own else []
+    kept: list[Pair] = [(cells, {}) for cells in own]
     if other is not None:
-        kept = _beside(kept, _samples_of(other, load_run(other)), metrics)
+        kept = _beside(own, _samples_of(other, load_run(other)), metrics)
     if wanted.wrong:
         measure = next((name for name in metrics if known(name).most == 1 and known(name).higher_is_better), "")
         if not measure:
             raise UserError("No sample of this run is right or wrong: it has no such metric.", "Leave --wrong out.")
-        kept = [sample for sample in kept if sample.cells[measure] < 1]
+        kept = [pair for pair in kept if pair[0][measure] < 1]
     text = wanted.grep.casefold()
-    return [sample for sample in kept if not text or any(text in _said(sample.cells.get(name)) for name in SAID)]
+    return [pair for pair in kept if any(text in str(pair[0].get(name)).casefold() for name in SAID)]
 
 
-def _said(cell: object) -> str:
-    return " ".join(map(str, cell)).casefold() if isinstance(cell, list) else str(cell).casefold()
-
-
-def _beside(samples: Sequence[Sample], others: Sequence[Sample], metrics: Sequence[str]) -> list[Sample]:
+def _beside(samples: Sequence[Cells], others: Sequence[Cells], metrics: Sequence[str]) -> list[Pair]:
     """Samples that another run was asked in the same words and answered otherwise, with its answer."""
-    theirs = {_question(sample.cells): sample.cells for sample in others}
-    both = [replace(sample, other=other) for sample in samples if (other := theirs.get(_question(sample.cells)))]
+    theirs = {_question(cells): cells for cells in others}
+    both = [(cells, other) for cells in samples if (other := theirs.get(_question(cells)))]
     if not both:
         raise UserError("The two runs share no query: they have other tasks, options or seeds.", "Name another run.")
     return [
-        sample
-        for sample in both
-        if digest_of(sample.cells["prediction"]) != digest_of(sample.other["prediction"])
-        or any(sample.cells.get(name) != sample.other.get(name, sample.cells.get(name)) for name in metrics)
-        or (sample.cells.get("mode") == "score" and sample.cells["logprobs"] != sample.other["logprobs"])
+        (cells, other)
+        for cells, other in both
+        if digest_of(cells["prediction"]) != digest_of(other["prediction"])
+        or any(cells.get(name) != other.get(name, cells.get(name)) for name in metrics)
+        or (cells.get("mode") == "score" and cells["logprobs"] != other["logprobs"])
     ]
 
 
@@ -171,45 +161,28 @@ def _question(cells: Cells) -> tuple[Any, ...]:
     return (*names, digest_of(cells["prompt"]), *map(digest_of, cells.get("answers") or ()))
 
 
-def _page_of(samples: Sequence[Sample], wanted: Samples) -> tuple[list[Sample], int, int]:
-    """(samples of the page, its number, number of pages)."""
-    pages = max(1, -(-len(samples) // wanted.per_page))
-    page = wanted.page or 1
-    if page > pages:
-        raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
-    return list(samples[(page - 1) * wanted.per_page : page * wanted.per_page]), page, pages
+def _tables(title: str, samples: Sequence[Pair], runs: Sequence[RunRecord], longest: int) -> Table:
+    """A block a sample; where two runs are held against each other, with the answers of both."""
+    metrics = _metrics_of(samples[0][0], runs[0]) if samples else []
+    sides = [f"{run.config.get('method')} {run.id}: " if len(runs) > 1 else "" for run in runs]
+    columns = ["sample", "asked after", "prompt", "gold"]
+    columns += [f"{side}{name}" for side in sides for name in ("prediction", "log-likelihood", "score")]
+    rows = tuple(
+        (*_asked(pair[0], longest), gold(pair[0]),
+         *(cell for side, _ in zip(pair, runs, strict=False) for cell in _answer(side, metrics, longest)))
+        for pair in samples
+    )  # fmt: skip
+    return Table(title=title, columns=tuple(columns), rows=rows, prose=True)
 
 
-def _tables(title: str, samples: Sequence[Sample], runs: Sequence[RunRecord], longest: int) -> list[Table]:
-    """A block a sample; where two runs are held against each other, a table of both below it."""
-    metrics, columns = _metrics_of(samples, runs[0]), ("sample", "asked after", "prompt")
-    if len(runs) == 1 or not samples:
-        rows = []
-        for sample in samples:
-            answer, *more = _answer(sample.cells, metrics, longest)
-            rows.append((*_asked(sample, longest), answer, gold(sample.cells), *more))
-        heads = (*columns, "prediction", "gold", "log-likelihood", "score")
-        return [Table(title=title, columns=heads, rows=tuple(rows), prose=True)]
-    tables: list[Table] = []
-    for sample in samples:
-        asked = (*_asked(sample, longest), gold(sample.cells))
-        sides = zip(*(_answer(side, metrics, longest) for side in (sample.cells, sample.other)), strict=True)
-        names = ("prediction", "log-likelihood", "score")
-        lines = [(name, *side) for name, side in zip(names, sides, strict=True) if any(side)]
-        sides_of = (f"{run.config.get('method')} {run.id}" for run in runs)
-        tables += [Table(title=title if not tables else "", columns=(*columns, "gold"), rows=(asked,), prose=True),
-                   Table(title="", columns=("", *sides_of), rows=tuple(lines), names=("",))]  # fmt: skip
-    return tables
-
-
-def _asked(sample: Sample, longest: int) -> tuple[str, str, str]:
+def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
     """(number and key, what was read before, the end of the prompt: a question stands behind what it is about)."""
-    cells, prompt = sample.cells, kept_text(sample.cells["prompt"])
+    prompt = kept_text(cells["prompt"])
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
     prompt = prompt if len(prompt) <= longest else f"... {prompt[-longest:]}"
-    return f"{sample.number}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])), prompt
+    return f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])), prompt
 
 
 def _answer(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, str, str]:

@@ -101,8 +101,8 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """`list runs`: one line a run."""
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
-    for (record, path), settings in zip(runs, configuration.apart([record for record, _ in runs]), strict=True):
-        config, row = record.config, record.value(record.main_metric)
+    for record, path in runs:
+        config, row, settings = record.config, record.value(record.main_metric), configuration.told(record)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
         task, seed = str(config.get("task", "")), config.get("seed", "")
         made = record.created[:16].replace("T", " ")

@@ -4,7 +4,7 @@
     It recovers 75 % of the way from none to icl, and keeps 1/40 of the bytes of icl.
     templora: own state 78.1, another text's 74.7, an empty one 100.0. Its state does not help here: own is 21.9 ...
 
-Whom they are about is chosen by values (`choosing`); what is said of differences rests on the tests (`differences`).
+Whom they are about is chosen by values (`differences`); what is said of differences rests on the tests (`differences`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from ttabench.report.blocks import called
 from ttabench.report.cautions import aside_sentences, cautions, left_out, theirs_sentences
-from ttabench.report.choosing import Standing, can_be_averaged
 from ttabench.report.compare import BEYOND, Block, Comparison, recovered
+from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.phrases import MANY, Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
@@ -29,26 +29,19 @@ STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
 
 class Outcome(Enum):
-    """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark.
+    """Outcome of the tests of a method's own state.
 
     Better is what the paired tests say, adjusted for all tests of states. What is better than one of the two others
     only may have gained from practice with such texts.
     """
 
-    HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
-    HELPS = ("Its state helps; whether it holds this text, another text's state would say",
-             "helps (another text's was not run)", "◐")  # fmt: skip
-    EMPTY = ("Its state helps in part; that it holds this text is not shown",
-             "helps in part (that it holds the text is not shown)", "◐")  # fmt: skip
-    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)", "◐"
-    OPEN = "Its state is not shown to help here", "is not shown to help", "○"
-    HURTS = "Its state does not help here", "does not help", "○"
-    UNTESTED = "No test of its state can be made", "was not tested", ""
-
-    def __init__(self, alone: str, counted: str, mark: str) -> None:
-        self.alone = alone
-        self.counted = counted
-        self.mark = mark
+    HOLDS = "Its state helps, and it holds this text"
+    HELPS = "Its state helps; whether it holds this text, another text's state would say"
+    EMPTY = "Its state helps in part; that it holds this text is not shown"
+    ANOTHER = "Its state helps in part, against another text's only"
+    OPEN = "Its state is not shown to help here"
+    HURTS = "Its state does not help here"
+    UNTESTED = "No test of its state can be made"
 
 
 class Swapped(NamedTuple):
@@ -185,27 +178,16 @@ def _of_ends(field: Field) -> str:
 
 
 def _state_sentences(comparison: Comparison) -> Iterator[str]:
-    """One for each configuration that was run under its own state and another one; of few perplexities one a block. Of
-    more blocks whose values cannot be averaged, outcomes are counted."""
+    """One for each configuration that was run under its own state and another one; where values cannot be averaged one
+    a block."""
     places: dict[Swapped, list[Block]] = {}
     for block in comparison.blocks:
         for swapped in _swapped(block.entries):
             places.setdefault(swapped, []).append(block)
     for swapped, blocks in places.items():
-        if can_be_averaged([block.place.metric for block in blocks]):
-            yield _state_sentence(Field(comparison, blocks), swapped)
-        elif len(blocks) <= MANY:
-            yield from (_state_sentence(Field(comparison, [block]), swapped) for block in blocks)
-        else:
-            outcomes = [(_outcome(Field(comparison, [block]), swapped), block) for block in blocks]
-            by_word = {one.counted: [block for how, block in outcomes if how is one] for one in Outcome}
-            yield f"{swapped.own}: its state {Field(comparison, blocks).counted(by_word)}."
-
-
-def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
-    """By the label of every line of a block that was run under its own state and another one."""
-    field = Field(comparison, [block])
-    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
+        alike = can_be_averaged([block.place.metric for block in blocks])
+        yield from (_state_sentence(Field(comparison, own), swapped)
+                    for own in ([blocks] if alike else [[block] for block in blocks]))  # fmt: skip
 
 
 def _above_another(field: Field, label: str) -> bool:
@@ -235,7 +217,7 @@ def _state_sentence(field: Field, labels: Swapped) -> str:
     tests = [f"own is {field.apart(labels.own, label, STATES[state])}"
              for state, label in (("none", labels.none), ("other", labels.other)) if label]  # fmt: skip
     told = "" if outcome is Outcome.UNTESTED else f": {'; '.join(tests)}"
-    return f"{labels.own}{where}: {figures}. {outcome.alone}{told}."
+    return f"{labels.own}{where}: {figures}. {outcome.value}{told}."
 
 
 def _outcome(field: Field, labels: Swapped) -> Outcome:

@@ -14,32 +14,30 @@ import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
-from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.printable import printable
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
+from ttabench.report import pictures
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import legend, not_paired, title_of
-from ttabench.report.curves import by_setting, by_step, over_blocks
+from ttabench.report.curves import by_look, by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
-from ttabench.report.pictures import styles
 from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
 
 if TYPE_CHECKING:
-    from ttabench.report.page.charts import Chart
+    from ttabench.report.charts import Chart
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
-NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
-"""Packages by the module that they bring."""
+NEEDED = {**pictures.NEEDED, "itables": "itables", "jinja2": "jinja2"}
+"""Packages that the page is made of, by the module that they bring."""
 EARLY = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
 SENTENCES = 6
@@ -58,28 +56,18 @@ class Libraries(NamedTuple):
     style: str
 
 
-def refuse_missing() -> None:
-    """Refuse where a package is not installed that the page is made of."""
-    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    if missing:
-        fault = f"`ttabench report` needs packages that are not installed: {', '.join(missing)}."
-        raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
-
-
 @lru_cache(maxsize=1)
 def libraries() -> Libraries:
     """The libraries, read once; the first takes seconds to be bundled."""
-    import altair
     import itables
     import vl_convert
 
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
-        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
+        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=pictures.vega_lite())),
         tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
         style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
@@ -99,13 +87,13 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.page.charts import by_bytes, by_time, found_and_attended, lines_of
+    from ttabench.report.charts import by_bytes, by_time, lines_of
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    look = styles(entry.method for entry in comparison.entries)
+    look = pictures.styles(entry.method for entry in comparison.entries)
     specs: list[dict[str, Any]] = []
 
     def placed(charts: Sequence[Chart | None]) -> list[tuple[int, Chart]]:
@@ -115,8 +103,8 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(kept, len(specs) - len(kept)))
 
     def charts(block: Block) -> list[Chart | None]:
-        along = [lines_of(curves, look) for curves in (*by_step(block), *by_setting(block))]
-        return [by_bytes(block, look), by_time(block, look), *along, *found_and_attended(block, look)]
+        along = [lines_of(curves, look) for curves in (*by_step(block), *by_look(block))]
+        return [by_bytes(block, look), by_time(block, look), *along]
 
     curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
     blocks: list[dict[str, Any]] = [

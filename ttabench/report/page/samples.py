@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ttabench.records.sample_files import has_samples, read_samples
-from ttabench.records.scores import is_digest, kept_text, name_of
-from ttabench.report.blocks import Group
+from ttabench.records.scores import is_digest, kept_text
 from ttabench.report.compare import Block
 from ttabench.report.differences import worth
 from ttabench.report.entries import running
 from ttabench.report.figures import plain
-from ttabench.report.pairing import Place, Query, seed_of
+from ttabench.report.pairing import Place, Query, cells_of
 from ttabench.report.show import Cells, gold, likelihood, prediction
 from ttabench.stats.metrics import known
 
-COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
+COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 
 
@@ -38,7 +36,7 @@ def disagreeing(block: Block, most: int) -> dict[str, Any]:
     apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
     first = chosen[:most]
-    texts = [_texts(entry.group, first) for entry in block.entries] if first else []
+    texts = [cells_of(entry.group.runs, COLUMNS) for entry in block.entries] if first else []
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
     shown = [_disagreement(block, query, gains[query], texts, counted) for query in first]
@@ -50,20 +48,6 @@ def _counted(block: Block) -> set[int]:
     own = [entry for entry in block.entries if entry.state_of == "own" and not entry.aside]
     lines = next((lines for lines in (running(block.entries), own) if len(lines) > 1), block.entries)
     return {place for place, entry in enumerate(block.entries) if entry in lines}
-
-
-def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
-    """Samples of a group that are of these queries."""
-    wanted = {query[:3] for query in queries}
-    texts: dict[Place, Cells] = {}
-    for folder, record in group.runs:
-        seed = seed_of(record)
-        if has_samples(folder) and any(place[0] == seed for place in wanted):
-            columns = read_samples(folder, COLUMNS, record)
-            for number, (episode, key) in enumerate(zip(columns["episode"], columns["key"], strict=True)):
-                if (place := (seed, name_of(episode), name_of(key))) in wanted:
-                    texts[place] = {name: cells[number] for name, cells in columns.items()}
-    return texts
 
 
 def _disagreement(
