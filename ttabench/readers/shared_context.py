@@ -14,7 +14,7 @@ One context is one episode. The sub-tasks of SCBench have prompts, lengths of an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from string import ascii_uppercase
@@ -25,7 +25,7 @@ from pydantic import Field
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, behind, blanks_in_front, drawn, in_order, other_seeds, shares, spread
+from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, shares, spread
 from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
@@ -87,7 +87,7 @@ class SharedContext(Bound[Settings]):
         pieces = list(self._pieces(read, tokens))
         places = [len(pieces) + (ask.at.count - 1 if self.settings.mode == "turns" else 0) for ask in asks]
         told = [*pieces, *(self._told(read, number) for number in range(len(read.turns)))]
-        return tuple(blanks_in_front(in_order(told, zip(places, asks, strict=True))))
+        return tuple(in_order(told, zip(places, asks, strict=True)))
 
     def _pieces(self, shared: Shared, tokens: Tokens | None) -> Iterator[Observe]:
         task = SUB_TASKS.get(self.settings.task)
@@ -168,9 +168,11 @@ class SharedContext(Bound[Settings]):
             yield from (shared.id, *shared.texts())
 
 
-def _written(card: Card, request: Request, seed: int, arguments: object, contexts: int) -> Sequence[Shared]:
+def _written(
+    card: Card, request: Request, seed: int, arguments: Mapping[str, object], contexts: int
+) -> Sequence[Shared]:
     """Contexts of the miniature world."""
-    return contexts_of(card, twin_table(card, request.split, seed, contexts, dict(arguments)))[0]
+    return contexts_of(card, twin_table(card, request.split, seed, contexts, arguments))[0]
 
 
 def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tuple[Card, Settings]:
