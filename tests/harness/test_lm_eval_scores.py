@@ -54,10 +54,10 @@ BLANK_AT_THE_END: dict[str, list[dict[str, Any]]] = {
 SHOTS, SEED = 2, 3
 
 
-def roomy() -> LM:
-    """A random Llama of a token a byte and 1,024 positions."""
+def roomy(positions: int = 1024) -> LM:
+    """A random Llama of a token a byte."""
     config = tiny_llama().config
-    config.max_position_embeddings = 1024
+    config.max_position_embeddings = positions
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return LM(LlamaForCausalLM(config), byte_tokenizer(), "bytes", random_weights=True)

@@ -21,6 +21,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "lamp": _STEPS,
     "msc": ("--limit", "2"),
     "dailydialog": _STEPS,
+    "shared_context": ("--task-set", "people=2", "--limit", "2"),
     "pg19": ("--task-set", "tokens=1088", "--task-set", "books=1"),
 }
 

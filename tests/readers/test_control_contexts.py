@@ -35,6 +35,8 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 1}),
     ("recall", {"tokens": 1500, "piece": 256, "books": 2}),
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
+    ("shared_context", {"contexts": 2, "people": 3, "piece": "4k"}),
+    ("shared_context", {"contexts": 1, "people": 3, "piece": "4k", "mode": "turns"}),
 ]
 
 

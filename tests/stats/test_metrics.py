@@ -87,6 +87,27 @@ def test_f1_is_symmetric_and_normalisation_idempotent(one: str, other: str) -> N
     assert exact(one, one) == token_f1(one, one) == prefix_exact(one, one) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("name", "prediction", "golds", "expected"),
+    [
+        ("contains", "It is Port Ansel.", ["Yarm", "port ansel"], 1),
+        ("contains", "It is a Port, Ansel.", ["Port Ansel"], 0),
+        ("contains_em", "It is a Port, Ansel.", ["the port Ansel"], 1),
+        ("contains_em", "It is Yarm.", ["Port Ansel"], 0),
+        ("contains_all", "VAR A and var b", ["a", "B", "zz", "yy"], 0.5),
+        ("first_number", "about 12, not 7", ["12"], 1),
+        ("first_number", "12.9", ["12"], 1),
+        ("first_number", "12.9", ["12.5"], 0),
+        ("first_number", "none", ["12"], 0),
+        ("first_number", "12", ["twelve"], 0),
+        ("f1_characters", "在 港口。", ["港口"], 0.8),
+        ("f1_characters", "。", ["港口"], 0),
+    ],
+)
+def test_what_published_suites_score_by(name: str, prediction: str, golds: list[str], expected: float) -> None:
+    assert METRICS[name](prediction, ask(*golds)) == pytest.approx(expected)
+
+
 def test_empty_golds_are_counted() -> None:
     assert empty_golds([ask("The"), ask("Port Ansel"), ask("-", "x")]) == 2
 

@@ -23,7 +23,7 @@ from ttabench.run.resolve import resolve_method
 NAME = "ttabench"
 TEXTS = ("method", "model", "checkpoint", "preset", "task", "dtype", "bos", "base_checkpoint")
 ARGUMENTS = (*TEXTS, "state", "random_weights", "device", "threads", "keep", "keep_tokens")
-HERE = ("batch_size", "split", "delimiter")
+HERE = ("batch_size", "split", "delimiter", "swap_state")
 QUERIES = 32
 """At once, where nobody says how many."""
 NOT_GIVEN = ("state", "preset")
@@ -55,9 +55,14 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     prompts = Prompts(split=str(given.get("split", "auto")), delimiter=str(given.get("delimiter", "\n\n")))
     info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split}
     info["state"] = digest(request.state) if request.state is not None else ""
+    swap = str(given.get("swap_state", False)).lower()
+    if swap not in ("true", "false"):
+        raise UserError(f"swap_state={given['swap_state']} is neither true nor false.", "Give swap_state=true.")
+    info["swap_state"] = swap == "true"
     info["threads"] = torch.get_num_threads()
     return {
-        "method": method, "start": start, "batch_size": request.batch_size, "prompts": prompts, "info": info,
+        "method": method, "start": start, "batch_size": request.batch_size, "prompts": prompts,
+        "swap_state": swap == "true", "info": info,
     }  # fmt: skip
 
 

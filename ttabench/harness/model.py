@@ -39,7 +39,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
     Every reading starts from a state of one row (`start`), an empty one by default. Queries are asked so many at once,
-    fewer where they do not fit into memory. lm-eval's results file has what `info` says.
+    fewer where they do not fit into memory. With `swap_state` another context's state answers, see `Reader`. lm-eval's
+    results file has what `info` says.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         start: State | None = None,
         batch_size: int = 32,
         prompts: Prompts | None = None,
+        swap_state: bool = False,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -58,7 +60,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
-        self.reader = Reader(method, start if start is not None else method.begin(1), self.prompts)
+        self.reader = Reader(
+            method, start if start is not None else method.begin(1), self.prompts, swap_state=swap_state
+        )
         self._info = dict(info or {})
 
     @classmethod

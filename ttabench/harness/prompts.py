@@ -3,7 +3,7 @@
     Prompts(split="auto").splits("copa", prompts, requests)     where each prompt's query begins, and its context
 
 Demonstrations that are turns of a chat template are the context; else a prompt, or the one turn that it is in a
-template, is cut in front of the document's own text.
+template, is cut in front of the document's own text, or behind a long text that is a field of the document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from ttabench.harness.splitting import common_cut, observes, parts
 from ttabench.lm.model import LM
 from ttabench.lm.text.chat import Chat, chat_of
 
-SPLITS = ("auto", "delimiter", "none")
+SPLITS = ("auto", "delimiter", "none", "field:NAME", "marker:TEXT")
+NAMED = ("field", "marker")
+"""Splits that name what is cut at."""
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
 log = logging.getLogger(__name__)
@@ -171,17 +173,26 @@ class Prompts:
     split: str = "auto"
     """auto: behind the turns of demonstrations, else before the document's own text where the task is known, else
     behind what all prompts of a task begin with; delimiter: behind those turns, else behind the last delimiter of each
-    prompt; none: everything is query and nothing is read."""
+    prompt; none: everything is query and nothing is read; field:NAME: behind the text of this field of the document,
+    where it stands last; marker:TEXT: in front of this text, where it stands last (\\n is a line break)."""
     delimiter: str = "\n\n"
     """Stands between demonstrations (lm-eval's `fewshot_delimiter`)."""
     tasks: dict[str, Any] = field(default_factory=dict)
     """lm-eval's task objects by name; `evaluate` fills them in."""
 
     def __post_init__(self) -> None:
-        if self.split not in SPLITS:
+        kind, _, text = self.split.partition(":")
+        if self.split not in SPLITS[:3] and not (kind in NAMED and text):
             raise UnknownName("split", self.split, list(SPLITS))
         if not self.delimiter:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
+
+    @property
+    def named(self) -> str:
+        """The field or marker that prompts are cut at; empty for the other splits."""
+        kind, _, text = self.split.partition(":")
+        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        return (text[1:-1] if quoted else text).replace("\\n", "\n") if kind in NAMED else ""
 
     def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Body]:
         """Where the prompt of each request is cut; a body is None where a chat template does not tell it."""
@@ -189,6 +200,9 @@ class Prompts:
         if self.split == "none":
             return [Body(prompt) for prompt in prompts]
         known = [body or self._untold(task, prompt) for body, prompt in zip(bodies, prompts, strict=True)]
+        if self.named and any(body.shown for body in known):
+            fault = f"{task}: its demonstrations are turns of a chat template, so split={self.split} has no place."
+            raise UserError(fault, "Give --fewshot_as_multiturn false, or --num_fewshot 0.")
         cuts = self._cuts(task, [body.text for body in known], requests)
         return [replace(body, cut=cut) for body, cut in zip(known, cuts, strict=True)]
 
@@ -206,6 +220,11 @@ class Prompts:
 
     def _cuts(self, task: str, texts: Sequence[str], requests: Sequence[Any]) -> list[int]:
         """Where in each text the query begins."""
+        if self.named:
+            places = [self._place(task, text, request) for text, request in zip(texts, requests, strict=True)]
+            if not any(places):
+                raise UserError(f"{task}: no prompt holds what split={self.split} names.", "Name another.")
+            return places
         if self.split == "delimiter":
             return [common_cut([text], self.delimiter) for text in texts]
         own = [_own(text, self._text(task, request)) for text, request in zip(texts, requests, strict=True)]
@@ -213,6 +232,19 @@ class Prompts:
             return [len(text) - length for length, text in zip(own, texts, strict=True)]
         shared = common_cut([text for text in texts if text], self.delimiter)
         return [shared if text else 0 for text in texts]
+
+    def _place(self, task: str, text: str, request: Any) -> int:
+        """Where the query begins behind the field, or with the marker; 0 where the text has none."""
+        if self.split.startswith("marker:"):
+            return max(0, text.rfind(self.named))
+        document = request.doc if isinstance(request.doc, Mapping) else {}
+        if not isinstance(value := document.get(self.named), str):
+            texts = ", ".join(name for name, cell in document.items() if isinstance(cell, str))
+            fault = f"{task}: its documents have no text in a field {self.named!r}; those with a text: {texts}."
+            raise UserError(fault, "Name one of them, or give split=marker:TEXT.")
+        field_text = value.strip()
+        begin = text.rfind(field_text)
+        return begin + len(field_text) if field_text and begin >= 0 else 0
 
     def _text(self, task: str, request: Any) -> str:
         """The document's own text, or that of the choice that is asked about; empty where the task is not known."""

@@ -7,13 +7,15 @@ for reading in Reader(method, start, Prompts()).readings(requests, stripped=True
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe, Score
 from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated
 from ttabench.harness.splitting import seam
@@ -102,10 +104,14 @@ class Reading:
 
 
 class Reader:
-    """Reads the contexts of prompts with a method, from a state of one row that every reading starts from."""
+    """Reads the contexts of prompts with a method, from a state of one row that every reading starts from.
 
-    def __init__(self, method: BaseMethod[Any], start: State, prompts: Prompts) -> None:
+    With `swap_state` the state that answers is that of the task's next context, of the last one the first's.
+    """
+
+    def __init__(self, method: BaseMethod[Any], start: State, prompts: Prompts, *, swap_state: bool = False) -> None:
         self.method, self.lm, self.start, self.prompts = method, method.lm, start, prompts
+        self.swap_state = swap_state
         self.dialogues = Dialogues(self.lm)
         self.counts: dict[str, dict[str, int]] = {}
         """By task: requests, contexts read, and requests that were answered without one."""
@@ -127,12 +133,33 @@ class Reader:
                 key = isinstance(prompt, Templated), prompt[: splits[index].query]
                 groups.setdefault(key, []).append(index)
             self._count(task, prompts, splits.values(), sum(bool(prefix) for _, prefix in groups))
-            for (templated, prefix), members in groups.items():
-                questions = [splits[index].question for index in members]
-                reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
-                contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-                texts = [context.rstrip() for context in contexts] if stripped else contexts
-                yield self._read(splits[members[0]], reading, texts) if prefix else reading
+            read = partial(self._of, requests=requests, splits=splits, groups=groups, stripped=stripped)
+            with_context = [key for key in groups if key[1]]
+            if self.swap_state and len(with_context) < 2:
+                fault = f"{task}: its prompts have {len(with_context)} contexts, and so no other one."
+                raise UserError(fault, "Ask more documents, or give split=field:NAME.")
+            following = dict(zip(with_context, [*with_context[1:], *with_context[:1]], strict=True))
+            for key in groups:
+                reading = read(key)
+                swapped = self.swap_state and key in following
+                yield replace(reading, state=read(following[key]).state) if swapped else reading
+
+    def _of(
+        self,
+        key: tuple[bool, str],
+        *,
+        requests: Sequence[Any],
+        splits: Mapping[int, Body],
+        groups: Mapping[tuple[bool, str], list[int]],
+        stripped: bool,
+    ) -> Reading:
+        """The reading of one context: whether a template wrote its prompts, and what these begin with."""
+        (templated, prefix), members = key, groups[key]
+        questions = [splits[index].question for index in members]
+        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
+        contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
+        texts = [context.rstrip() for context in contexts] if stripped else contexts
+        return self._read(splits[members[0]], reading, texts) if prefix else reading
 
     def nothing(self) -> list[int]:
         """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
@@ -143,7 +170,7 @@ class Reader:
         """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
         whole = sum(not split.read for prompt, split in zip(prompts, splits, strict=True) if prompt)
         self.counts[task] = {"requests": len(prompts), "contexts": contexts, "answered_without_context": whole}
-        if whole and self.prompts.shots(task) != 0:
+        if whole and (self.prompts.named or self.prompts.shots(task) != 0):
             log.warning(
                 "%s: in %d of %d prompts no context was told from the question, so nothing is read there and the whole "
                 "prompt is asked.%s",
@@ -152,7 +179,7 @@ class Reader:
                 len(prompts),
                 ADVICE if self.prompts.split == "auto" else "",
             )
-        if contexts > 1:
+        if contexts > 1 and not self.prompts.named:
             log.warning(
                 "%s: its documents have %d different contexts, each of which is read. "
                 "`fewshot_config: {sampler: first_n}` gives all of them the same demonstrations.",

@@ -78,7 +78,7 @@ def seam(encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], context
             ]
             return Seam(tuple(made), read, anchor, tuple(ids[-1]))
     raise UserError(
-        f"The tokenizer joins demonstrations and query in {contexts[0][len(prefix) :][:40]!r}.",
+        f"The tokenizer joins context and query in {contexts[0][len(prefix) :][:40]!r}.",
         "Use split=none: every prompt is then asked as a whole.",
     )
 

@@ -158,3 +158,35 @@ def archivalqa(
             }
         )
     return rows
+
+
+def shared_context(
+    split: str, seed: int, contexts: int = 16, people: int = 12, facts: int = 4, turns: int = 8
+) -> list[dict[str, object]]:
+    """Rows of SCBench: {id, context, multi_turns: [{input, answer, task}]}.
+
+    A context is a document a person. Turns that are called "first" ask what none before has asked, those called "again"
+    ask in other words what one turn before has asked.
+    """
+    again = [turn % 4 > 1 for turn in range(turns)]
+    if again.count(False) > people * facts:
+        raise ValueError(f"{people} people with {facts} facts each do not fill {turns} turns")
+    rows: list[dict[str, object]] = []
+    for number in range(contexts):
+        source = rng("shared_context", split, seed, number)
+        told = documents(source, "person", split, people, facts)
+        fresh = source.sample([fact for made in told for fact in made.facts], again.count(False))
+        once: list[tuple[Fact, int]] = []
+        asked: list[dict[str, object]] = []
+        for later in again:
+            if later:
+                fact, words = once.pop(source.randrange(len(once)))
+                words = 1 - words
+            else:
+                fact, words = fresh.pop(), source.randrange(2)
+                once.append((fact, words))
+            kind = "again" if later else "first"
+            asked.append({"input": fact.question(words), "answer": fact.value, "task": kind})
+        context = "\n\n".join(made.text for made in told)
+        rows.append({"id": f"{split}-{seed}-{number}", "context": context, "multi_turns": asked})
+    return rows

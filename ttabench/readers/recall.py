@@ -134,7 +134,7 @@ class Recall(Bound[Settings]):
     def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
         cut = _whole_lines(CutText.of(story.text, tokens), most)
-        ends = _ends(cut, self.settings.piece)
+        ends = ends_of_pieces(cut, self.settings.piece)
         start = 0
         for number, end in enumerate(ends, start=1):
             piece = cut.range(start, end)
@@ -222,7 +222,7 @@ def _whole_lines(cut: CutText, most: int) -> CutText:
     return cut.range(0, bisect_left(cut.starts, line) or most)
 
 
-def _ends(cut: CutText, piece: int) -> list[int]:
+def ends_of_pieces(cut: CutText, piece: int) -> list[int]:
     """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(cut):

@@ -29,6 +29,7 @@ MANY = 3
 PLURALS: dict[Varying, str] = {
     "query": "questions", "document": "documents", "group": "groups", "draw": "draws", "book": "books",
     "conversation": "conversations", "dialogue": "dialogues", "user": "users",
+    "context": "contexts",
 }  # fmt: skip
 ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
 """The second unit that varies, where published rows are asked under several seeds."""

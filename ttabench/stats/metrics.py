@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
@@ -24,6 +25,7 @@ from ttabench.stats.plugins import GROUP, of_file, of_package
 from ttabench.stats.texts import CORPORA
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
@@ -49,6 +51,22 @@ def token_f1(prediction: str, gold: str) -> float:
         return float(predicted == wanted)
     shared = sum((Counter(predicted) & Counter(wanted)).values())
     return 2 * shared / (len(predicted) + len(wanted))
+
+
+def characters_f1(prediction: str, gold: str) -> float:
+    """Harmonic mean of the precision and recall of letters and digits; 0 when either side has none."""
+    predicted, wanted = ([sign for sign in text.lower() if sign.isalnum()] for text in (prediction, gold))
+    shared = sum((Counter(predicted) & Counter(wanted)).values())
+    return 2 * shared / (len(predicted) + len(wanted)) if shared else 0.0
+
+
+def same_number(prediction: str, gold: str) -> float:
+    """1.0 when the first number without a sign in the prediction is the gold one (InfiniteBench, arXiv 2402.13718)."""
+    number, wanted = _NUMBER.search(prediction), gold.strip()
+    if number is None or not _NUMBER.fullmatch(wanted):
+        return 0.0
+    whole = wanted.isdecimal()
+    return float((int(float(number[0])) == int(wanted)) if whole else (float(number[0]) == float(wanted)))
 
 
 def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
@@ -130,6 +148,26 @@ TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
         "token F1 against the best of all gold answers, additional ones included",
         lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
     ),
+    "f1_characters": (
+        "F1 of characters, without punctuation and blanks, against the best of all gold answers (for Chinese)",
+        lambda prediction, ask: max(characters_f1(prediction, gold) for gold in ask.answers),
+    ),
+    "contains": (
+        "a gold answer stands in the prediction, whatever their case",
+        lambda prediction, ask: float(any(gold.lower() in prediction.lower() for gold in ask.answers)),
+    ),
+    "contains_all": (
+        "share of the gold answers that stand in the prediction, whatever their case",
+        lambda prediction, ask: fmean(gold.lower() in prediction.lower() for gold in ask.answers),
+    ),
+    "contains_em": (
+        "a gold answer stands in the prediction, both in SQuAD's normalisation",
+        lambda prediction, ask: float(any(normalise(gold) in normalise(prediction) for gold in ask.answers)),
+    ),
+    "first_number": (
+        "the first number of the prediction is the target answer; of a whole one its whole part",
+        of_target(same_number),
+    ),
 }
 CHOICES: dict[str, tuple[str, Callable[[Answer, Ask], Sequence[float]]]] = {
     "acc": ("the right option has the largest summed log-probability", lambda scored, _: scored.logprobs),
@@ -158,6 +196,7 @@ NATS: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
 ROUGES = {
     "rouge1": "ROUGE-1 F-measure (single words), without stemming",
     "rougeL": "ROUGE-L F-measure (longest common subsequence), without stemming",
+    "rougeLsum": "the same of a summary, line by line",
 }
 METRICS: dict[str, Metric] = {
     metric.name: metric

@@ -8,6 +8,7 @@ book          strides of one text resemble each other
 conversation  queries about one conversation, and its turns, resemble each other
 dialogue      turns of one dialogue resemble each other
 user          queries of one user resemble each other, those after more of a profile too
+context       queries about one context resemble each other
 
 Published questions and documents stand in several draws: then both vary (`crossing`). Groups of one draw share no
 document, so their error is that of documents, too; another draw puts the same documents into other groups, and both
@@ -19,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-Varying: TypeAlias = Literal["query", "document", "group", "draw", "book", "conversation", "dialogue", "user"]
-EPISODES: tuple[Varying, ...] = ("book", "conversation", "dialogue", "user")
+Varying: TypeAlias = Literal[
+    "query", "document", "group", "draw", "book", "conversation", "dialogue", "user", "context"
+]
+EPISODES: tuple[Varying, ...] = ("book", "conversation", "dialogue", "user", "context")
 """An episode is one of these."""
 OF_READERS: dict[str, Varying] = {
     "qa_stream": "document",

@@ -1,0 +1,163 @@
+"""lm-eval's tasks of long contexts, on rows in their published format: what is read, and lm-eval's own numbers.
+
+The task files are lm-eval's own, but for where their rows come from.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+import lm_eval
+from datasets import Dataset
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from tests.harness.test_harness import adapted, hf, manager
+from tests.harness.test_lm_eval_scores import roomy
+from ttabench.core.errors import UserError
+from ttabench.harness import evaluate
+from ttabench.harness.prompts import Prompts
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+BOOKS = ["Ada went to the hall.\n\nBo saw a goat.", "Cy keeps a wren. It rained.\n\nThe end "]
+ROWS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+    "field:input": (
+        "babilong/babilong_qa1", "Where is Ada?",
+        [{"input": f" {book}", "question": "Where is Ada? ", "target": "hall"} for book in BOOKS],
+    ),
+    "field:context": (
+        "longbench2/academic_single", "What is it?",
+        [{"context": book.strip(), "question": "What is it?", "choices": ["a", "b", "c", "d"], "answer": i}
+         for i, book in enumerate(BOOKS)],
+    ),
+    "field: context": (
+        "longbench/hotpotqa", "Who?", [{"context": book, "question": "Who?", "answers": ["Bo"]} for book in BOOKS],
+    ),
+    "marker:Question:": (
+        "infinitebench/infinitebench_longbook_choice_en", "Who saw a goat?",
+        [{"context": book, "input": "Who saw a goat?", "answer": ["Bo"], "options": ["Ada", "Bo", "Cy", "Di"]}
+         for book in BOOKS],
+    ),
+    'marker:"What is the special"': (
+        "ruler/niah_single_1", "What is the special",
+        [{"input": f"{book} What is the special number?", "outputs": ["7"], "gen_prefix": "The number is",
+          "max_length": 64} for book in BOOKS],
+    ),
+}  # fmt: skip
+"""By split: a task, what is asked of its rows, and these rows."""
+SPLITS = list(ROWS)
+
+
+def task_of(split: str) -> dict[str, Any]:
+    name, _, rows = ROWS[split]
+    path, words_in_code = Path(lm_eval.__file__).parent / "tasks" / f"{name}.yaml", name.startswith("infinitebench")
+    config = load_yaml(path, resolve_func=words_in_code)  # the code of others imports what is not installed here
+    held = {config["test_split"]: Dataset.from_list(rows)}
+    known = {**config, "task": "toy", "custom_dataset": lambda **_: held, "dataset_path": "", "dataset_kwargs": {}}
+    if "generation_kwargs" in known:
+        known["generation_kwargs"] = {"do_sample": False, "max_gen_toks": 6, "until": ["\n"]}
+    return {key: value for key, value in known.items() if key not in ("tag", "group", "process_results", "metric_list")}
+
+
+def prompts(split: str) -> Prompts:
+    return Prompts(split=split.replace(" context", "context"))
+
+
+def answered(model: Any, split: str) -> list[Any]:
+    results = simple_evaluate(model=model, tasks=[task_of(split)], task_manager=manager(), bootstrap_iters=0)
+    samples = sorted(results["samples"]["toy"], key=lambda sample: sample["doc_id"])
+    return [answer for sample in samples for answer in sample["filtered_resps"]]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_full_context_gives_the_numbers_of_lm_evals_own_model(split: str) -> None:
+    lm = roomy(2048)
+    model = adapted("icl", lm, prompts=prompts(split))
+    ours, theirs = answered(model, split), answered(hf(lm), split)
+    assert model.readings == 2, "each document has a context of its own, read once"
+    assert model.reader.counts["toy"]["answered_without_context"] == 0
+    assert len(ours) == (8 if "longbench2" in ROWS[split][0] else 2)
+    for own, other in zip(ours, theirs, strict=True):
+        if isinstance(own, str):
+            assert own == other
+        else:
+            assert own[0] == pytest.approx(float(other[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = adapted("none", roomy(2048), prompts=prompts(split))
+    seen: list[tuple[str, str]] = []
+    plain = model.reader._read
+
+    def read(body: Any, reading: Any, contexts: list[str]) -> Any:
+        seen.append((contexts[0][: body.read], contexts[0][body.query :]))
+        return plain(body, reading, contexts)
+
+    monkeypatch.setattr(model.reader, "_read", read)
+    answered(model, split)
+    for book, (context, query) in zip(BOOKS, seen, strict=True):
+        assert book.strip() in context
+        assert book.strip() not in query
+        assert ROWS[split][1] in query
+        assert ROWS[split][1] not in context.split(book.strip())[-1]
+
+
+@pytest.mark.parametrize("split", SPLITS[:2])
+def test_closed_book_does_not_depend_on_the_context(split: str) -> None:
+    first, second = (answered(adapted("none", roomy(2048), prompts=prompts(split)), split) for _ in range(2))
+    assert first == second
+    if split == "field:context":
+        values = [value for value, _ in first]
+        assert values[:4] == pytest.approx(values[4:]), "the same question behind nothing"
+
+
+def test_another_contexts_state_answers() -> None:
+    split = "field:context"
+    own, other = (
+        [value for value, _ in answered(adapted("icl", roomy(2048), prompts=prompts(split), swap_state=swap), split)]
+        for swap in (False, True)
+    )
+    assert own != pytest.approx(other, abs=1e-6)
+    assert other[:4] == pytest.approx(own[4:], abs=1e-4), "both ask the same, so what is read is all that differs"
+
+
+@pytest.mark.parametrize(
+    ("split", "fault"),
+    [("field:book", "no text in a field 'book'"), ("field:choices", "those with a text: context, question")],
+)
+def test_a_field_that_is_none_is_told(split: str, fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        answered(adapted("icl", roomy(2048), prompts=Prompts(split=split)), "field:context")
+
+
+def test_what_else_is_refused() -> None:
+    with pytest.raises(UserError, match="no prompt holds"):
+        answered(adapted("icl", roomy(2048), prompts=Prompts(split="marker:nowhere")), "field:context")
+    for split in ("field", "field:", "fields:context"):
+        with pytest.raises(UserError, match="Unknown split"):
+            Prompts(split=split)
+    with pytest.raises(UserError, match="neither true nor false"):
+        evaluate(model_args="method=icl,swap_state=7", tasks=["toy"], task_manager=manager())
+
+
+def test_model_arguments_name_a_field(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS["field:context"][2]))
+    asked = {
+        **task_of("field:context"),
+        "dataset_path": "json", "dataset_kwargs": {"data_files": {"train": str(rows)}},
+    }  # fmt: skip
+    del asked["custom_dataset"]
+    results = evaluate(
+        model_args='method=icl,split=marker:"What is the correct answer",swap_state=true',
+        tasks=[asked], task_manager=manager(), bootstrap_iters=0,
+    )  # fmt: skip
+    assert results["config"]["reading"] == {"toy": {"requests": 8, "contexts": 2, "answered_without_context": 0}}
+    assert results["config"]["model_args"]["swap_state"] is True

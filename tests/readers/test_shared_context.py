@@ -1,0 +1,175 @@
+"""The reader of contexts that many questions share: published rows, its two modes, pieces, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.qa_files import write_jsonl
+from tests.tiny import tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Choose, Episode, Observe, wanted
+from ttabench.readers import load
+from ttabench.readers.shared_rows import SUB_TASKS
+
+LM = tiny_llama()
+KV = {
+    "id": 7,
+    "context": '{"a1": "x9", "b2": "y8"}\nNothing else.',
+    "multi_turns": [{"input": 'Key "a1":', "answer": "x9"}, {"input": 'Key "b2":', "answer": "y8"}],
+}
+OTHER = {"id": 8, "context": '{"c3": "z7"}', "multi_turns": [{"input": 'Key "c3":', "answer": "z7"}]}
+
+
+def bound(folder: Path, rows: list[dict[str, Any]], name: str = "test", **options: Any) -> Any:
+    return load("shared_context", source=str(write_jsonl(folder / f"{name}.jsonl", rows)), options=options)
+
+
+def shown(episode: Episode) -> list[str]:
+    return [step.text if isinstance(step, Observe) else f"? {step.prompt}" for step in episode.steps]
+
+
+def test_requests_ask_each_question_alone_behind_the_context(tmp_path: Path) -> None:
+    (episode, _) = bound(tmp_path, [KV, OTHER]).episodes(LM)
+    assert shown(episode) == [KV["context"], '? Key "a1":', '? Key "b2":']
+    assert {ask.at.count for ask in episode.asks()} == {0}
+
+
+def test_turns_are_asked_behind_the_turns_before_them_with_their_right_answers(tmp_path: Path) -> None:
+    (episode, _) = bound(tmp_path, [KV, OTHER], mode="turns").episodes(LM)
+    assert shown(episode) == [KV["context"], '? Key "a1":', 'Key "a1": x9', '? Key "b2":']
+    assert [ask.at.count for ask in episode.asks()] == [1, 2]
+
+
+def test_both_modes_ask_the_same(tmp_path: Path) -> None:
+    alone, later = ([ask for episode in bound(tmp_path, [KV, OTHER], mode=mode).episodes(LM) for ask in episode.asks()]
+                    for mode in ("requests", "turns"))  # fmt: skip
+    assert [(ask.key, ask.prompt, ask.want) for ask in alone] == [(ask.key, ask.prompt, ask.want) for ask in later]
+
+
+@pytest.mark.parametrize("piece", [5, 24, 30, 512])
+def test_pieces_joined_are_the_context(tmp_path: Path, piece: int) -> None:
+    (episode, _) = bound(tmp_path, [KV, OTHER], piece=piece).episodes(LM)
+    pieces = episode.observes()
+    assert "".join(piece.text for piece in pieces) == KV["context"].strip()
+    assert [token for one in pieces for token in one.ids] == LM.encode(KV["context"])
+    assert all(len(one.ids) <= piece for one in pieces)
+
+
+def test_of_a_longer_context_both_ends_are_read(tmp_path: Path) -> None:
+    (episode, _) = bound(tmp_path, [KV, OTHER], tokens=9).episodes(LM)
+    assert [piece.text for piece in episode.observes()] == [KV["context"][:5], KV["context"][-4:]]
+
+
+def test_a_sub_task_has_its_words_length_and_metrics(tmp_path: Path) -> None:
+    for name, task in SUB_TASKS.items():
+        turn = {"input": "Which?", "answer": "B" if name == "choice_eng" else "3"}
+        options = {"options": ["Ada", "Bo"]} if name == "choice_eng" else {}
+        rows = [{"id": 0, "context": "Text.", "multi_turns": [turn | options]}]
+        made = bound(tmp_path, rows, f"scbench_{name}")
+        ((piece, ask),) = (episode.steps for episode in made.episodes(LM))
+        assert isinstance(piece, Observe)
+        assert isinstance(ask, Ask)
+        assert piece.text == f"{task.lead}Text."
+        assert made.card.main_metric == task.metrics[0]
+        if name != "choice_eng":
+            assert ask.want.max_new_tokens == task.max_new_tokens  # type: ignore[union-attr]
+    assert bound(tmp_path, [KV], task="scbench_vt").card.main_metric == "contains_all"
+
+
+def test_the_published_words_of_questions(tmp_path: Path) -> None:
+    (episode,) = bound(tmp_path, [KV], task="qa_eng").episodes(LM)
+    assert episode.asks()[0].prompt == 'Question: Key "a1":\nAnswer:'
+
+
+@pytest.mark.parametrize("answer", ["Bo", "B"])
+def test_options_are_chosen_by_their_letters(tmp_path: Path, answer: str) -> None:
+    turns = [{"input": "Who sat?", "options": ["Ada", "Bo", "Cy", "Di"], "answer": answer}] * 2
+    rows = [{"id": 0, "context": "Bo sat.", "multi_turns": turns}]
+    made = bound(tmp_path, rows, task="choice_eng", mode="turns")
+    (episode,) = made.episodes(LM)
+    asks = episode.asks()
+    words = "Question: Who sat?\nA. Ada\nB. Bo\nC. Cy\nD. Di\n\nThe letter of the correct answer is"
+    assert asks[0].prompt == words
+    assert wanted(asks[:1], Choose)[0].options == (" A", " B", " C", " D")
+    assert wanted(asks[:1], Choose)[0].gold == 1
+    assert episode.observes()[1].text == f"{words} B"
+    assert made.card.metrics[0] == "acc"
+
+
+def test_rows_of_memoryagentbench(tmp_path: Path) -> None:
+    row = {
+        "context": "Bo sat in Yarm.",
+        "questions": ["Who sat?", "Where?"],
+        "answers": [["Bo", "Bo Lind"], ["Yarm"]],
+        "metadata": {"source": "eventqa_full", "qa_pair_ids": ["a", "b"]},
+    }
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "Accurate_Retrieval-00000-of-00001.parquet")
+    task = load("shared_context", source=str(tmp_path / "Accurate_Retrieval-00000-of-00001.parquet"))
+    (episode,) = task.episodes(LM)
+    assert shown(episode) == ["Bo sat in Yarm.", "? Who sat?", "? Where?"]
+    assert [ask.answers for ask in episode.asks()] == [("Bo", "Bo Lind"), ("Yarm",)]
+    assert {ask.subtask for ask in episode.asks()} == {"eventqa_full"}
+    assert task.card.main_metric == "contains_em"
+
+
+def test_turns_of_two_sub_tasks_have_lengths_of_their_own(tmp_path: Path) -> None:
+    turns = [
+        {"input": "Sum up.", "answer": "All.", "task": "scbench_summary"},
+        {"input": "Key?", "answer": 12, "task": "scbench_passkey"},
+    ]
+    rows = [{"id": 0, "context": "T.", "multi_turns": turns}]
+    (episode,) = bound(tmp_path, rows, "scbench_summary_with_needles").episodes(LM)
+    assert [(ask.subtask, ask.answers) for ask in episode.asks()] == [("summary", ("All.",)), ("passkey", ("12",))]
+    assert [ask.want.max_new_tokens for ask in episode.asks()] == [200, 15]  # type: ignore[union-attr]
+
+
+def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
+    task = bound(tmp_path, [KV, OTHER], mode="turns")
+    (first, second) = task.others(LM)
+    assert shown(first) == [OTHER["context"], '? Key "a1":', 'Key "c3": z7', '? Key "b2":']
+    assert shown(second) == [KV["context"], '? Key "c3":']
+    assert task.describe_others()["notes"] == ["1 of the other contexts have fewer turns than the own"]
+
+
+def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> None:
+    for episode in load("shared_context", options={"contexts": 3, "mode": "turns"}).episodes():
+        first, again = ([ask for ask in episode.asks() if ask.subtask == kind] for kind in ("first", "again"))
+        assert len(first) == len(again) == 4
+        assert len({ask.prompt for ask in episode.asks()}) == 8
+        assert sorted(ask.answers for ask in first) == sorted(ask.answers for ask in again)
+        read = " ".join(piece.text for piece in episode.observes())
+        assert all(ask.answers[0] in read for ask in episode.asks())
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"context": 3, "multi_turns": []}, "the context is 3"),
+        ({"context": "T.", "multi_turns": ["a"]}, "no list of {input, answer}"),
+        ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "it has no answer"),
+        ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "no list of texts"),
+        ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": "E", "options": ["a", "b"]}]}, "none of its 2"),
+        ({"context": "T.", "questions": ["Q?"], "answers": []}, "no lists of one length"),
+        ({"context": "T."}, "lacks the column"),
+    ],
+)
+def test_a_row_that_is_none_is_told_in_a_line(tmp_path: Path, row: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        bound(tmp_path, [row])
+
+
+def test_what_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="sub-task"):
+        bound(tmp_path, [KV], task="kvv")
+    with pytest.raises(UserError, match="no other context"):
+        list(bound(tmp_path, [KV]).others(LM))
+    some = {"id": 1, "context": "T.", "multi_turns": [{"input": "Q?", "answer": "a", "options": ["a", "b"]}]}
+    with pytest.raises(UserError, match="with options and others without"):
+        bound(tmp_path, [KV, some])
+    with pytest.raises(UserError, match="do not fill"):
+        load("shared_context", options={"people": 1, "facts": 1})
