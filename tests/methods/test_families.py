@@ -21,6 +21,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "lamp": _STEPS,
     "msc": ("--limit", "2"),
     "dailydialog": _STEPS,
+    "ruler": ("--task-set", "length=400", "--task-set", "tasks=niah_multikey_1", "--limit", "1"),
     "pg19": ("--task-set", "tokens=1088", "--task-set", "books=1"),
 }
 

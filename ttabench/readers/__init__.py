@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
-READERS = ("qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall")
+READERS = ("qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "ruler")
 """Modules here, each with a function `read`."""
 
 

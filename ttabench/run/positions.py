@@ -25,6 +25,8 @@ AMOUNTS = ("documents", "shots", "steps")
 class _Fewest:
     """Tokens as few as they can be: so many letters each, blanks in a row counted once."""
 
+    frame_tokens = 0
+
     def encode(self, text: str) -> list[int]:
         return list(range(max(2, len(" ".join(text.split())) // LONGEST)))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, offered
-from ttabench.core.types import Answer, Ask, Choose, Json, Mode, wanted
+from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
 from ttabench.stats.aggregation import RATIOS
 from ttabench.stats.metric import DECLARED, Metric
 from ttabench.stats.plugins import GROUP, of_file, of_package
@@ -62,6 +62,15 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
         return RougeScorer([name])
 
     return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
+
+
+def string_match(prediction: str, ask: Ask) -> float:
+    """RULER's score (arXiv 2404.06654): the share of the gold answers that stand in the prediction, in whatever case;
+    where any one of them is right, whether one does."""
+    held = [gold.lower() in prediction.lower() for gold in ask.answers]
+    assert held, f"{ask.key} has no gold answer"
+    every = isinstance(ask.want, Generate) and ask.want.all_of
+    return sum(held) / len(held) if every else float(any(held))
 
 
 def of_target(judged: Callable[[str, str], float]) -> Callable[[str, Ask], float]:
@@ -129,6 +138,10 @@ TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
     "f1_max": (
         "token F1 against the best of all gold answers, additional ones included",
         lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
+    ),
+    "string_match": (
+        "share of the gold answers that the prediction holds; of alternatives, whether it holds one (RULER)",
+        string_match,
     ),
 }
 CHOICES: dict[str, tuple[str, Callable[[Answer, Ask], Sequence[float]]]] = {

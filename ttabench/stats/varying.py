@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Varying: TypeAlias = Literal["query", "document", "group", "draw", "book", "conversation", "dialogue", "user"]
+FRESH = ("mini", "generated")
+"""Sources whose every seed has rows of its own."""
 EPISODES: tuple[Varying, ...] = ("book", "conversation", "dialogue", "user")
 """An episode is one of these."""
 OF_READERS: dict[str, Varying] = {

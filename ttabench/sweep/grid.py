@@ -22,6 +22,7 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import readable
 from ttabench.readers.protocol_options import known_options
+from ttabench.readers.sources import usual_source
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.file import Place, Read
@@ -133,7 +134,7 @@ class _Grid:
         name = str(task.values["task"])
         with self.read.at(task.place):
             card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
-        usual = "mini" if model.values["model"] == NANO else "hub"
+        usual = usual_source(card, nano=model.values["model"] == NANO)
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
         own = [field.name for field in fields(spec.Settings)]
         return spec, card.name, {"set": own, "task_set": known_options(card, str(sources[-1])), "preset": spec.presets}
