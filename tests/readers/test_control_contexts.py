@@ -35,7 +35,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 1}),
     ("recall", {"tokens": 1500, "piece": 256, "books": 2}),
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
-    ("ruler", {"length": 3000, "contexts": 2, "questions": 2}),
+    ("ruler", {"length": 1500, "contexts": 2, "questions": 2, "piece": 1500}),
 ]
 
 

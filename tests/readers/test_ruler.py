@@ -271,13 +271,13 @@ def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> N
     assert lm.frame_tokens - around == len("<|user|>") - around + len("<|end|><|assistant|>")
 
 
-def test_full_context_answers_and_another_or_none_does_not(ttabench: Command, tmp_path: Path) -> None:
-    small = ("--task", "ruler", "--task-set", "length=512", "--limit", 10, "--out", tmp_path, "--json")
+def test_the_own_context_answers_and_another_does_not(ttabench: Command, tmp_path: Path) -> None:
+    small = ("--task", "ruler", "--task-set", "length=300", "--limit", 5, "--out", tmp_path, "--json")
     figures = []
-    for words in (["icl"], ["icl", "--swap-state"], ["none"]):
+    for words in (["icl"], ["icl", "--swap-state"]):
         (run,) = ttabench("eval", "--method", *words, *small).json()["runs"]
         whole = [row for row in run["rows"] if row["subtask"] is None]
         figures.append(whole[0]["value"])
         assert len({row["subtask"] for row in run["rows"]}) == 7, "five sub-tasks, all of them, and their mean"
     assert figures[0] >= 0.8
-    assert max(figures[1:]) <= 0.3
+    assert figures[1] <= 0.4

@@ -40,11 +40,11 @@ class Settings(ProtocolSettings):
 
     tasks: str = "all"
     """Names of sub-tasks, with commas between; "all" for those that can be made, or have rows."""
-    length: TokenCount = 4096
+    length: Annotated[TokenCount, Field(le=2**20)] = 4096
     """Tokens of context, prompt and answer together, as the base model counts them; k stands for 1,024."""
     contexts: Annotated[int, Field(gt=0)] = 500
     """Of each sub-task, at most."""
-    questions: Annotated[int, Field(gt=0)] = 1
+    questions: Annotated[int, Field(gt=0, le=1000)] = 1
     """Questions about one context, where a sub-task has more than one (cwe and fwe have not)."""
     piece: TokenCount = 512
     """Tokens of a piece, at most, where lines are no longer."""
@@ -173,12 +173,22 @@ class Ruler(Bound[Settings]):
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
         tells = [text for question in sample.questions for text in question.tells]
+        first = ""
         for number, other in self._candidates(sample):
             text = self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
             if not any(told in text for told in tells):
                 return self._pieces(f"{key}/other", text, tokens)
-        fault = f"{self.source} has no other context for {key}: each tells what is asked."
-        raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
+            first = first or text
+        if not first:
+            fault = f"{self.source} has no other context of {sample.subtask} for {key}."
+            raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
+        return self._pieces(f"{key}/other", first, tokens)
+
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        return (
+            ["where every other context of a sub-task holds an answer, the first of them is read"] if self.held else []
+        )
 
     def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
         if self.held:
@@ -231,7 +241,8 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
     needles, haystack, documents = row["needles"], row["haystack"], name in NEEDS and NEEDS[name] == "squad"
 
     def write(size: int) -> str:
-        held = placed(haystack[:size], needles, str(own)) if size >= len(needles) else needles
+        held = haystack[:size]
+        held = placed(held, needles, str(own)) if len(held) >= len(needles) else [*held, *needles]
         if documents:
             return f"{numbered(held)}\n"
         lines = (held[first : first + SENTENCES] for first in range(0, len(held), SENTENCES))

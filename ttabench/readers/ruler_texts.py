@@ -46,6 +46,8 @@ NOUNS = tuple(
 )
 DEPTHS = 40
 """Places in essays at which needles may stand, evenly spaced, or as many as there are needles."""
+MOST_NEEDLES = 50_000
+"""Of a haystack of needles, about a million tokens: each has a key of its own."""
 LONG = 4096
 """Tokens from which on words are counted in their published numbers: below, they come less often."""
 MANY = 8192
@@ -134,10 +136,8 @@ NIAH = {
     "niah_multiquery": _Niah("essays", keys=4, asked=4),
 }
 SUBTASKS = (*NIAH, "vt", "cwe", "fwe", "qa_1", "qa_2")
-NEEDS = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"} | {
-    "qa_1": "squad",
-    "qa_2": "hotpotqa",
-}
+NEEDS = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
+NEEDS |= {"qa_1": "squad", "qa_2": "hotpotqa"}
 """Field of `Material` that a sub-task needs."""
 QA = ("qa_1", "qa_2")
 """Sub-tasks of which one of the right answers is enough."""
@@ -154,11 +154,6 @@ def draw(subtask: str, name: str, material: Material, *, questions: int, length:
         documents = getattr(material, NEEDS[subtask])
         return _documents(subtask, source, documents, questions)
     return _common(source, length) if subtask == "cwe" else _frequent(source, length)
-
-
-def sentences_of(text: str) -> list[str]:
-    """The sentences of a text, by what ends them."""
-    return re.split(r"(?<=[.!?])\s+", text.strip())
 
 
 def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
@@ -218,6 +213,7 @@ def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sam
         all_of=True,
         write=write,
         least=len(needles),
+        most=MOST_NEEDLES if own.haystack == "needles" else None,
     )
 
 
@@ -235,7 +231,7 @@ def _magic(kind: str, keys: Sequence[str], values: Sequence[str], one: bool) -> 
 @lru_cache(maxsize=4)
 def _sentences(words: Sequence[str], size: int) -> tuple[str, ...]:
     text = " ".join(words[place % len(words)] for place in range(size))
-    return tuple(sentences_of(text))
+    return tuple(re.split(r"(?<=[.!?])\s+", text.strip()))
 
 
 def _essay(words: Sequence[str], size: int, needles: Sequence[str], name: str) -> str:
@@ -387,23 +383,14 @@ def _documents(subtask: str, name: str, held: Documents, questions: int) -> Samp
         chosen = random.Random(f"{name} order").sample(ranked[:size], min(size, len(ranked)))
         return f"{order}\n\nThe following are given documents.\n\n{numbered([held.texts[one] for one in chosen])}\n\n"
 
+    def about(one: Asked) -> Question:
+        tells = tuple(held.texts[number] for number in one.gold)
+        return Question(text=f"{order}\n\nQuestion: {one.question}", prefix="Answer:", answers=one.answers, tells=tells)
+
     return Sample(
-        subtask=subtask,
-        questions=tuple(
-            Question(
-                text=f"{order}\n\nQuestion: {one.question}",
-                prefix="Answer:",
-                answers=one.answers,
-                tells=tuple(held.texts[number] for number in one.gold),
-            )
-            for one in asked
-        ),
-        max_new_tokens=32,
-        all_of=False,
-        write=write,
-        least=len(gold),
-        most=len(ranked),
-    )
+        subtask=subtask, questions=tuple(map(about, asked)), max_new_tokens=32, all_of=False, write=write,
+        least=len(gold), most=len(ranked),
+    )  # fmt: skip
 
 
 def numbered(documents: Sequence[str]) -> str:

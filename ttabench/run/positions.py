@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LONGEST = 8
 """Letters a token that no tokenizer reaches in running text."""
-AMOUNTS = ("documents", "shots", "steps")
+AMOUNTS = ("documents", "shots", "steps", "length")
 """Options of tasks that say how much is read; of books it is `tokens`."""
 
 
