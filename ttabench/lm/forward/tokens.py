@@ -82,10 +82,11 @@ def gold_ids(lm: LM, ask: Ask) -> list[int]:
     want = ask.want
     if isinstance(want, Score):
         return list(want.ids) or lm.encode(want.continuation, follows=True)
-    written = isinstance(want, Generate)
-    delimiter = want.delimiter if lm.chat is None or (written and want.prefix) else ""
-    target = want.target if isinstance(want, Generate) else want.answers[0]
-    return lm.encode(delimiter + target, follows=True) + ([lm.eos_id] if written else [])
+    prefix, target, ends = "", want.answers[0], list[int]()
+    if isinstance(want, Generate):
+        prefix, target, ends = want.prefix, want.target, [lm.eos_id]
+    delimiter = want.delimiter if lm.chat is None or prefix else ""
+    return lm.encode(delimiter + target, follows=True) + ends
 
 
 Pair: TypeAlias = tuple[list[int], list[list[int]]]
