@@ -22,6 +22,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "msc": ("--limit", "2"),
     "dailydialog": _STEPS,
     "shared_context": ("--task-set", "people=2", "--limit", "2"),
+    "ruler": ("--task-set", "length=400", "--task-set", "tasks=niah_multikey_1", "--limit", "1"),
     "pg19": ("--task-set", "tokens=1088", "--task-set", "books=1"),
 }
 

@@ -37,6 +37,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
     ("shared_context", {"contexts": 2, "people": 3, "piece": "4k"}),
     ("shared_context", {"contexts": 1, "people": 3, "piece": "4k", "mode": "turns"}),
+    ("ruler", {"length": 1500, "contexts": 2, "questions": 2, "piece": 1500}),
 ]
 
 

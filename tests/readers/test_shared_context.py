@@ -78,7 +78,7 @@ def test_a_sub_task_has_its_words_length_and_metrics(tmp_path: Path) -> None:
         assert made.card.main_metric == task.metrics[0]
         if name != "choice_eng":
             assert ask.want.max_new_tokens == task.max_new_tokens  # type: ignore[union-attr]
-    assert bound(tmp_path, [KV], task="scbench_vt").card.main_metric == "contains_all"
+    assert bound(tmp_path, [KV], task="scbench_vt").card.main_metric == "string_match"
 
 
 def test_the_published_words_of_questions(tmp_path: Path) -> None:

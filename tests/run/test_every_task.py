@@ -21,6 +21,7 @@ SMALL: dict[str, list[str]] = {
     "pg19": ["tokens=1k", "window=256", "stride=128", "books=1"],
     "recall": ["tokens=600", "books=1"],
     "shared_context": ["contexts=1", "people=2"],
+    "ruler": ["length=400", "tasks=niah_single_1,qa_1"],
 }
 """One task a reader, as short as its twin can be asked."""
 

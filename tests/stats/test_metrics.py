@@ -90,11 +90,10 @@ def test_f1_is_symmetric_and_normalisation_idempotent(one: str, other: str) -> N
 @pytest.mark.parametrize(
     ("name", "prediction", "golds", "expected"),
     [
-        ("contains", "It is Port Ansel.", ["Yarm", "port ansel"], 1),
-        ("contains", "It is a Port, Ansel.", ["Port Ansel"], 0),
+        ("string_match", "It is Port Ansel.", ["Yarm", "port ansel"], 1),
+        ("string_match", "It is a Port, Ansel.", ["Port Ansel"], 0),
         ("contains_em", "It is a Port, Ansel.", ["the port Ansel"], 1),
         ("contains_em", "It is Yarm.", ["Port Ansel"], 0),
-        ("contains_all", "VAR A and var b", ["a", "B", "zz", "yy"], 0.5),
         ("first_number", "about 12, not 7", ["12"], 1),
         ("first_number", "12.9", ["12"], 1),
         ("first_number", "12.9", ["12.5"], 0),

@@ -39,13 +39,22 @@ class Generate:
     answers: tuple[str, ...] = ()
     """Gold answers, the target first."""
     delimiter: str = " "
-    """Stands between prompt and answer: the training target is `delimiter + answers[0]`."""
+    """Stands between prompt and answer: the training target is `delimiter + target`."""
     max_new_tokens: int = 16
     stops: tuple[str, ...] = ()
     """Texts that end a generated answer; blanks in front of the answer do not count."""
     leads: tuple[str, ...] = ()
     """Words that are taken off the front of a generated answer, whatever their case ("Answer:")."""
+    prefix: str = ""
+    """End of the prompt that begins the answer: under a chat template it stands behind what closes the user's turn."""
+    all_of: bool = False
+    """All gold answers together are right, and not any one of them."""
     mode: Literal["generate"] = "generate"
+
+    @property
+    def target(self) -> str:
+        """The text that is trained on and whose likelihood is measured: the first gold answer, or all of them."""
+        return ", ".join(self.answers) if self.all_of else self.answers[0]
 
 
 @dataclass(frozen=True, kw_only=True)

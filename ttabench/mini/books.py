@@ -12,7 +12,7 @@ from ttabench.mini.world import Fact, draw_entities, entities, facts, rng
 Row = dict[str, object]
 Sentence = tuple[str, Fact | None]
 """A sentence, with the fact that it tells, if any."""
-_FILLERS = (
+FILLERS = (
     "The morning was grey and the streets were empty.",
     "Nobody spoke for a while.",
     "Then {e} came in and sat down.",
@@ -48,7 +48,7 @@ def sentences(source: random.Random, split: str, cast: int = 16, *, growing: boo
             fact = source.choice(facts_by_name[person])
             yield fact.statement(source.randrange(3)), fact
         else:
-            yield source.choice(_FILLERS).format(e=person, f=source.choice(met)), None
+            yield source.choice(FILLERS).format(e=person, f=source.choice(met)), None
 
 
 def book(source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False) -> str:

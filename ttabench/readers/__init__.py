@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
-READERS = ("qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context")
+READERS = (
+    "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
+    "ruler",
+)  # fmt: skip
 """Modules here, each with a function `read`."""
 
 

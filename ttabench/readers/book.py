@@ -100,6 +100,18 @@ class CutText:
             tuple(place - first for place in words),
         )
 
+    def ends(self, piece: int) -> list[int]:
+        """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
+        ends: list[int] = []
+        while (start := ends[-1] if ends else 0) < len(self):
+            end = min(start + piece, len(self))
+            if end < len(self):
+                line = self.text.rfind("\n", 0, self.starts[end]) + 1
+                token = bisect_left(self.starts, line)
+                end = token if token > start else end
+            ends.append(end)
+        return ends
+
     def _place(self, token: int) -> int:
         """The character at which the part of this token begins; characters before the first token are its own."""
         if token <= 0:

@@ -134,7 +134,7 @@ class Recall(Bound[Settings]):
     def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
         cut = _whole_lines(CutText.of(story.text, tokens), most)
-        ends = ends_of_pieces(cut, self.settings.piece)
+        ends = cut.ends(self.settings.piece)
         start = 0
         for number, end in enumerate(ends, start=1):
             piece = cut.range(start, end)
@@ -220,19 +220,6 @@ def _whole_lines(cut: CutText, most: int) -> CutText:
         return cut
     line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
     return cut.range(0, bisect_left(cut.starts, line) or most)
-
-
-def ends_of_pieces(cut: CutText, piece: int) -> list[int]:
-    """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
-    ends: list[int] = []
-    while (start := ends[-1] if ends else 0) < len(cut):
-        end = min(start + piece, len(cut))
-        if end < len(cut):
-            line = cut.text.rfind("\n", 0, cut.starts[end]) + 1
-            token = bisect_left(cut.starts, line)
-            end = token if token > start else end
-        ends.append(end)
-    return ends
 
 
 def _written(card: Card, split: str, seed: int, books: int, tokens: int) -> list[Story]:

@@ -15,7 +15,7 @@ One context is one episode. The sub-tasks of SCBench have prompts, lengths of an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from string import ascii_uppercase
 from typing import Annotated, Literal
@@ -29,7 +29,6 @@ from ttabench.readers.base import Bound, Training, behind, drawn, in_order, othe
 from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
-from ttabench.readers.recall import ends_of_pieces
 from ttabench.readers.shared_rows import PREFIX, SUB_TASKS, Shared, Turn, contexts_of, sub_task_of
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import Tokens
@@ -96,7 +95,7 @@ class SharedContext(Bound[Settings]):
         parts = [(0, size)] if not most or size <= most else [(0, most - most // 2), (size - most // 2, size)]
         for first, last in parts:
             start = 0
-            for end in ends_of_pieces(part := cut.range(first, last), self.settings.piece):
+            for end in (part := cut.range(first, last)).ends(self.settings.piece):
                 piece = part.range(start, end)
                 yield Observe(text=piece.text, key=f"{shared.id}@{first + start}", joiner="", ids=piece.ids)
                 start = end
@@ -109,7 +108,8 @@ class SharedContext(Bound[Settings]):
     def _told(self, shared: Shared, number: int) -> Observe:
         """A turn that was answered right."""
         turn, prompt = shared.turns[number], self.card.prompt
-        gold = ", ".join(turn.answers) if "contains_all" in self.card.metrics else turn.answers[0]
+        task = SUB_TASKS.get(self.settings.task)
+        gold = ", ".join(turn.answers) if task and task.all_of else turn.answers[0]
         text = f"{self._worded(turn)}{prompt.delimiter}{gold}"
         return Observe(text=text, key=f"{shared.id}/turn{number + 1}", joiner=prompt.joiner)
 
@@ -123,7 +123,7 @@ class SharedContext(Bound[Settings]):
             key=f"{shared.id}/{number + 1}",
             want=prompt.chosen(ascii_uppercase[: len(turn.options)], turn.answers[0])
             if turn.options
-            else prompt.generated(turn.answers, most),
+            else replace(prompt.generated(turn.answers, most), all_of=bool(of_turn and of_turn.all_of)),
             joiner=prompt.joiner,
             subtask=turn.kind,
             at=At(number + 1 if settings.mode == "turns" else 0),

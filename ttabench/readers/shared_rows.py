@@ -33,6 +33,8 @@ class SubTask(NamedTuple):
     """The first is the main one."""
     lead: str = ""
     """Stands in front of the context."""
+    all_of: bool = False
+    """Whether an answer holds all gold answers, and not one of them."""
 
 
 _VALUE = "Extract the value corresponding to the specified key in the JSON object below.\n\n"
@@ -41,20 +43,20 @@ _FUNCTION = (
     "the code context in a code block wrapped by ```:\n\n"
 )
 SUB_TASKS = {
-    "kv": SubTask(150, ("contains", "em"), _VALUE),
-    "prefix_suffix": SubTask(150, ("contains", "em")),
-    "vt": SubTask(30, ("contains_all",)),
+    "kv": SubTask(150, ("string_match", "em"), _VALUE),
+    "prefix_suffix": SubTask(150, ("string_match", "em")),
+    "vt": SubTask(30, ("string_match",), all_of=True),
     "repoqa": SubTask(1024, ("rougeL",), _FUNCTION),
     "qa_eng": SubTask(
-        40, ("contains", "f1_max"), "Read the book and answer the question. Be very concise in your answer.\n\n"
+        40, ("string_match", "f1_max"), "Read the book and answer the question. Be very concise in your answer.\n\n"
     ),
     "qa_chn": SubTask(40, ("f1_characters",), "阅读以下书籍然后回答问题。\n\n"),
     "choice_eng": SubTask(40, ("acc",), "Read the book and answer the question.\n\n"),
     "mf": SubTask(5, ("first_number",)),
-    "many_shot": SubTask(10, ("contains", "em")),
+    "many_shot": SubTask(10, ("string_match", "em")),
     "summary": SubTask(200, ("rougeLsum",)),
     "summary_with_needles": SubTask(800, ("rougeLsum", "first_number")),
-    "repoqa_and_kv": SubTask(1024, ("rougeL", "contains")),
+    "repoqa_and_kv": SubTask(1024, ("rougeL", "string_match")),
     "passkey": SubTask(15, ("first_number",)),  # turns of summary_with_needles
 }
 

@@ -25,6 +25,8 @@ from ttabench.readers.formats import READABLE, RawRow, parsing, rows
 from ttabench.readers.layouts import find, places, published_name, serving
 
 T = TypeVar("T")
+GENERATED = "generated"
+"""The source of rows that a reader makes and that are not of the miniature world."""
 MOST_ROWS, MOST_TOKENS = 10**6, 2**26
 """What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
 
@@ -73,6 +75,11 @@ def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], C
         fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
         raise UserError(fault, "Give others.")
     return held, dropped
+
+
+def usual_source(card: Card | None, *, nano: bool) -> str:
+    """Where the rows of a task come from under a base model, nano or another, where nobody says."""
+    return "mini" if nano else GENERATED if card is not None and card.reader == "ruler" else "hub"
 
 
 def table(card: Card, request: Request) -> Table:

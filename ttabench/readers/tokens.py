@@ -12,6 +12,10 @@ from ttabench.core.sizes import CHARACTERS_A_TOKEN
 class Tokens(Protocol):
     """A tokenizer; `ttabench.lm.model.LM` is one."""
 
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens around a context and a question: what begins a text and, in a chat template, what closes a turn."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids without special tokens."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import join
@@ -17,7 +18,8 @@ from ttabench.core.identity import changed
 from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.readers.cards import load_card
+from ttabench.readers.cards import Card, load_card
+from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import NAMED, changes, flat, told, whole
@@ -163,7 +165,10 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     gone) is written as the record has it."""
     config, notes = whole(record.config), list[str]()
     words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
-    if config.source != ("mini" if config.model == NANO else "hub"):
+    card: Card | None = None
+    with suppress(UserError):  # a task that is gone
+        card = load_card(config.task)
+    if config.source != usual_source(card, nano=config.model == NANO):
         words += ["--source", config.source]
     words += [*_method(config, notes), *_options(config, notes)]
     if origin := config.inputs.get(f"metric {record.main_metric}"):

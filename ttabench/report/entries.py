@@ -23,6 +23,7 @@ from ttabench.run.caveats import kept_whole
 from ttabench.stats import aggregation
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
+from ttabench.stats.varying import FRESH
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
 BUSY = 0.5
@@ -138,7 +139,7 @@ def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | 
     """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source == "mini")
+    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
     return value, stderr, sum(row.n for row in rows)
 
 

@@ -191,14 +191,15 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
 def tasks_table() -> Table:
     """Every shipped task card."""
     from ttabench.readers.cards import load_card, names
+    from ttabench.readers.sources import usual_source
 
     data: list[dict[str, Cell]] = []
     for card in map(load_card, names()):
-        on_hub = card.source.hub is not None or bool(card.parts)
+        on_hub, usual = card.source.hub is not None or bool(card.parts), usual_source(card, nano=False)
         data.append({
             "task": card.name, "title": card.title, "reader": card.reader, "metrics": ", ".join(card.metrics),
             "chance": card.chance, "main_metric": card.main_metric,
-            "sources": "mini, hub" if card.twin and on_hub else "mini" if card.twin else "hub",
+            "sources": ", ".join([*(["mini"] if card.twin else []), *([usual] if on_hub or usual != "hub" else [])]),
             "splits": ", ".join(card.splits), "arxiv": card.arxiv, "licence": card.licence,
         })  # fmt: skip
     heads = {"task": "task", "title": "title", "reader": "reader", "main_metric": "main metric", "sources": "sources",

@@ -22,7 +22,7 @@ from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
 from ttabench.stats.metrics import known
 from ttabench.stats.texts import Written
-from ttabench.stats.varying import Draw, origin
+from ttabench.stats.varying import FRESH, Draw, origin
 
 Run: TypeAlias = tuple[Path, RunRecord]
 """The folder of a run, and its record."""
@@ -84,7 +84,7 @@ def answered(runs: Sequence[Run], metric: str) -> Values:
     wanted = SCORED if ratio else ("prediction" if corpus else metric,)
     values: dict[Query, Any] = {}
     for run in runs:
-        draw = Draw(run[1].unit, seed_of(run[1]), fresh=run[1].source == "mini")
+        draw = Draw(run[1].unit, seed_of(run[1]), fresh=run[1].source in FRESH)
         base = " of ".join(base_of(run[1]))
         for episode, key, prompt, answers, source_key, stratum, mode, *own in _samples(run, (*ASKED, *wanted)):
             question = _asked(prompt, tuple(answers)) if len(answers) else ""

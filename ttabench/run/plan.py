@@ -17,6 +17,7 @@ from ttabench.readers import Task, load, origin
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
 from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
 from ttabench.run.prompting import resolve_prompting
@@ -72,10 +73,11 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         raise UserError("--ask-only reads no context, and no state is given.", hint)
     if request.state_of != "own" and request.state is not None:
         raise UserError("--swap-state makes its own states, so --state cannot be given.", "Leave one of them out.")
-    source = request.source or ("mini" if request.model == NANO else "hub")
     known = shared or Shared()
+    read_card = known.once("card", request.task, make=lambda: load_card(request.task))
+    source = request.source or usual_source(read_card, nano=request.model == NANO)
     known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
-    asked = resolve_prompting(request, known.once("card", request.task, make=lambda: load_card(request.task)))
+    asked = resolve_prompting(request, read_card)
     resolved = resolve_method(request)
     how: dict[str, Any] = {"source": source, "split": request.split, "seed": seed, "limit": request.limit}
     of_task = (request.task, *how.values(), tuple(asked.options.items()))

@@ -21,7 +21,7 @@ from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, interval_of_mean
 from ttabench.stats.metric import Metric
 from ttabench.stats.texts import Written
-from ttabench.stats.varying import Draw, origin, unit_of
+from ttabench.stats.varying import FRESH, Draw, origin, unit_of
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -120,7 +120,7 @@ def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate |
 
 def _row(plan: Plan, place: tuple[int | None, str | None], metric: Metric, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    draw = Draw(unit_of(plan.task_record), plan.config.seed, fresh=plan.task.source == "mini")
+    draw = Draw(unit_of(plan.task_record), plan.config.seed, fresh=plan.task.source in FRESH)
     found, config = _figure(metric, draw, samples), plan.config
     if found is None:
         return []

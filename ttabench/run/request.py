@@ -54,9 +54,10 @@ class RunRequest(RunFields):
     state: Annotated[Path | None, Declared("Start from a state written by `adapt`.", RUN)] = None
     source: Annotated[
         str,
-        Declared("mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", RUN, default=False),
-    ] = ""
-    """Empty: `mini` for the nano model, `hub` for any other."""
+        Declared("mini, hub, generated, or a file or folder. (default: mini for nano, else hub; of ruler generated)",
+                 RUN, default=False),
+    ] = ""  # fmt: skip
+    """Empty: see `sources.usual_source`."""
     task_options: Annotated[
         tuple[str, ...],
         Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),

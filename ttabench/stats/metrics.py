@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, offered
-from ttabench.core.types import Answer, Ask, Choose, Json, Mode, wanted
+from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
 from ttabench.stats.aggregation import RATIOS
 from ttabench.stats.metric import DECLARED, Metric
 from ttabench.stats.plugins import GROUP, of_file, of_package
@@ -80,6 +79,15 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
         return RougeScorer([name])
 
     return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
+
+
+def string_match(prediction: str, ask: Ask) -> float:
+    """RULER's score (arXiv 2404.06654): the share of the gold answers that stand in the prediction, in whatever case;
+    where any one of them is right, whether one does."""
+    held = [gold.lower() in prediction.lower() for gold in ask.answers]
+    assert held, f"{ask.key} has no gold answer"
+    every = isinstance(ask.want, Generate) and ask.want.all_of
+    return sum(held) / len(held) if every else float(any(held))
 
 
 def of_target(judged: Callable[[str, str], float]) -> Callable[[str, Ask], float]:
@@ -152,14 +160,6 @@ TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
         "F1 of characters, without punctuation and blanks, against the best of all gold answers (for Chinese)",
         lambda prediction, ask: max(characters_f1(prediction, gold) for gold in ask.answers),
     ),
-    "contains": (
-        "a gold answer stands in the prediction, whatever their case",
-        lambda prediction, ask: float(any(gold.lower() in prediction.lower() for gold in ask.answers)),
-    ),
-    "contains_all": (
-        "share of the gold answers that stand in the prediction, whatever their case",
-        lambda prediction, ask: fmean(gold.lower() in prediction.lower() for gold in ask.answers),
-    ),
     "contains_em": (
         "a gold answer stands in the prediction, both in SQuAD's normalisation",
         lambda prediction, ask: float(any(normalise(gold) in normalise(prediction) for gold in ask.answers)),
@@ -167,6 +167,10 @@ TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
     "first_number": (
         "the first number of the prediction is the target answer; of a whole one its whole part",
         of_target(same_number),
+    ),
+    "string_match": (
+        "share of the gold answers that the prediction holds; of alternatives, whether it holds one (RULER)",
+        string_match,
     ),
 }
 CHOICES: dict[str, tuple[str, Callable[[Answer, Ask], Sequence[float]]]] = {

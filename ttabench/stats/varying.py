@@ -23,6 +23,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 Varying: TypeAlias = Literal[
     "query", "document", "group", "draw", "book", "conversation", "dialogue", "user", "context"
 ]
+FRESH = ("mini", "generated")
+"""Sources whose every seed has rows of its own."""
 EPISODES: tuple[Varying, ...] = ("book", "conversation", "dialogue", "user", "context")
 """An episode is one of these."""
 OF_READERS: dict[str, Varying] = {

@@ -23,6 +23,7 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import readable
 from ttabench.readers.protocol_options import known_options
+from ttabench.readers.sources import usual_source
 from ttabench.run.config import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, requested, text_of
@@ -117,7 +118,7 @@ class _Grid:
         """The method, the name of the task, and names that may be set by option; None where nobody knows."""
         spec, name = registry.find(str(method.values["method"])), str(task.values["task"])
         card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
-        usual = "mini" if model.values["model"] == NANO else "hub"
+        usual = usual_source(card, nano=model.values["model"] == NANO)
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
         own = [field.name for field in fields(spec.Settings)]
         return spec, card.name, {"set": own, "task_set": known_options(card, str(sources[-1])), "preset": spec.presets}

@@ -62,7 +62,12 @@ def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
     if lm.chat is None:
         return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
     opening, text = _opened(lm.chat, ask, follows)
-    return [*opening, *lm.encode(text, follows=follows and not opening), *lm.chat.end_ids]
+    prefix = ask.want.prefix if isinstance(ask.want, Generate) else ""
+    if prefix:
+        assert text.endswith(prefix), f"the prompt of {ask.key} does not end with the beginning of its answer"
+        text = text.removesuffix(prefix).rstrip()
+    closing = [*lm.chat.end_ids, *(lm.encode(prefix, follows=True) if prefix else [])]
+    return [*opening, *lm.encode(text, follows=follows and not opening), *closing]
 
 
 def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
@@ -73,13 +78,15 @@ def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
 
 
 def gold_ids(lm: LM, ask: Ask) -> list[int]:
-    """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`Score`) has no EOS."""
+    """Ids of the gold answer of a query: what is scored, or trained on. A continuation (`Score`) has no EOS."""
     want = ask.want
     if isinstance(want, Score):
         return list(want.ids) or lm.encode(want.continuation, follows=True)
-    delimiter = want.delimiter if lm.chat is None else ""
-    ends = [lm.eos_id] if isinstance(want, Generate) else []
-    return lm.encode(delimiter + want.answers[0], follows=True) + ends
+    prefix, target, ends = "", want.answers[0], list[int]()
+    if isinstance(want, Generate):
+        prefix, target, ends = want.prefix, want.target, [lm.eos_id]
+    delimiter = want.delimiter if lm.chat is None or prefix else ""
+    return lm.encode(delimiter + target, follows=True) + ends
 
 
 Pair: TypeAlias = tuple[list[int], list[list[int]]]

@@ -59,6 +59,11 @@ class Texts:
         """Ids in front of every text: those that open the user's turn of a chat template, else `bos_ids`."""
         return self.bos_ids if self.chat is None else self.chat.start_ids
 
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens around a context and a question: those of `start_ids`, and what closes a user's turn."""
+        return len(self.start_ids) + (0 if self.chat is None else len(self.chat.end_ids))
+
     def use_chat_template(self) -> None:
         """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
         self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)

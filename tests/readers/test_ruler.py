@@ -1,0 +1,280 @@
+"""RULER: what contexts hold at any length, lm-eval's wording, published rows, and files that sub-tasks need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Command
+from tests.qa_files import write_jsonl
+from tests.tiny import tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Generate, wanted
+from ttabench.lm.forward.tokens import gold_ids, prompt_ids
+from ttabench.readers import load
+from ttabench.readers.ruler import Ruler
+from ttabench.stats.metrics import metric
+
+MADE = ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "vt", "cwe", "fwe")
+SIZES = {"niah_single_1": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa_1": 32, "qa_2": 32}
+ESSAY = " ".join(f"Essay sentence {number} says {word}." for number, word in enumerate("one two three".split() * 700))
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+class Four:
+    """A tokenizer of one token for four letters, with five tokens around a context and its question."""
+
+    frame_tokens = 5
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(-(-len(text) // 4)))
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        return self.encode(text), list(range(0, len(text), 4))
+
+
+FOUR = Four()
+
+
+def episodes(limit: int | None = 1, source: str = "generated", **options: Any) -> list[Episode]:
+    options = {"tasks": "niah_single_1", "contexts": 2} | options
+    return list(load("ruler", source=source, limit=limit, options=options).episodes(FOUR))
+
+
+def only(name: str, **options: Any) -> tuple[str, Ask]:
+    """(context, first query) of the first context of a sub-task."""
+    (episode, *_) = episodes(tasks=name, **options)
+    return "".join(piece.text for piece in episode.observes()), episode.asks()[0]
+
+
+def room(ask: Ask) -> int:
+    (want,) = wanted([ask], Generate)
+    return want.max_new_tokens
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(MADE), st.integers(3000, 9000), st.integers(0, 99))
+def test_a_context_fills_its_length_and_a_longer_one_asks_the_same(name: str, length: int, seed: int) -> None:
+    task = load("ruler", source="generated", seed=seed, limit=1, options={"tasks": name, "length": length})
+    ((episode, (key, sample)),) = task.laid(FOUR)  # type: ignore[attr-defined]
+    (ask,) = episode.asks()
+    assert isinstance(task, Ruler)
+    size = task._sizes[id(FOUR), key]
+    for units, fits in ((size, True), (size + 1, False)):
+        used = len(FOUR.encode(sample.write(units))) + len(FOUR.encode("\n\n" + ask.prompt)) + 5 + room(ask)
+        assert (used <= length) == fits or (units > size and sample.most == size)
+    assert "".join(piece.text for piece in episode.observes()) + ask.joiner == sample.write(size)
+    assert room(ask) == SIZES.get(name, 128)
+    if name not in ("cwe", "fwe"):  # words come as often as their length has it
+        longer = load("ruler", source="generated", seed=seed, limit=1, options={"tasks": name, "length": 2 * length})
+        ((other, _),) = longer.laid(FOUR)  # type: ignore[attr-defined]
+        assert [one.prompt for one in other.asks()] == [ask.prompt]
+        assert sum(len(piece.text) for piece in other.observes()) > 1.5 * sum(len(p.text) for p in episode.observes())
+
+
+def test_rows_are_those_of_the_seed_and_the_sub_task() -> None:
+    assert episodes(limit=None) == episodes(limit=None)
+    own, others = load("ruler", source="generated", limit=6), load("ruler", source="generated", limit=6, seed=1)
+    assert own.describe()["digest"] != others.describe()["digest"]
+    assert {ask.subtask for episode in own.episodes(FOUR) for ask in episode.asks()} == set(MADE)
+    prompts = [ask.prompt for task in (own, others) for episode in task.episodes(FOUR) for ask in episode.asks()]
+    assert len(set(prompts)) == len(prompts) - 2, "cwe and fwe ask alike"
+    assert own.n_asks == 6
+
+
+def test_answers_are_what_a_context_tells() -> None:
+    context, ask = only("niah_multikey_2", questions=3)
+    key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]
+    assert f"One of the special magic numbers for {key} is: {ask.answers[0]}." in context.splitlines()
+    assert len(episodes(tasks="niah_multikey_2", questions=3, limit=3)[0].asks()) == 3
+    context, ask = only("vt", questions=2)
+    first = re.findall(r"VAR (\w{5}) = (\d{5})", context)
+    links = dict(re.findall(r"VAR (\w{5}) = VAR (\w{5})", context))
+    value = re.findall(r"value (\d{5})", ask.prompt)[0]
+    (start,) = (name for name, own in first if own == value)
+    assert [links.get(name, start) for name in ask.answers] == [start, *ask.answers[:-1]]
+    context, ask = only("cwe")
+    counts = Counter(re.findall(r"\d+\. (\S+)", context.rpartition("Memorize")[2]))
+    assert {word for word, _ in counts.most_common(10)} == set(ask.answers)
+    assert set(counts.values()) == {30, 3}
+    context, ask = only("fwe")
+    words = Counter(re.findall(r"\b[a-z]{6}\b|\.\.\.", context.partition("coded words. ")[2]))
+    assert [word for word, _ in words.most_common(4)] == ["...", *ask.answers]
+
+
+def written(module: str) -> dict[str, Any]:
+    """Constants of a module of lm-eval's task, which takes packages that need not be here."""
+    spec = find_spec("lm_eval")
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parent / "tasks" / "ruler" / f"{module}.py"
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    return found
+
+
+@pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-eval is not installed")
+def test_prompts_have_the_words_of_lm_eval() -> None:
+    context, ask = only("niah_single_1")
+    template, body = written("niah_utils")["TEMPLATE"], context.partition("\n")[2]
+    key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]
+    for old, new in (("Some", "A"), ("are all", "is"), ("are", "is")):
+        template = template.replace(old, new)
+    prefix = f"The special magic number for {key} mentioned in the provided text is"
+    theirs = f"{template.format(type_needle_v='number', context=body, query=key)} {prefix}"
+    assert context + ask.joiner + ask.prompt == theirs
+    needle = written("prepare_niah")["NEEDLE"].format(type_needle_v="numbers", key=key, value=ask.answers[0])
+    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+    assert set(body.splitlines()) == {needle, noise}
+
+    context, ask = only("vt")
+    own = written("vt_utils")["CONFIG"]["variable_tracking"]
+    value = re.findall(r"value (\d{5})", ask.prompt)[0]
+    template = own["template"] + own["answer_prefix"]
+    last = context.rpartition("Memorize and track")[2].partition("\n\n")[2]
+    theirs = template.format(context=f"{last}\n", query=value, num_v=5).rstrip()
+    assert ("Memorize and track" + context.rpartition("Memorize and track")[2] + ask.joiner + ask.prompt) == theirs
+
+    for name, opening in (("cwe", "Below is"), ("fwe", "Read the")):
+        context, ask = only(name)
+        own = written(f"{name}_utils")["CONFIG"]
+        before, _, after = (own["template"] + own["answer_prefix"]).partition("{context}")
+        whole = opening + context.rpartition(opening)[2] + ask.joiner + ask.prompt
+        assert whole.startswith(before)
+        assert whole.endswith(after)
+        assert own["tokens_to_generate"] == room(ask)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Essays, SQuAD and HotpotQA, in the published shapes."""
+    (tmp_path / "PaulGrahamEssays.json").write_text(json.dumps({"text": ESSAY}))
+    answers = [{"text": "in 1066", "answer_start": 0}, {"text": "1066", "answer_start": 3}]
+    paragraphs = [
+        {"context": f"Paragraph {n} of article {a}. " + "Words. " * 40, "qas": [
+            {"id": f"{a}{n}", "question": f"When is {a}{n}?", "answers": answers, "is_impossible": False},
+            {"id": f"{a}{n}x", "question": "Never?", "answers": [], "is_impossible": True},
+        ]} for a in range(8) for n in range(10)
+    ]  # fmt: skip
+    data = [{"title": f"A{a}", "paragraphs": paragraphs[10 * a : 10 * a + 10]} for a in range(8)]
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps({"version": "v2.0", "data": data}))
+    hops = [
+        {"_id": str(n), "question": f"Who is {n}?", "answer": f"Person {n}",
+         "context": [[f"Title {n}.{i}", ["A sentence. ", "Another. " * 20]] for i in range(10)]}
+        for n in range(9)
+    ]  # fmt: skip
+    (tmp_path / "hotpotqa.json").write_text(json.dumps(hops))
+    return tmp_path
+
+
+def test_all_thirteen_are_made_of_a_folder_of_files(folder: Path) -> None:
+    task = load("ruler", source=str(folder), limit=13, options={"length": 4096})
+    assert task.notes == ()
+    texts = {}
+    for episode in task.episodes(FOUR):
+        (ask,) = episode.asks()
+        texts[ask.subtask] = "".join(piece.text for piece in episode.observes()), ask
+        assert all(answer in texts[ask.subtask][0] for answer in ask.answers) == (ask.subtask[:3] != "qa_")
+    assert len(texts) == 13
+    context, ask = texts["niah_multiquery"]
+    assert len(ask.answers) == 4
+    assert context.startswith("Some special magic numbers are hidden within the following text.")
+    assert re.search(r"numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text are$", ask.prompt)
+    assert len(texts["niah_multivalue"][1].answers) == 4
+    assert not any(want.all_of for want in wanted([texts["qa_1"][1]], Generate))
+    context, ask = texts["qa_1"]
+    assert ask.prompt.endswith("Answer:")
+    assert ask.answers == ("in 1066", "1066")
+    article, number = re.findall(r"When is (\d)(\d)", ask.prompt)[0]
+    assert f"Paragraph {number} of article {article}." in context
+    shown = re.findall(r"of article (\d)", context)
+    assert shown.count(article) == 10, "paragraphs of its article come first"
+    context, ask = texts["qa_2"]
+    (own,) = re.findall(r"Who is (\d)", ask.prompt)
+    assert context.count(f"Title {own}.") == 10
+
+
+def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) -> None:
+    (note,) = load("ruler", source="generated").notes
+    assert note.startswith("left out: niah_single_2, niah_single_3, niah_multikey_1")
+    assert "squad.json" in note
+    for name, needed in (("niah_single_2", "PaulGrahamEssays.json"), ("qa_2", "hotpotqa.json")):
+        with pytest.raises(UserError, match=f"{name} of ruler needs files that are not given.*{needed}"):
+            load("ruler", source="generated", options={"tasks": name})
+    with pytest.raises(UserError, match="'niah_single_1'"):
+        load("ruler", source="generated", options={"tasks": "niah_single1"})
+    with pytest.raises(UserError, match="length=240 has no room for niah_single_1: it needs 2"):
+        episodes(length=240)
+    with pytest.raises(UserError, match="holds nothing that RULER is made of"):
+        load("ruler", source=str(tmp_path))
+    with pytest.raises(UserError, match="No file or folder"):
+        load("ruler", source=str(tmp_path / "none"))
+    path = write_jsonl(tmp_path / "test.jsonl", [{"context": "A.", "question": "B?", "answer": ["C"], "task": "vt"}])
+    with pytest.raises(UserError, match="lacks the column 'answer_prefix'"):
+        load("ruler", source=str(path))
+
+
+def test_published_rows_are_asked_as_they_stand(tmp_path: Path) -> None:
+    shared = {"context": "The cat is Tom.\nThe dog is Rex.\n", "max_new_tokens": 7, "task": "niah_multivalue"}
+    rows = [
+        {**shared, "question": "What is the cat? ", "answer_prefix": "The cat is", "answer": ["Tom"]},
+        {**shared, "question": "What is the dog? ", "answer_prefix": "The dog is", "answer": ["Rex", "Tom"]},
+        {"context": "Document 1:\nIn 1066.\n\n", "question": "When?\n", "answer_prefix": "Answer:", "task": "qa_1",
+         "answer": ["1066", "in 1066"], "max_new_tokens": 32},
+    ]  # fmt: skip
+    (tmp_path / "4096").mkdir()
+    write_jsonl(tmp_path / "4096" / "test.jsonl", rows)
+    task = load("ruler", source=str(tmp_path))
+    cat, qa = task.episodes()
+    assert "".join(piece.text for piece in cat.observes()) == "The cat is Tom.\nThe dog is Rex."
+    first, second = cat.asks()
+    assert (first.joiner, first.prompt) == ("\n", "What is the cat? The cat is")
+    assert (first.subtask, second.subtask, qa.asks()[0].subtask) == ("niah_multivalue", "niah_multivalue", "qa_1")
+    assert [room(ask) for ask in (first, qa.asks()[0])] == [7, 32]
+    judge = metric("string_match")
+    assert judge("it is TOM", second) == 0.5
+    assert judge("Rex or tom", second) == 1.0
+    assert judge("in the year 1066", qa.asks()[0]) == 1.0, "of alternatives one is enough"
+    assert judge("", qa.asks()[0]) == 0.0
+    some = load("ruler", source=str(tmp_path / "4096" / "test.jsonl"), options={"tasks": "qa_1"})
+    assert [ask.subtask for episode in some.episodes() for ask in episode.asks()] == ["qa_1"]
+
+
+def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> None:
+    lm = tiny_llama()
+    want = Generate(answers=("1", "2"), prefix="They are", all_of=True)
+    ask = Ask(prompt="Which? They are", key="k", want=want, joiner="\n")
+    assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhich? They are"
+    assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
+    around = lm.frame_tokens
+    lm.tokenizer.chat_template = TEMPLATE
+    lm.use_chat_template()
+    assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhich?<|end|><|assistant|>They are"
+    assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
+    assert lm.frame_tokens - around == len("<|user|>") - around + len("<|end|><|assistant|>")
+
+
+def test_the_own_context_answers_and_another_does_not(ttabench: Command, tmp_path: Path) -> None:
+    small = ("--task", "ruler", "--task-set", "length=300", "--limit", 5, "--out", tmp_path, "--json")
+    runs = ttabench("eval", "--method", "icl", "--swap-state", *small).json()["runs"]
+    figures = {run["config"]["state_of"]: row["value"] for run in runs for row in run["rows"] if row["subtask"] is None}
+    assert len({row["subtask"] for row in runs[0]["rows"]}) == 7, "five sub-tasks, all of them, and their mean"
+    assert figures["own"] >= 0.8
+    assert max(figures["other"], figures["none"]) <= 0.4

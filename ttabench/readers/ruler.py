@@ -1,0 +1,310 @@
+"""RULER (Hsieh et al. 2024, arXiv 2404.06654): 13 sub-tasks in contexts of any length, one episode a context.
+
+    Episode("ruler/test/niah_single_1/0/seed0", [Observe(tokens 0..511), Observe(512..1023), ...,
+            Ask("What is the special magic number for calm-river mentioned in the provided text? The special ... is")])
+
+A context is as large as fits into `length` tokens of the base model beside the prompt, what stands around both and the
+room for an answer. It is made by `ruler_texts` or, in the miniature world, by the twin; rows that others published are
+as long as they are. A context of nano's tokens and one of another model's differ in size alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
+from ttabench.readers.book import CutText
+from ttabench.readers.cards import Card
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.ruler_files import GIVE, material_of, published, samples_of
+from ttabench.readers.ruler_texts import NEEDS, SUBTASKS, Material, Question, Sample, draw, numbered, placed
+from ttabench.readers.sources import GENERATED, Request, generated
+from ttabench.readers.tokens import Tokens, counted_by
+from ttabench.stats.metrics import check_judges, metric
+
+SENTENCES = 8
+"""Sentences of a line of the twin, as in its books."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    tasks: str = "all"
+    """Names of sub-tasks, with commas between; "all" for those that can be made, or have rows."""
+    length: Annotated[TokenCount, Field(le=2**20)] = 4096
+    """Tokens of context, prompt and answer together, as the base model counts them; k stands for 1,024."""
+    contexts: Annotated[int, Field(gt=0)] = 500
+    """Of each sub-task, at most."""
+    questions: Annotated[int, Field(gt=0, le=1000)] = 1
+    """Questions about one context, where a sub-task has more than one (cwe and fwe have not)."""
+    piece: TokenCount = 512
+    """Tokens of a piece, at most, where lines are no longer."""
+    prompt: str = "published"
+    """Name of a question template of the card."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples of the card in front of every question."""
+    max_new_tokens: TokenCount | None = None
+    """Tokens of an answer, at most; None for as many as the sub-task has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruler(Bound[Settings]):
+    """A `readers.Task` over contexts of sub-tasks."""
+
+    names: tuple[str, ...]
+    """Of the sub-tasks."""
+    draw: Callable[[str, int, int], Sample]
+    """The sample of a sub-task, a seed and a number."""
+    held: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    """Published samples by sub-task; empty where they are made."""
+    left_out: tuple[str, ...] = ()
+    """Why sub-tasks are left out."""
+    _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
+
+    def remarks(self) -> list[str]:
+        """Notes of this reader."""
+        return list(self.left_out)
+
+    def samples(self) -> Iterator[tuple[str, Sample]]:
+        """(key, sample) of every context that is asked about, its questions after `limit`."""
+        for name, share in zip(self.names, shares(self.limit, len(self.names)), strict=True):
+            there = len(self.held[name]) if self.held else self.settings.contexts
+            places = range(min(there, self.settings.contexts))
+            left = share
+            for place in spread(places, share) if self.held else places:
+                if left == 0:
+                    break
+                sample = self.draw(name, self.seed, place)
+                questions = sample.questions[:left]
+                left = None if left is None else left - len(questions)
+                seed = "" if self.held else f"/seed{self.seed}"
+                yield f"{name}/{place}{seed}", replace(sample, questions=questions)
+
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[str, Sample]]]:
+        """One episode a context."""
+        for key, sample in self.samples():
+            steps = tuple(self._steps(key, sample, tokens))
+            yield Episode(key=f"{self.card.name}/{self.split}/{key}", steps=steps), (key, sample)
+
+    def _steps(self, key: str, sample: Sample, tokens: Tokens | None) -> Iterator[Step]:
+        """The pieces of a context, and the queries behind them."""
+        text = self._text(key, sample, tokens)
+        yield from self._pieces(key, text.rstrip(), tokens)
+        for number, question in enumerate(sample.questions):
+            yield Ask(
+                prompt=self._prompt(question),
+                question=question.text,
+                key=f"{key}/{number}",
+                want=replace(
+                    self.card.prompt.generated(question.answers, self._room(sample)),
+                    prefix=question.prefix,
+                    all_of=sample.all_of,
+                ),
+                joiner=text[len(text.rstrip()) :],
+                source_key=key,
+                subtask=sample.subtask,
+                at=At(self.pieces),
+            )
+
+    def _pieces(self, key: str, text: str, tokens: Tokens | None) -> Iterator[Observe]:
+        cut, start = CutText.of(text, tokens), 0
+        for end in cut.ends(self.settings.piece):
+            piece = cut.range(start, end)
+            yield Observe(text=piece.text, key=f"{key}@{start}" if start else key, joiner="", ids=piece.ids)
+            start = end
+
+    def _prompt(self, question: Question) -> str:
+        asked = self.card.prompt.asked(question.text, self.settings.prompt, self.settings.examples)
+        return f"{asked} {question.prefix}".rstrip()
+
+    def _room(self, sample: Sample) -> int:
+        """Most tokens of an answer."""
+        return self.settings.max_new_tokens or sample.max_new_tokens
+
+    def _text(self, key: str, sample: Sample, tokens: Tokens | None) -> str:
+        """The largest context that leaves room for every question and its answer."""
+        if sample.most == sample.least:
+            return sample.write(sample.least)
+        known = id(tokens), key
+        if known not in self._sizes:
+            self._sizes[known] = self._size(sample, tokens)
+        return sample.write(self._sizes[known])
+
+    def _size(self, sample: Sample, tokens: Tokens | None) -> int:
+        count = counted_by(tokens)
+        around = 0 if tokens is None else tokens.frame_tokens
+        asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
+        budget = self.settings.length - around - asked - self._room(sample)
+        low, most = sample.least, sample.most
+        low_count = count(sample.write(low))
+        if low_count > budget:
+            if tokens is None:
+                return low  # nothing is known of the model yet
+            least = low_count + self.settings.length - budget
+            fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
+            raise UserError(fault, "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.")
+        high, high_count = (low, low_count)
+        while high_count <= budget:  # beyond what fits
+            low, low_count = high, high_count
+            if high == most:
+                return high
+            high = 2 * high if most is None else min(most, 2 * high)
+            high_count = count(sample.write(high))
+        while high - low > 1:
+            share = (budget - low_count) / (high_count - low_count)
+            middle = min(high - 1, max(low + 1, low + int(share * (high - low))))
+            middle_count = count(sample.write(middle))
+            if middle_count <= budget:
+                low, low_count = middle, middle_count
+            else:
+                high, high_count = middle, middle_count
+        return low
+
+    def instead(self, own: tuple[str, Sample], tokens: Tokens | None) -> Iterator[Observe]:
+        """The pieces of another context of the same sub-task, which does not tell what is asked."""
+        key, sample = own
+        tells = [text for question in sample.questions for text in question.tells]
+        first = ""
+        for number, other in self._candidates(sample):
+            text = self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
+            if not any(told in text for told in tells):
+                return self._pieces(f"{key}/other", text, tokens)
+            first = first or text
+        if not first:
+            fault = f"{self.source} has no other context of {sample.subtask} for {key}."
+            raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
+        return self._pieces(f"{key}/other", first, tokens)
+
+    def remarks_on_others(self) -> list[str]:
+        """Notes on the other contexts."""
+        return (
+            ["where every other context of a sub-task holds an answer, the first of them is read"] if self.held else []
+        )
+
+    def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
+        if self.held:
+            own = sample.write(sample.least)
+            every = self.held[sample.subtask]
+            return ((number, other) for number, other in enumerate(every) if other.write(other.least) != own)
+        return ((seed, self.draw(sample.subtask, seed, 0)) for seed in other_seeds(self.seed))
+
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """Contexts of sub-tasks in random order; all but published ones are new in every episode."""
+        while True:
+            name, seed = training.draws.choice(self.names), training.draws.getrandbits(48)
+            sample = self.draw(name, seed, seed % len(self.held[name]) if self.held else 0)
+            yield self.split, self._steps(f"{name}/{seed}", sample, training.tokens)
+
+    @property
+    def pieces(self) -> int:
+        """Of a context, about."""
+        return -(-self.settings.length // self.settings.piece)
+
+    @cached_property
+    def n_observes(self) -> int:
+        """About as many as there are."""
+        return self.pieces * sum(1 for _ in self.samples())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Queries over all episodes."""
+        return sum(len(sample.questions) for _, sample in self.samples())
+
+    def counts(self) -> dict[str, Json]:
+        """Sub-tasks, contexts and questions."""
+        samples = list(self.samples())
+        questions = sum(len(sample.questions) for _, sample in samples)
+        return {"subtasks": list(self.names), "contexts": len(samples), "questions": questions}
+
+    def texts(self) -> Iterator[str]:
+        """Every question with its answers, and every context at its smallest, which tells how it was drawn."""
+        for key, sample in self.samples():
+            yield from (key, sample.write(sample.least))
+            for question in sample.questions:
+                yield from (question.text, question.prefix, *question.answers)
+
+
+def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, number: int) -> Sample:
+    """A sample of the miniature world."""
+    own = random.Random(f"{seed} {number}").getrandbits(48)
+    arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
+    (row,) = generated(card, list, card.splits[split].twin, own, **arguments)
+    needles, haystack, documents = row["needles"], row["haystack"], name in NEEDS and NEEDS[name] == "squad"
+
+    def write(size: int) -> str:
+        held = haystack[:size]
+        held = placed(held, needles, str(own)) if len(held) >= len(needles) else [*held, *needles]
+        if documents:
+            return f"{numbered(held)}\n"
+        lines = (held[first : first + SENTENCES] for first in range(0, len(held), SENTENCES))
+        return "\n".join("So " + " ".join(line) for line in lines) + "\n"
+
+    return Sample(
+        subtask=name,
+        questions=tuple(
+            Question(text=one["question"], prefix="", answers=tuple(one["answers"]), tells=tuple(one["tells"]))
+            for one in row["questions"]
+        ),
+        max_new_tokens=8,
+        all_of=not documents,
+        write=write,
+        least=len(needles),
+        most=len(haystack),
+    )
+
+
+def read(card: Card, request: Request) -> Ruler:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    check_judges(card.name, map(metric, card.metrics), "generate")
+    card.prompt.check(card.name, settings.prompt, settings.examples)
+    bind = partial(Ruler, card=card, request=request, settings=settings, arguments=arguments)
+    if request.source == "mini":
+        from ttabench.mini.ruler import TASKS
+
+        names = named("sub-task of the twin of ruler", TASKS, settings.tasks)
+        return bind(source="mini", names=tuple(names), draw=partial(_twin, card, request.split, settings))
+    path, material, label = Path(request.source), Material(), GENERATED
+    if request.source != GENERATED:
+        held = published(card, request, settings.length)
+        if held is not None:
+            return _published(bind, held.label, held.notes, samples_of(card, held), settings)
+        material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
+    lacking = [name for name in SUBTASKS if name in NEEDS and not getattr(material, NEEDS[name])]
+    names = named("sub-task of ruler", SUBTASKS, settings.tasks)
+    if settings.tasks == "all":
+        names = [name for name in names if name not in lacking]
+    elif missing := next((name for name in names if name in lacking), None):
+        hint = f"Give --source DIR with {GIVE[NEEDS[missing]]}."
+        raise UserError(f"{missing} of {card.name} needs files that are not given.", hint)
+    needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+    left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
+
+    def drawn(name: str, seed: int, number: int) -> Sample:
+        place = f"{request.split} {seed} {number}"
+        return draw(name, place, material, questions=settings.questions, length=settings.length)
+
+    return bind(
+        source=label, names=tuple(names), draw=drawn, left_out=left_out if lacking and settings.tasks == "all" else ()
+    )
+
+
+def _published(
+    bind: Callable[..., Ruler],
+    label: str,
+    notes: tuple[str, ...],
+    held: Mapping[str, Sequence[Sample]],
+    settings: Settings,
+) -> Ruler:
+    """The task over rows that others published."""
+    names = tuple(named(f"sub-task in {label}", held, settings.tasks))
+    return bind(source=label, data_notes=notes, names=names, held=held, draw=lambda name, _, number: held[name][number])

@@ -1,0 +1,398 @@
+"""Contexts and questions of RULER's 13 sub-tasks (Hsieh et al. 2024, arXiv 2404.06654), at any size.
+
+    sample = draw("niah_single_1", "test 0 0", Material(), questions=1, length=4096)
+    sample.write(25)          "A special magic number is hidden within the following text. ... back again.\\n"
+    sample.questions[0]       "What is the special magic number for calm-river mentioned in the provided text?"
+
+Words and sizes are the published ones; what is drawn depends on a name alone, so that a longer context of a sample asks
+the same. Keys, and words that are counted, are of lists of our own: the published ones are those of a package.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import string
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from ttabench.mini.relations import RELATIONS
+from ttabench.mini.world import CATEGORIES
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+ADJECTIVES = tuple(
+    "able agile amber ancient arctic bitter blank bold brave breezy brief bright brisk broad calm candid careful "
+    "cheap clean clear clever cold common cosy crisp curious daily damp dark deep dense direct distant dizzy dry "
+    "dull dusty eager early easy elder empty even exact faint fair famous fancy fast final firm flat fluffy fond "
+    "formal fragile free fresh frosty funny gentle giant glad golden grand grave great green grey happy hard "
+    "harsh heavy hidden high hollow honest humble icy ideal jolly keen kind large late lazy lean light little "
+    "lively local lone long loose loud loyal lucky mad main major mature mellow merry mild modern modest narrow "
+    "neat new noble noisy odd old open orderly pale plain polite poor proud pure quick quiet rapid rare raw ready "
+    "rich ripe rough round royal rural sad safe salty sandy sharp short shy silent silly simple sleepy slim slow "
+    "small smart smooth soft solid sour spare steady steep stiff still strange strict strong sunny sweet swift "
+    "tall tame tender thick thin tidy tiny tired tough true upper usual vague vast vivid warm wary weak weary wet "
+    "whole wide wild wise witty wooden worthy young zesty".split()
+)
+NOUNS = tuple(
+    sorted(
+        {word for words in CATEGORIES.values() for word in words}
+        | {value for kind in RELATIONS.values() for one in kind for value in one.values if value.islower()}
+    )
+)
+DEPTHS = 40
+"""Places in essays at which needles may stand, evenly spaced, or as many as there are needles."""
+MOST_NEEDLES = 50_000
+"""Of a haystack of needles, about a million tokens: each has a key of its own."""
+LONG = 4096
+"""Tokens from which on words are counted in their published numbers: below, they come less often."""
+MANY = 8192
+"""Tokens from which on more words are counted than there are: pairs of words stand in their place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question about a context."""
+
+    text: str
+    prefix: str
+    """Begins the answer, and is given."""
+    answers: tuple[str, ...]
+    tells: tuple[str, ...] = ()
+    """Texts that no other context of this question holds: what is asked for, or what tells it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A context of whatever size, and what is asked about it."""
+
+    subtask: str
+    questions: tuple[Question, ...]
+    max_new_tokens: int
+    """Tokens of an answer, at most."""
+    all_of: bool
+    """All answers of a question together are right, and not any one of them."""
+    write: Callable[[int], str]
+    """The context of so many units: sentences, words, needles or documents."""
+    least: int = 1
+    """Units of the shortest context."""
+    most: int | None = None
+    """Units that there are; None where there are as many as one likes."""
+
+
+class Documents(NamedTuple):
+    """Documents, and questions whose answers stand in them."""
+
+    texts: tuple[str, ...]
+    asked: tuple[Asked, ...]
+
+
+class Asked(NamedTuple):
+    """A question about some of many documents, by their numbers."""
+
+    question: str
+    answers: tuple[str, ...]
+    gold: tuple[int, ...]
+    """Documents that the answer needs."""
+    near: tuple[int, ...] = ()
+    """Others of the same article, which come before those of other articles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The contents of files that sub-tasks need."""
+
+    essays: tuple[str, ...] = ()
+    """Their words."""
+    squad: Documents | None = None
+    hotpotqa: Documents | None = None
+
+
+class _Niah(NamedTuple):
+    """A needle in a haystack: published settings by their names in the paper's Table 5."""
+
+    haystack: Literal["noise", "essays", "needles"]
+    key: Literal["words", "uuids"] = "words"
+    value: Literal["numbers", "uuids"] = "numbers"
+    keys: int = 1
+    values: int = 1
+    """Of each key."""
+    asked: int = 1
+    """Keys of a question."""
+
+
+NIAH = {
+    "niah_single_1": _Niah("noise"),
+    "niah_single_2": _Niah("essays"),
+    "niah_single_3": _Niah("essays", value="uuids"),
+    "niah_multikey_1": _Niah("essays", keys=4),
+    "niah_multikey_2": _Niah("needles"),
+    "niah_multikey_3": _Niah("needles", key="uuids", value="uuids"),
+    "niah_multivalue": _Niah("essays", values=4),
+    "niah_multiquery": _Niah("essays", keys=4, asked=4),
+}
+SUBTASKS = (*NIAH, "vt", "cwe", "fwe", "qa_1", "qa_2")
+NEEDS = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
+NEEDS |= {"qa_1": "squad", "qa_2": "hotpotqa"}
+"""Field of `Material` that a sub-task needs."""
+QA = ("qa_1", "qa_2")
+"""Sub-tasks of which one of the right answers is enough."""
+
+
+def draw(subtask: str, name: str, material: Material, *, questions: int, length: int) -> Sample:
+    """A sample of a sub-task that a name decides; `length` says how often words come."""
+    source = f"ruler {subtask} {name}"
+    if subtask in NIAH:
+        return _niah(subtask, source, material.essays, questions)
+    if subtask == "vt":
+        return _tracking(source, questions)
+    if subtask in QA:
+        documents = getattr(material, NEEDS[subtask])
+        return _documents(subtask, source, documents, questions)
+    return _common(source, length) if subtask == "cwe" else _frequent(source, length)
+
+
+def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
+    """Lines with needles in front of as many of them, drawn by a name."""
+    places = sorted(random.Random(f"{name} places").sample(range(len(lines)), len(needles)), reverse=True)
+    held = list(lines)
+    for place, needle in zip(places, needles, strict=True):
+        held.insert(place, needle)
+    return held
+
+
+# --- needles ---------------------------------------------------------------------------------------------------------
+
+
+def _fresh(source: random.Random, kind: str, taken: set[str]) -> str:
+    """A key or value that was not drawn before."""
+    while True:
+        if kind == "uuids":
+            text = str(uuid.UUID(int=source.getrandbits(128), version=4))
+        elif kind == "words":
+            text = f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}"
+        else:
+            text = str(source.randint(10**6, 10**7 - 1))
+        if text not in taken:
+            taken.add(text)
+            return text
+
+
+def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sample:
+    own, source, taken = NIAH[subtask], random.Random(name), set[str]()
+    keys = [_fresh(source, own.key, taken) for _ in range(max(own.keys, own.asked * questions))]
+    values = {key: [_fresh(source, own.value, taken) for _ in range(own.values)] for key in keys}
+    needles = [_needle(own, key, value) for key in keys for value in values[key]]
+    source.shuffle(needles)
+    one = own.asked * own.values == 1
+    kind = own.value[:-1] if one else own.value
+    hidden = f"A special magic {kind} is" if one else f"Some special magic {kind} are"
+    opening = f"{hidden} hidden within the following text. Make sure to memorize it. "
+    opening += f"I will quiz you about the {kind} afterwards.\n"
+
+    def write(size: int) -> str:
+        if own.haystack == "essays":
+            return f"{opening}{_essay(essays, size, needles, name)}\n"
+        if own.haystack == "noise":
+            lines = [NOISE] * size
+        else:
+            more, used = random.Random(f"{name} haystack"), set(taken)
+            pairs = ((_fresh(more, own.key, used), _fresh(more, own.value, used)) for _ in range(size))
+            lines = [_needle(own, *pair) for pair in pairs]
+        return opening + "\n".join(placed(lines, needles, name)) + "\n"
+
+    asked = [keys[first : first + own.asked] for first in range(0, own.asked * questions, own.asked)]
+    return Sample(
+        subtask=subtask,
+        questions=tuple(_magic(kind, named, [v for key in named for v in values[key]], one) for named in asked),
+        max_new_tokens=128,
+        all_of=True,
+        write=write,
+        least=len(needles),
+        most=MOST_NEEDLES if own.haystack == "needles" else None,
+    )
+
+
+def _needle(own: _Niah, key: str, value: str) -> str:
+    return f"One of the special magic {own.value} for {key} is: {value}."
+
+
+def _magic(kind: str, keys: Sequence[str], values: Sequence[str], one: bool) -> Question:
+    named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
+    what, are = ("What is the", "is") if one else ("What are all the", "are")
+    about = f"special magic {kind} for {named} mentioned in the provided text"
+    return Question(text=f"{what} {about}?", prefix=f"The {about} {are}", answers=tuple(values), tells=tuple(keys))
+
+
+@lru_cache(maxsize=4)
+def _sentences(words: Sequence[str], size: int) -> tuple[str, ...]:
+    text = " ".join(words[place % len(words)] for place in range(size))
+    return tuple(re.split(r"(?<=[.!?])\s+", text.strip()))
+
+
+def _essay(words: Sequence[str], size: int, needles: Sequence[str], name: str) -> str:
+    """The first words of essays, which begin anew where they end, with needles between their sentences."""
+    told, most = _sentences(words, size), max(DEPTHS, len(needles))
+    depths = sorted(random.Random(f"{name} places").sample(range(most), len(needles)))
+    held = list(told)
+    for depth, needle in reversed(list(zip(depths, needles, strict=True))):
+        held.insert(len(told) * depth // (most - 1), needle)
+    return " ".join(held)
+
+
+# --- chains of variables ---------------------------------------------------------------------------------------------
+
+_HOPS = 4
+
+
+def _chains(source: random.Random, count: int, letters: int) -> list[tuple[str, list[str], list[str]]]:
+    """(value, variables, assignments) of chains: VAR AB = 12345, VAR CD = VAR AB, ..."""
+    names, values = dict[str, None](), dict[str, None]()
+    while len(names) < count * (_HOPS + 1):
+        names["".join(source.choices(string.ascii_uppercase, k=letters))] = None
+    while len(values) < count:
+        values[str(source.randint(10_000, 99_999))] = None
+    made = []
+    for number, value in enumerate(values):
+        own = list(names)[number * (_HOPS + 1) : (number + 1) * (_HOPS + 1)]
+        links = [f"VAR {name} = VAR {before} " for before, name in pairwise(own)]
+        made.append((value, own, [f"VAR {own[0]} = {value}", *links]))
+    return made
+
+
+def _assigned(chains: Sequence[Sequence[str]], size: int, source: random.Random) -> str:
+    """Noise with the assignments of every chain in it, in their order."""
+    lines = [f"{NOISE}\n"] * size
+    for chain in chains:
+        for offset, place in enumerate(sorted(source.sample(range(len(lines)), len(chain)))):
+            lines.insert(place + offset, chain[offset])
+    opening = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    return f"{opening}{' '.join(lines)}\n"
+
+
+def _tracked(value: str, names: Sequence[str]) -> Question:
+    return Question(
+        text=f"Question: Find all variables that are assigned the value {value} in the text above.",
+        prefix=f"Answer: According to the chain(s) of variable assignment in the text above, {len(names)} variables "
+        f"are assgined the value {value}, they are:",  # the published spelling
+        answers=tuple(names),
+        tells=(value,),
+    )
+
+
+def _tracking(name: str, questions: int) -> Sample:
+    source = random.Random(name)
+    ((value, names, chain),) = _chains(source, 1, 3)
+    shown = _tracked(value, names)  # a worked example, of at most 500 tokens
+    example = f"{_assigned([chain], 15, source)}{shown.text} {shown.prefix} {' '.join(names)}\n\n\n\n"
+    chains = _chains(source, questions, 5)
+    return Sample(
+        subtask="vt",
+        questions=tuple(_tracked(own, variables) for own, variables, _ in chains),
+        max_new_tokens=30,
+        all_of=True,
+        write=lambda size: (
+            example + _assigned([links for _, _, links in chains], size, random.Random(f"{name} places"))
+        ),
+        least=_HOPS + 1,
+    )
+
+
+# --- words that come often -------------------------------------------------------------------------------------------
+
+_COMMON = 10
+
+
+def _listed(words: Sequence[str], often: int, seldom: int, source: random.Random) -> str:
+    """A numbered list in which the first ten words come often."""
+    held = [*list(words[:_COMMON]) * often, *list(words[_COMMON:]) * seldom]
+    source.shuffle(held)
+    opening = "Below is a numbered list of words. In these words, some appear more often than others. "
+    numbered = " ".join(f"{number}. {word}" for number, word in enumerate(held, start=1))
+    return f"{opening}Memorize the ones that appear most often.\n{numbered}\n"
+
+
+def _common(name: str, length: int) -> Sample:
+    source = random.Random(name)
+    plain = sorted({*ADJECTIVES, *NOUNS})
+    words = plain if length < MANY else [f"{first}-{second}" for first in ADJECTIVES for second in NOUNS]
+    pool, shown = source.sample(words, min(len(words), max(length // 4, 64))), 40 if length >= LONG else 20
+    often, seldom = (30, 3) if length >= LONG else (6, 1)
+    question = Question(
+        text="Question: What are the 10 most common words in the above list?",
+        prefix="Answer: The top 10 words that appear most often in the list are:",
+        answers=tuple(pool[:_COMMON]),
+    )
+    worked = source.sample(words, shown)
+    example = _listed(worked, *((10, 3) if length >= LONG else (3, 1)), source)
+    answered = " ".join(f"{number}. {word}" for number, word in enumerate(worked[:_COMMON], start=1))
+    example += f"{question.text} {question.prefix} {answered}\n"
+    return Sample(
+        subtask="cwe",
+        questions=(question,),
+        max_new_tokens=120,
+        all_of=True,
+        write=lambda size: example + _listed(pool[:size], often, seldom, random.Random(f"{name} order")),
+        least=2 * _COMMON,
+        most=len(pool),
+    )
+
+
+def _frequent(name: str, length: int) -> Sample:
+    source, words = random.Random(name), dict[str, None]()
+    while len(words) < max(8, length // 50):
+        words["".join(source.choices(string.ascii_lowercase, k=6))] = None
+    coded = ["...", *list(words)[1:]]  # the most frequent one is noise
+
+    def write(size: int) -> str:
+        counts = [int(size * rank**-2 / (math.pi**2 / 6)) for rank in range(1, len(coded) + 1)]
+        held = [word for word, count in zip(coded, counts, strict=True) for _ in range(count)]
+        random.Random(f"{name} order").shuffle(held)
+        opening = "Read the following coded text and track the frequency of each coded word. "
+        return f"{opening}Find the three most frequently appeared coded words. {' '.join(held)}\n"
+
+    question = Question(
+        text="Question: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
+        "frequently appeared words in the above coded text?",
+        prefix="Answer: According to the coded text above, the three most frequently appeared words are:",
+        answers=tuple(coded[1:4]),
+        tells=tuple(coded[1:4]),
+    )
+    return Sample(subtask="fwe", questions=(question,), max_new_tokens=50, all_of=True, write=write, least=100)
+
+
+# --- questions about documents ---------------------------------------------------------------------------------------
+
+
+def _documents(subtask: str, name: str, held: Documents, questions: int) -> Sample:
+    source, order = random.Random(name), "Answer the question based on the given documents. "
+    order += "Only give me the answer and do not output any other words."
+    first = source.randrange(len(held.asked))
+    asked = [held.asked[(first + number) % len(held.asked)] for number in range(min(questions, len(held.asked)))]
+    gold = dict.fromkeys(number for one in asked for number in one.gold)
+    near = dict.fromkeys(number for one in asked for number in one.near if number not in gold)
+    others = list(range(len(held.texts)))
+    source.shuffle(others)
+    ranked = list(dict.fromkeys([*gold, *source.sample(list(near), len(near)), *others]))
+
+    def write(size: int) -> str:
+        chosen = random.Random(f"{name} order").sample(ranked[:size], min(size, len(ranked)))
+        return f"{order}\n\nThe following are given documents.\n\n{numbered([held.texts[one] for one in chosen])}\n\n"
+
+    def about(one: Asked) -> Question:
+        tells = tuple(held.texts[number] for number in one.gold)
+        return Question(text=f"{order}\n\nQuestion: {one.question}", prefix="Answer:", answers=one.answers, tells=tells)
+
+    return Sample(
+        subtask=subtask, questions=tuple(map(about, asked)), max_new_tokens=32, all_of=False, write=write,
+        least=len(gold), most=len(ranked),
+    )  # fmt: skip
+
+
+def numbered(documents: Sequence[str]) -> str:
+    """Documents as RULER shows them."""
+    return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(documents, start=1))
