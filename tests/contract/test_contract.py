@@ -15,7 +15,7 @@ from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from ttabench.contract.bases import BASES
 from ttabench.contract.case import Broken, Case
-from ttabench.contract.check import cases, verdict, verdicts
+from ttabench.contract.check import verdict
 from ttabench.contract.promises import PROMISES
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
@@ -365,13 +365,6 @@ def test_what_grows_linearly() -> None:
         else:
             with pytest.raises(Broken, match="growth is 'linear', and 4, 8, 12, 16 equal pieces leave"):
                 check(case)
-
-
-def test_the_honest_one_keeps_them_all() -> None:
-    spec = replace(Honest.spec, where=Honest)
-    checked, refused = cases(spec, spec.Settings())
-    assert not refused
-    assert [each for each in verdicts(checked) if not each.kept] == []
 
 
 def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
