@@ -5,12 +5,11 @@ Every row says in its text which file it stands in ("train", "dev", "test"), so 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.qa_files import nested, write_jsonl
+from tests.qa_files import write_jsonl
 
 Rows = list[dict[str, Any]]
 
@@ -120,40 +119,8 @@ def physicaliqa(base: Path) -> None:
     piqa(base, "physicaliqa-train-dev", "dev")
 
 
-def squad(base: Path) -> None:
-    for split in ("train", "dev"):
-        rows = [
-            {"id": f"{split}{i}", "title": f"T{i}", "context": f"{split} text {i}.", "question": f"{split} {i}?",
-             "answers": {"text": ["text"], "answer_start": [0]}}
-            for i in range(4)
-        ]  # fmt: skip
-        put(base / "SQuAD" / f"{split}-v1.1.json", json.dumps(nested(rows)))
-
-
-def metaicl(base: Path) -> None:
-    root = base / "MetaICL"
-    put(root / "README.md", "MetaICL\n")
-    put(root / "config" / "hr_to_lr.json", json.dumps({"train": ["piqa"], "test": ["quarel"]}))
-    for task, tag in (("piqa", "extra"), ("quarel", "train")):
-        place = root / "data" / task
-        for draw in (100, 13, 21, 42, 87):
-            for part in ("train", "dev"):
-                lines(place / f"{task}_16_{draw}_{part}.jsonl", [_shot(task, f"{tag} {draw}", i) for i in range(16)])
-            lines(place / f"{task}_16_{draw}_test.jsonl", [_shot(task, "test", i) for i in range(3)])
-
-
-def _shot(task: str, tag: str, number: int) -> dict[str, Any]:
-    return {"task": task, "input": f"{tag} input {number}", "output": "yes", "options": ["no", "yes"]}
-
-
-def pg19(base: Path) -> None:
-    put(base / "pg19" / "metadata.csv", "1,One,1900,u\n2,Two,1900,u\n3,Three,1900,u\n")
-    for number, split in enumerate(("train", "validation", "test"), start=1):
-        put(base / "pg19" / split / f"{number}.txt", f"{split} words " * 20)
-
-
 BUILD: dict[str, Callable[[Path], None]] = {
     "openbookqa": openbookqa, "arc": arc, "winogrande": winogrande, "superglue": superglue, "sst2": sst2,
-    "hellaswag": hellaswag, "piqa": piqa, "physicaliqa": physicaliqa, "squad": squad, "metaicl": metaicl, "pg19": pg19,
+    "hellaswag": hellaswag, "piqa": piqa, "physicaliqa": physicaliqa,
 }  # fmt: skip
 """Archives by name: each is unpacked into a folder."""

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from tests.attack.test_fuzz import limited
-from tests.conftest import MAC, Command, one_line
+from tests.conftest import Command, one_line
 from tests.readers.test_bad_sources import put, refusal
 from ttabench.core.files import PART
-from ttabench.readers.cards import cards_folder
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")
 
@@ -46,11 +41,6 @@ def model(name: str, change: Callable[[Path], object]) -> Callable[[Path, Path],
     return words
 
 
-def said(**values: object) -> Callable[[Path], object]:
-    """Changes what a JSON file says."""
-    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
 def data(name: str, content: str | bytes, task: str = "streamingqa") -> Callable[[Path, Path], list[object]]:
     return lambda at, base: ["eval", "--method", "none", "--model", base, "--task", task, "--limit", 1,
                              "--source", put(at, name, content), "--out", at / "o"]  # fmt: skip
@@ -61,22 +51,6 @@ def linked(at: Path, _: Path) -> list[object]:
     return ["compare", "--with", at / "loop.parquet", "--out", at]
 
 
-def saved(at: Path, base: Path) -> list[object]:
-    (at / "data").mkdir()
-    put(at, "data/state.json", "{}")
-    put(at, "data/dataset_info.json", "[]")
-    return [*data("none", "")(at, base)[:-3], at / "data", "--out", at / "o"]
-
-
-def card(change: dict[str, object]) -> Callable[[Path, Path], list[object]]:
-    def words(at: Path, base: Path) -> list[object]:
-        text = {**yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text()), "name": "mine", **change}
-        return ["eval", "--method", "none", "--model", base, "--source", "mini", "--out", at / "o", "--limit", 1,
-                "--task", put(at, "mine.yaml", yaml.safe_dump(text))]  # fmt: skip
-
-    return words
-
-
 def gguf(size: int) -> Callable[[Path, Path], list[object]]:
     return lambda at, _: ["eval", "--method", "none", "--source", "mini", "--out", at / "o",
                           "--model", sparse(at / "m.gguf", size, b"GGUF")]  # fmt: skip
@@ -85,24 +59,17 @@ def gguf(size: int) -> Callable[[Path, Path], list[object]]:
 MANY = ", ".join(map(str, range(1, 1001)))
 LOOP = "{% for i in range(10**9) %}{{ i }}{% endfor %}"
 BAD: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
-    "suite: no YAML": (suite("methods: [none"), "suite.yaml line 1 cannot be read: not valid YAML"),
     "suite: a grid": (suite("methods: [none]\ntasks: [{task: streamingqa, task_set: "
                             f"{{documents: [{MANY}], questions: [{MANY}], facts: [{MANY}]}}}}]"), "1,000,000,000 runs"),
-    "card: a text for a number": (card({"max_new_tokens": "text"}), "max_new_tokens"),
-    "data: JSON lines": (data("a.jsonl", '{"text": "t"}\n{"text'), "a.jsonl line 2 cannot be read: not valid JSON"),
     "data: 1 TiB": (lambda at, base: ["eval", "--method", "none", "--model", base, "--out", at / "o",
                                       "--task", sparse(at / "a.jsonl", 2**40)], "its 1,024 GiB are more than"),
     "data: deep JSON": (data("a.json", "[" * 100_000), "a.json cannot be read: it is nested too deep"),
-    "data: a saved set": (saved, "data cannot be read"),
     "template: without end": (model("chat_template.jinja", lambda path: path.write_text(LOOP)), "Range too big"),
     "tokenizer: long": (model("tokenizer.json", lambda path: sparse(path, 2**40)), "tokenizer.json cannot be read"),
-    "model: positions": (model("config.json", said(max_position_embeddings="1")), "max_position_embeddings"),
     "model: a pickle": (model("model.safetensors", lambda path: path.rename(path.with_name("pytorch_model.bin"))),
                         "could not be loaded"),
     "GGUF: 1 TiB": (gguf(2**40), "m.gguf cannot be read: its 1,024 GiB are more"),
     "submission: a link to itself": (linked, "loop.parquet"),
-    "state: no object": (lambda at, _: ["ask", "Who?", "--state", put(at, "state.json", "[]").parent], "state.json"),
-    "page: of somebody else": (lambda at, _: ["report", "-o", put(at, "mine.html", "<p>mine")], "is not replaced"),
 }  # fmt: skip
 """What reads a file, and what is wrong with it: a command, and a part of its line."""
 
@@ -128,30 +95,6 @@ def test_no_file_of_a_user_is_waited_for(ttabench: Command, tiny_base: Path, tmp
         ["adapt", "--context", tmp_path / "a.json", "--model", tiny_base, "--out", tmp_path / "made"],
     ):  # fmt: skip
         assert "it is no plain file" in one_line(ttabench(*words)), words
-
-
-Tensors = dict[str, Tensor]
-DAMAGE: dict[str, tuple[Callable[[Tensors], object], str]] = {
-    "a moment is missing": (lambda found: found.pop("moment.0.exp_avg"), "0.exp_avg is missing"),
-    "a parameter is missing": (lambda found: found.pop(min(n for n in found if n[0] == "p")), "is missing"),
-    "one is not finite": (lambda found: found["moment.0.exp_avg"].fill_(float("nan")), "not finite"),
-}
-
-
-@pytest.mark.parametrize("name", list(DAMAGE))
-def test_a_save_that_does_not_fit(
-    ttabench: Command, common: list[object], trained: Path, tmp_path: Path, name: str
-) -> None:
-    damage, told = DAMAGE[name]
-    (file,) = trained.glob("training/*/state.safetensors")
-    found = load_file(file)
-    damage(found)
-    save_file(found, file, {"step": "2"})
-    line = one_line(ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
-                             "--documents", 2, "--out", trained))  # fmt: skip
-    assert "training cannot be read: " in line
-    assert told in line
-    assert "--force" in line
 
 
 def test_what_a_kill_left_of_a_stored_run_goes(ttabench: Command, common: list[object]) -> None:

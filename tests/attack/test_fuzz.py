@@ -32,7 +32,7 @@ from ttabench.cli import app as cli
 from ttabench.readers.cards import cards_folder
 from ttabench.records.store import RunFolder
 
-EVERY = 11
+EVERY = 17
 """One case of so many is run with the tests."""
 LIMIT = 20
 """Seconds of a case of some ten milliseconds; more is a hang."""

@@ -105,25 +105,3 @@ def _then_die(original: Callable[..., Any], at: int) -> Callable[..., Any]:
             raise KeyboardInterrupt
 
     return call
-
-
-@pytest.mark.parametrize("command", ["train", "adapt"])
-def test_training_and_reading_that_do_not_fit(wide: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel. " * 60)
-    words: list[object] = {
-        "train": ["train", "--method", "lora", "--set", "rank=1", "--source", "mini", "--steps", 2, "--documents", 4],
-        "adapt": ["adapt", "--method", "templora", "--set", "rank=1", "--set", "prefix=0", "--context",
-                  tmp_path / "notes.txt"],
-    }[command]  # fmt: skip
-    line = line_of(limited(100 * MIB, *words, "--model", wide, "--out", tmp_path / "o"))
-    assert line.startswith("Error: Out of memory within --memory-limit ")
-    assert "more did not fit" in line
-    assert ("--accumulate" in line) == (command == "train")
-
-
-@pytest.mark.parametrize("command", ["eval", "train", "adapt"])
-def test_a_limit_below_what_is_taken_is_refused(tiny_base: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    words: list[object] = ["--context", tmp_path / "notes.txt"] if command == "adapt" else []
-    line = line_of(limited(-MIB, command, *words, "--model", tiny_base, "--out", tmp_path / "o"))
-    assert "libraries take. Allow more." in line

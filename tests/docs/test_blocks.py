@@ -37,11 +37,14 @@ def test_every_block_says_what_it_is() -> None:
         assert block.language in ("bash", "python", "yaml", "toml", "text"), block
 
 
-@pytest.mark.parametrize("line", OURS)
-def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
+def test_commands_of_ours_parse_and_name_what_there_is() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    words = OURS[line]
+    for words in {tuple(words) for words in OURS.values()}:
+        names_what_there_is(group, words)
+
+
+def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
     context = group.make_context("ttabench", list(words), resilient_parsing=False)
     command = group.get_command(context, words[0])
     assert command is not None, words

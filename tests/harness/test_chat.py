@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 
 from tests.harness.test_harness import ANIMALS, WRITING, adapted, answers, hf, manager, task
@@ -22,9 +20,8 @@ from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Observe
 from ttabench.harness import AdaptedLM
-from ttabench.harness.prompts import Dialogues, Prompts, Templated
+from ttabench.harness.prompts import Prompts
 from ttabench.lm.model import LM
-from ttabench.methods.registry import methods
 from ttabench.methods.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
@@ -111,15 +108,6 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(some: LM, how: str) ->
     assert model.readings == 1
 
 
-@pytest.mark.parametrize("how", SETTINGS)
-@pytest.mark.parametrize("name", [name for name in methods() if not name.startswith("kvpress")])
-def test_every_method_reads_the_demonstrations(name: str, how: str) -> None:
-    model = adapted(name, base("merging"))
-    found = run(model, task(), **SETTINGS[how])
-    assert len(set(values(found))) > 6
-    assert found["config"]["reading"]["toy"] == {"requests": 12, "contexts": 1, "answered_without_context": 0}
-
-
 @pytest.mark.parametrize("name", ["none", "icl", "templora", "mac", "h2o"])
 def test_answers_are_those_of_eval_in_turns(name: str) -> None:
     lm = base("merging")
@@ -157,22 +145,6 @@ def test_a_template_that_changes_words_is_refused(how: str) -> None:
     assert values(found) == pytest.approx(values(run(hf(lm), bare, **SETTINGS[how])), abs=1e-4)
 
 
-@pytest.mark.parametrize("how", ["turns", "one turn"])
-def test_a_prompt_a_choice(how: str) -> None:
-    """As WinoGrande, where the continuation is the same for all choices."""
-    lm = base("merging")
-    asked = task(
-        doc_to_text="{{label}}",
-        doc_to_choice="{{[word ~ ' is no', word ~ ' is']}}",
-        doc_to_target="a bird.",
-        fewshot_config={"sampler": "default"},
-    )
-    model = knowing("icl", lm, asked)
-    found = run(model, asked, **SETTINGS[how])
-    assert values(found) == pytest.approx(values(run(hf(lm), asked, **SETTINGS[how])), abs=1e-4)
-    assert found["config"]["reading"]["toy"]["answered_without_context"] == 0
-
-
 def test_behind_a_state_a_dialogue_goes_on() -> None:
     lm = base("system")
     session = Session(lm, tiny_method("icl", lm))
@@ -182,13 +154,3 @@ def test_behind_a_state_a_dialogue_goes_on() -> None:
     assert auto.readings == 1
     assert found == pytest.approx(values(run(whole, task())), abs=1e-4)
     assert found != pytest.approx(values(run(adapted("icl", lm), task())), abs=1e-3)
-
-
-def test_turns_go_with_the_prompt_through_lm_evals_cache_of_requests() -> None:
-    lm = base("merging")
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    prompt = pickle.loads(pickle.dumps(Dialogues(lm).write(turns, True)))  # noqa: S301  # as lm-eval does
-    assert isinstance(prompt, Templated)
-    model = adapted("icl", lm)
-    model.loglikelihood([Instance("loglikelihood", {}, (prompt, "no"), 0, ("t", 0, 1))])
-    assert model.readings == 1

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +24,8 @@ from tests.lm.test_texts import _sentencepiece
 from tests.places import ROOT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM, command, evaluate
-from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.splitting import Encode, parts, seam
 from ttabench.lm.loading.hub import NANO_FOLDER
@@ -167,21 +163,6 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     assert len({round(value, 3) for value, _ in forward}) == len(asked)
 
 
-def test_different_demonstrations_are_read_one_by_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    lm = tiny_llama()
-    drawn = task(fewshot_config={"sampler": "default"})
-    loaded = manager().load([drawn])["tasks"]
-    model = adapted("icl", lm, prompts=Prompts(tasks=loaded))
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        found = run(model, drawn)
-    different = {sample["arguments"][0][0].rsplit("\n\n", 1)[0] for sample in found["samples"]["toy"]}
-    assert model.readings == len(different) > 1
-    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("ttabench")]
-    assert "first_n" in said
-    assert f"{len(different)} different" in said
-    assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(run(hf(lm), drawn))], abs=1e-4)
-
-
 def test_evaluate_by_model_arguments() -> None:
     found = evaluate(
         model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"}, tasks=[task()],
@@ -207,71 +188,6 @@ def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(ROOT)
     assert command.main() in (None, 0)
     assert "|lighthouse|" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("method=icll", "Did you mean 'icl'"),
-        ("metod=icl", "Did you mean 'method'"),
-        ("method=icl,set.truncat=left", "Did you mean 'truncate'"),
-        ("method=icl,split=nonne", "Did you mean 'none'"),
-        ("method=icl,batch_size=many", "batch_size"),
-        ("method=kvzip,keep=all", "keep=all is not a number"),
-        ("method=icl,keep=0.2", "--keep has no meaning for icl"),
-    ],
-)
-def test_bad_model_arguments(arguments: str, told: str) -> None:
-    with pytest.raises(UserError, match=re.escape(told)):
-        AdaptedLM.create_from_arg_string(arguments)
-
-
-@pytest.mark.parametrize(
-    ("method", "asked", "told"),
-    [
-        ("icll", "away.yaml", "Unknown method 'icll'. Did you mean 'icl'?"),
-        ("none", "away.yaml", "could not be loaded"),
-        ("none", "toyy", "Tasks not found: toyy"),
-    ],
-)
-def test_the_command_refuses_in_one_line(
-    method: str, asked: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    import lm_eval
-
-    away = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
-    (tmp_path / "away.yaml").write_text(json.dumps(away))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
-    monkeypatch.setattr(lm_eval, "simple_evaluate", None, raising=False)  # put back afterwards
-    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", f"method={method}", "--tasks", asked])
-    assert command.main() == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert told in errors[0]
-
-
-@pytest.mark.parametrize("asked", [CHOICES, WRITING], ids=["choices", "writing"])
-def test_batches_that_do_not_fit_are_asked_in_halves(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "score_options" if asked is CHOICES else "generate"
-    model, expected = adapted("icl", tiny_llama()), answers(run(adapted("icl", tiny_llama()), task(**asked)))
-    plain, sizes = getattr(model_module, name), []
-
-    def narrow(lm: LM, patch: Any, questions: Any, *more: Any, **named: Any) -> Any:
-        sizes.append(len(questions))
-        if len(questions) > 1:
-            raise MemoryError
-        return plain(lm, patch, questions, *more, **named)
-
-    monkeypatch.setattr(model_module, name, narrow)
-    found = answers(run(model, task(**asked)))
-    assert sizes == [4, 2, *[1] * 6]
-    assert model.size.rows == 1
-    if asked is WRITING:
-        assert found == expected
-    else:
-        assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-5)
 
 
 class _Words(LM):
@@ -308,15 +224,3 @@ def test_a_seam_keeps_the_tokens_of_the_whole(make: Callable[[], LM], prefix: st
     for context in contexts:
         assert read + lm.encode(context[found.anchor :])[len(found.anchor_ids) :] == lm.encode(context)
         assert context.startswith("".join(piece.text for piece in found.pieces))
-
-
-def test_a_tokenizer_without_a_seam_is_refused() -> None:
-    class OneToken(_Words):
-        def encode(self, text: str, max_tokens: int | None = None, **_: bool) -> list[int]:  # noqa: ARG002
-            self.seen += [] if text in self.seen else [text]
-            return [self.seen.index(text)]
-
-    with pytest.raises(UserError, match="split=none"):
-        seam(_encoding(OneToken()), "a\n\n", [("a", "")], ["a\n\nb"])
-    with pytest.raises(UnknownName):
-        Prompts(split="half")

@@ -1,20 +1,15 @@
-"""GGUF files as base models: read, kept as copies that survive kills, and refused where they are damaged."""
+"""GGUF files as base models: read, kept as copies, and joined from the parts that packages bring."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests import gguf_file
-from tests.places import ROOT
 from ttabench.core import architectures
 from ttabench.core.architectures import Architecture, Package
 from ttabench.lm.loading import gguf_files, hub
@@ -56,31 +51,6 @@ def test_the_tokenizer_is_that_of_the_file(file: Path) -> None:
     assert lm.decode(lm.encode("he in 12\n\n中")) == "he in 12\n\n中"
 
 
-def test_what_lies_beside_a_file_plays_no_part(file: Path) -> None:
-    """transformers would take it for the model's, and so would every later run: the copy is known by the file alone."""
-    beside: dict[str, object] = {
-        "adapter_config.json": {"base_model_name_or_path": "nobody/none", "peft_type": "LORA"},
-        "config.json": {"attn_implementation": "somebody/kernel", "auto_map": {"AutoConfig": "own.Own"}},
-        "generation_config.json": {"eos_token_id": 3},
-        "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "chat_template": "theirs"},
-    }
-    for name, values in beside.items():
-        (file.parent / name).write_text(json.dumps(values))
-    (file.parent / "chat_template.jinja").write_text("theirs, too")
-    lm = load(str(file), device="cpu")
-    assert lm.eos_ids == {lm.vocab_size - 1}
-    assert lm.tokenizer.chat_template == gguf_file.TEMPLATE
-
-
-def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
-    splits = {}
-    for pre in ("gpt-2", "smollm"):
-        gguf_file.write(tmp_path / f"{pre}.gguf", pre=pre)
-        pieces = load(str(tmp_path / f"{pre}.gguf"), device="cpu").tokenizer.backend_tokenizer.pre_tokenizer
-        splits[pre] = [piece for piece, _ in pieces.pre_tokenize_str("a\n\n12")]
-    assert splits == {"gpt-2": ["a", "Ċ", "Ċ", "12"], "smollm": ["a", "ĊĊ", "1", "2"]}
-
-
 def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(str(file), device="cpu")
     monkeypatch.setattr(gguf_files, "dequantised", None)
@@ -91,50 +61,6 @@ def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: 
     told = json.loads((folder / "copy.json").read_text())
     assert told["source"] == "tiny.gguf"
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-
-
-KILLED = """
-import os, signal, sys
-from ttabench.lm.loading import gguf_files
-from ttabench.lm.model import load
-
-def half_written(*_):
-    parts = list(gguf_files.cache_folder().glob(".*.part"))
-    assert parts and (parts[0] / "model.safetensors").exists()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-gguf_files.write_atomically = half_written
-load(sys.argv[1], device="cpu")
-"""
-
-
-def test_what_a_killed_process_left_half_written_is_not_used(file: Path, cache: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(file)], cwd=ROOT, env=os.environ, timeout=120)
-    assert killed.returncode == -signal.SIGKILL
-    assert list(cache.glob(".tiny-*.part"))
-    assert not list(cache.glob("tiny-*"))
-    assert load(str(file), device="cpu").describe()["weights"] == "Q8_0, dequantised"
-    assert not list(cache.glob(".tiny-*.part"))
-    assert len(list(cache.glob("tiny-*"))) == 1
-
-
-def test_processes_at_once_make_one_copy(file: Path, cache: Path) -> None:
-    code = "import sys\nfrom ttabench.lm.model import load\nprint(load(sys.argv[1], device='cpu').fingerprint)"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(file)],
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    told = [each.communicate(timeout=120) for each in started]
-    assert len({out for out, _ in told}) == 1
-    assert [each.returncode for each in started] == [0, 0]
-    assert "".join(err for _, err in told).count("Dequantising") == 1
-    assert len(list(cache.glob("tiny-*"))) == 1
 
 
 PARTS = ("tiny_gguf_part1/data/tiny.gguf.part00", "tiny_gguf_part2/data/tiny.gguf.part01")

@@ -1,8 +1,7 @@
-"""Model folders that are broken or bring code: one line that names what is wrong; healthy ones load as they are."""
+"""Model folders that are broken: one line that names what is wrong; healthy ones load as they are."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
@@ -16,7 +15,6 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub, model_reader
@@ -146,23 +144,6 @@ def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], obje
     with pytest.raises(UserError, match=message) as caught:
         load(changed(folder, change), device="cpu")
     assert "\n" not in str(caught.value)
-
-
-CODE = "raise SystemExit('foreign code ran')\n"
-
-
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-def test_code_of_a_model_is_never_run_nor_asked_about(
-    ttabench: Command, folder: Path, file: str, common: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = json.loads((folder / file).read_text())
-    said["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
-    (folder / file).write_text(json.dumps(said))
-    (folder / "own.py").write_text(CODE)
-    monkeypatch.setattr("sys.stdin", io.StringIO("yes\nyes\nyes\n"))
-    common[5] = folder
-    line = one_line(ttabench("eval", "--method", "none", *common))
-    assert f"{file} names code" in line
 
 
 def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:

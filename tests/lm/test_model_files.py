@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import T5Config, T5Model
 
-from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
-from ttabench.methods.mac.t5 import config_of, pretrained_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -70,15 +64,6 @@ def test_what_names_code_or_other_files_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_what_every_model_may_say_is_taken(folder: Path) -> None:
-    """What exporters write, and what no fault is."""
-    expected = load(str(folder), device="cpu").fingerprint
-    change(folder, "config.json", {"auto_map": {}, "quantization_config": None, "tokenizer_class": "LlamaTokenizer"})
-    change(folder, "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "vocab": None})
-    change(folder, "generation_config.json", {"cache_implementation": "static"})
-    assert load(str(folder), device="cpu").fingerprint == expected
-
-
 def shards(folder: Path, names: tuple[str, str]) -> dict[str, Tensor]:
     """Split the weights in two files of these names; returns the second one's."""
     tensors = load_file(folder / WEIGHTS)
@@ -111,46 +96,3 @@ def test_no_pickle_is_read_for_a_shard(folder: Path, tmp_path: Path, name: str) 
     with pytest.raises(UserError, match="only safetensors files beside it are read"):
         load(str(folder), device="cpu")
     assert not (tmp_path / "RUN").exists()
-
-
-def test_a_t5_that_a_setting_names_is_checked_the_same(tmp_path: Path) -> None:
-    T5Model(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=16)).save_pretrained(tmp_path)
-    name = str(tmp_path)
-    assert config_of(name, 0).d_model == 8
-    assert pretrained_weights(name)
-    change(tmp_path, "config.json", {"attn_implementation": "somebody/kernel"})
-    for read in (lambda: config_of(name, 0), lambda: pretrained_weights(name)):
-        with pytest.raises(UserError, match=CODE):
-            read()
-
-
-LOADED = """
-import sys
-from ttabench.core.errors import UserError
-from ttabench.lm.model import load
-try:
-    print(load("somebody/tiny", device="cpu").fingerprint)
-except UserError as error:
-    print(error)
-"""
-
-
-def test_a_model_of_the_hub_is_checked_the_same(tiny_base: Path, tmp_path: Path) -> None:
-    hub = tmp_path / "hub" / "models--somebody--tiny"
-    (hub / "refs").mkdir(parents=True)
-    (hub / "refs" / "main").write_text("a" * 40)
-    folder = hub / "snapshots" / ("a" * 40)
-    shutil.copytree(tiny_base, folder)
-    variables = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-
-    def printed() -> str:
-        words = [sys.executable, "-c", LOADED]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, env=variables, timeout=120)
-        return done.stdout.strip()
-
-    assert printed() == tiny_llama().fingerprint
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "nobody/none"}')
-    assert "holds an adapter of peft" in printed()
-    (folder / "adapter_config.json").unlink()
-    change(folder, "config.json", {"attn_implementation": "somebody/kernel"})
-    assert CODE in printed()

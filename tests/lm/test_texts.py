@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from ttabench.core.types import Ask, Choose, Generate, Observe
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.text.chat import has_template
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -112,16 +110,6 @@ def test_a_text_behind_another_has_no_blank_of_the_tokenizers_in_front() -> None
     assert lm.encode_many(["\nbc"], follows=True) == [lm.encode("\nbc", follows=True)]
 
 
-@pytest.mark.parametrize("text", ["b", "no", "ab c", "\nb", " b", ".b"])
-def test_a_text_that_would_merge_with_what_stands_in_front_keeps_its_own_letters(text: str) -> None:
-    merges = [("\u2581", "a"), ("\u2581", "b"), ("\u2581a", "n"), ("\u2581a", "b"), ("\n", "b"), (".", "b")]
-    lm = LM(tiny_llama().model, _sentencepiece(merges), "sentencepiece")
-    ids = lm.encode(text, follows=True)
-    pieces = [lm.tokenizer.convert_ids_to_tokens(each) for each in ids]
-    assert "".join(pieces).replace("\u2581", " ") == text
-    assert lm.encode_many([text, "no", text], follows=True) == [ids, lm.encode("no", follows=True), ids]
-
-
 def test_a_chat_template_stands_around_context_and_question() -> None:
     lm = chatting()
     assert lm.chat is not None
@@ -187,19 +175,3 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: py
     found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
     assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
     assert [each.ended for each in found] == [True, True, False]
-
-
-def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -> None:
-    assert has_template("smollm2-135m")
-    assert not has_template("gpt2")
-    assert not has_template("nano")
-    assert not has_template(str(tmp_path / "nothing"))
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
-    assert has_template(str(tmp_path))
-    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000, encoding="utf-8")
-    assert not has_template(str(tmp_path))
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    assert has_template(str(tmp_path))
-    file = tmp_path / "m.gguf"
-    file.write_bytes(b"GGUF" + b"tokenizer.chat_template")
-    assert has_template(str(file))

@@ -19,7 +19,6 @@ from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.records.run_fields import RunConfig
 from ttabench.run.base_model import merge_checkpoint
-from ttabench.run.request import RunRequest
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 
@@ -73,33 +72,3 @@ def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[obj
     assert plain["id"] != run["id"]
     assert plain["model"]["fingerprint"] != run["model"]["fingerprint"]
     assert "no checkpoint" in one_line(ttabench("eval", *common, "--base-checkpoint", tmp_path))
-
-
-def test_the_name_of_a_base_on_a_checkpoint() -> None:
-    config = RunConfig(method="icl", model="smollm2-135m", base_checkpoint="shipped:qa")
-    assert config.base == "smollm2-135m-qa"
-
-
-def test_what_to_type_next_names_the_base_and_how_it_is_read() -> None:
-    request = RunRequest(method="icl", task="squad_seq", model="smollm2-135m-qa", bos="no", chat_template=False)
-    assert request.base_words == "--model smollm2-135m --base-checkpoint shipped:qa --bos no --no-chat-template"
-    assert RunRequest(method="icl", task="squad_seq", model="my model").base_words == "--model 'my model'"
-
-
-def test_what_is_trained_on_a_tuned_base_says_so(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    from ttabench.lm.model import load
-    from ttabench.methods import checkpoints
-
-    trained(load(str(common[5]), device="cpu"), tmp_path / "tuned")
-    under = ["--base-checkpoint", tmp_path / "tuned"]
-    steps = ["--steps", 1, "--documents", 1, "--questions", 1, "--out", tmp_path / "mine"]
-    ran = ttabench("train", "--method", "lora", *common, *under, *steps)
-    assert ran.code == 0, ran.err
-    told = checkpoints.header(tmp_path / "mine").stands_on
-    assert told["name"] == str(tmp_path / "tuned")
-    assert told["digest"]
-    asked = ["eval", "--method", "lora", *common, "--checkpoint", tmp_path / "mine", "--limit", 1]
-    line = one_line(ttabench(*asked))
-    assert f"on {tmp_path / 'tuned'}" in line
-    assert f"--base-checkpoint {tmp_path / 'tuned'}" in line
-    assert ttabench(*asked, *under).code == 0

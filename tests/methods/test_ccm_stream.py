@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.methods.test_ccm import ccm
-from tests.tiny import MODELS, tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
@@ -36,7 +36,7 @@ def held(method: Ccm, count: int) -> list[int]:
     return lengths
 
 
-@pytest.mark.parametrize("base", MODELS)
+@pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_block_is_read_as_token_by_token(base: Callable[[], LM], compress: bool) -> None:
     method, ids = ccm(base(), **SMALL, compress=compress), text(53)

@@ -48,15 +48,6 @@ def test_sums_of_chunks_that_the_base_reads_add_up_to_reading_both(norm: str) ->
         torch.testing.assert_close(tensor, made[name])
 
 
-def test_order_and_an_empty_state_change_nothing_and_tokens_add_up() -> None:
-    method = generator()
-    a, b = read(method, TEXTS[:1]), read(method, TEXTS[1:])
-    ab, ba = method.combined(a, b), method.combined(b, a)
-    torch.testing.assert_close(ab.tensors["sum"], ba.tensors["sum"])
-    assert ab.meta["tokens_read"][0] == a.meta["tokens_read"][0] + b.meta["tokens_read"][0]
-    torch.testing.assert_close(method.combined(method.begin(1), a).tensors["sum"], a.tensors["sum"])
-
-
 def test_two_banks_are_the_bank_of_all_documents() -> None:
     method = tiny_mac(tiny_opt())
     a, b, both = read(method, TEXTS[:2]), read(method, TEXTS[1:]), read(method, TEXTS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.methods.test_ccm import FOUR, episodes
-from tests.tiny import MODELS, tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import observes
 from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM
@@ -35,7 +35,7 @@ def trained(lm: LM, **settings: Any) -> Compressive:
     return method
 
 
-@pytest.mark.parametrize("base", MODELS)
+@pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(f"{k}={v}" for k, v in way.items()))
 def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[], LM], way: dict[str, Any]) -> None:
     method = trained(base(), **way)

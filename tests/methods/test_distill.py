@@ -16,13 +16,10 @@ from tests.tiny_methods import PROMPTS, TEXTS, observes
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
-from ttabench.methods.base import Stopped
 from ttabench.methods.distill import DistillSettings
-from ttabench.methods.distill.method import BREAK, Distill, joined, self_asked, taught
+from ttabench.methods.distill.method import BREAK, Distill, joined, taught
 from ttabench.methods.parts.trained import shaped
 from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge
-from ttabench.methods.session import Session
 
 TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
 
@@ -93,31 +90,6 @@ def test_training_brings_the_student_to_its_teacher(target: Any) -> None:
     assert float(after.detach()) < 0.8 * float(before.detach())
 
 
-def asked(settings: DistillSettings, seed: int = 0) -> list[Any]:
-    lm = tiny_llama()
-    group = [lm.encode(text) for text in TEXTS[:2]]
-    teacher = encoded(lm, Patch(tokens_BT=joined(lm, group)))
-    return self_asked(lm, settings, Patch(), teacher, group, torch.Generator().manual_seed(seed))
-
-
-def test_the_teacher_asks_about_each_text_and_answers_behind_all_of_them() -> None:
-    lm = tiny_llama()
-    settings = replace(TINY, ask="self", questions=1, temperature=0.0, length=6, template="Q: {question} A:")
-    found = asked(settings)
-    group = [lm.encode(text) for text in TEXTS[:2]]
-    teacher = encoded(lm, Patch(tokens_BT=joined(lm, group)))
-    for text, ((behind, answer), (alone, same)) in zip(group, found, strict=True):
-        patch = Patch(tokens_BT=torch.tensor([text]))
-        (question,) = generate(lm, patch, [lm.encode(f"{BREAK}Q: ", follows=True)], max_new_tokens=6)
-        prompt = f"Q: {lm.decode(question).strip().splitlines()[0].strip()} A:"
-        assert alone == lm.encode(prompt)
-        assert behind == lm.encode(BREAK + prompt, follows=True)
-        (written,) = generate(lm, teacher, [behind], max_new_tokens=6)
-        assert answer == same
-        assert answer[-1] == lm.eos_id
-        assert written[: len(answer) - 1] == answer[:-1]
-
-
 def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     method = Distill(tiny_llama(), TINY)
     state = read(method, *TEXTS[:2])
@@ -127,15 +99,6 @@ def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [observes(TEXTS[2])])
     assert torch.equal(apart.tensors["weights"], state.tensors["weights"])
     assert not torch.equal(later.tensors["weights"], state.tensors["weights"])
-
-
-def test_a_loss_that_is_not_finite_stops_and_keeps_nothing() -> None:
-    lm = tiny_llama()
-    session = Session(lm, Distill(lm, replace(TINY, lr=1e30)))
-    session.read(observes(*TEXTS))
-    with pytest.raises(Stopped, match=r"^distill stopped at document .* not finite\. .*smaller --set lr than 1e\+30"):
-        session.flush()
-    assert session.pending == len(TEXTS)
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])

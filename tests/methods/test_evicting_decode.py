@@ -72,14 +72,6 @@ def test_the_budget_holds_at_every_step(lm: LM, positions: str) -> None:
         assert prefix.next_position_B.tolist() == [total if positions == "original" else 12]
 
 
-def test_shares_become_a_budget_after_the_prompt_and_keep_it() -> None:
-    lm = tiny_llama()
-    patch = patch_of(method(lm, H2OSettings(heavy=0.2, recent=0.1)))
-    total = int(rule_of(patch.prefix).kept.next) + 25
-    held = [prefix.keys_LBHPD[0].shape[2] for prefix, _ in steps(lm, patch, [65] * 25, list(range(70, 110)))]
-    assert set(held) == {total // 5 + total // 10}
-
-
 @pytest.mark.parametrize("gqa", [True, False])
 def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dense softmax rows, one dictionary of scores a layer and head, one victim at a time."""

@@ -1,4 +1,4 @@
-"""Which slots stay: scores against a dense computation, ties, pooling, shares and rotation."""
+"""Which slots stay: scores against a dense computation, ties, pooling and rotation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.scores import column_sums, kept_slots, tokens_of
-from ttabench.methods.parts.amount import check_amount
+from ttabench.methods.eviction.scores import column_sums, kept_slots
 
 
 def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
@@ -49,14 +48,6 @@ def test_ties_go_to_the_lower_slot_and_padding_fills_the_front() -> None:
     scores = torch.tensor([[1.0, 2.0, 1.0, 1.0, 2.0], [-torch.inf, -torch.inf, -torch.inf, 0.0, 5.0]])[None, :, None]
     slots = kept_slots(scores, torch.tensor([3, 3]))[0, :, 0]
     assert slots.tolist() == [[0, 1, 4], [-1, 3, 4]]
-
-
-def test_amounts_are_tokens_or_shares() -> None:
-    assert tokens_of(0.1, torch.tensor([5, 59, 100])).tolist() == [1, 5, 10]
-    assert tokens_of(7, torch.tensor([5, 59])).tolist() == [7, 7]
-    for wrong in (0, 0.0, 1.5, -1):
-        with pytest.raises(ValueError, match=f"budget: .* got {wrong}"):
-            check_amount("budget", wrong)
 
 
 def test_rotation_is_the_models_own_and_can_be_undone() -> None:

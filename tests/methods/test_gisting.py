@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.methods.test_ccm import FOUR, episodes
-from tests.tiny import MODELS, tiny_llama, tinyllama_shaped
+from tests.tiny import tiny_gpt2, tiny_llama, tinyllama_shaped
 from tests.tiny_methods import asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
@@ -32,7 +32,7 @@ def trained(lm: LM, cls: type[Gisting] = Gisting, **settings: Any) -> Gisting:
     return method
 
 
-@pytest.mark.parametrize("base", MODELS)
+@pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
 @pytest.mark.parametrize("conditional", [True, False])
 def test_one_forward_gives_the_loss_of_reading_and_compressing_again(base: Callable[[], LM], conditional: bool) -> None:
     method = trained(base(), conditional=conditional)
@@ -88,11 +88,3 @@ def test_a_checkpoint_of_gisting_is_one_of_gisting_online_and_of_no_other(tmp_pa
     checkpoints.save(online, tmp_path / "online")
     with pytest.raises(UserError, match="is a checkpoint of gisting_online, not of gisting"):
         checkpoints.load(Gisting, lm, tmp_path / "online")
-
-
-@pytest.mark.parametrize("cls", [Gisting, Ccm])
-def test_another_number_of_comp_tokens_than_a_checkpoint_s_is_refused(cls: type[Any], tmp_path: Path) -> None:
-    lm = tiny_llama()
-    checkpoints.save(cls(lm, cls.spec.Settings(comp_tokens=3, rank=2)), tmp_path)
-    with pytest.raises(UserError, match=r"embeddings\.weight.*3.*2"):
-        checkpoints.load(cls, lm, tmp_path, {"comp_tokens": 2})

@@ -19,7 +19,6 @@ from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.random_slots import RandomSlots, drawn
-from ttabench.methods.eviction.scores import kept_slots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
@@ -97,18 +96,6 @@ def test_shares_grow_with_the_text(name: str) -> None:
         tokens = int(state.tensors["next"])
         expected = 2 * (tokens // 10) if name == "h2o" else tokens // 5
         assert state.tensors["keys"].shape[3] == expected
-
-
-def test_evicted_keys_have_no_influence() -> None:
-    generator = torch.Generator().manual_seed(0)
-    keys, values = torch.randn(2, 2, 1, 2, 9, 4, generator=generator)
-    index, scores = torch.arange(9, dtype=torch.int32).expand(2, 1, 2, -1), torch.rand(2, 1, 2, 9, generator=generator)
-    slots = kept_slots(scores, torch.tensor([4]))
-    gone = torch.ones(scores.shape, dtype=torch.bool).scatter(-1, slots, False)[..., None]
-    one, other = (EvictedCache(k, values, index, torch.tensor([9])).take(slots) for k in (keys, keys + 100 * gone))
-    assert gone.sum() == 5 * 4
-    assert torch.equal(one.keys, other.keys)
-    assert torch.equal(one.index.long(), slots)
 
 
 def test_postprefill_drops_the_middle() -> None:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
-from tests.lm.test_texts import TEMPLATE
 from tests.methods.reading import QUESTION, read
 from tests.places import ROOT
 from tests.tiny import tiny_llama
@@ -163,29 +161,6 @@ def test_heads_and_layers_keep_slots_of_their_own(presses: None, name: str, coun
     torch.testing.assert_close(state.tensors["keys"], kept, **NOISE)
 
 
-def test_a_press_that_asks_for_a_tokenizer_gets_that_of_the_model(
-    presses: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """... without its chat template where none is used: a text then has no opening to leave out."""
-    lm, seen = tiny_llama(), []
-    lm.tokenizer.chat_template = TEMPLATE
-    loads = vars(AutoTokenizer)["from_pretrained"]
-    zipped, call = fake_kvpress.KVzipPress, fake_kvpress.KVzipPress.__call__
-
-    def noted(press: Any, model: Any) -> Any:
-        seen.append(AutoTokenizer.from_pretrained(model.config.name_or_path))
-        return call(press, model)
-
-    monkeypatch.setattr(zipped, "__call__", noted)
-    read(make(ZIP, 12, lm), *TEXTS)
-    lm.use_chat_template()
-    read(make(ZIP, 12, lm), *TEXTS)
-    assert [tokenizer.chat_template for tokenizer in seen] == [None, TEMPLATE]
-    assert {tokenizer("Ada").input_ids[-1] for tokenizer in seen} == {lm.encode("Ada")[-1]}
-    assert vars(AutoTokenizer)["from_pretrained"] is loads
-    assert lm.tokenizer.chat_template == TEMPLATE
-
-
 @pytest.mark.parametrize("name", [ADA, ZIP])
 def test_what_is_hidden_from_a_head_is_as_if_it_were_hidden_from_the_whole_cache(presses: None, name: str) -> None:
     """... also for many rows on one prefix, and when more text is read on top."""
@@ -205,32 +180,6 @@ def test_what_is_hidden_from_a_head_is_as_if_it_were_hidden_from_the_whole_cache
     expected = answers(Patch(prefix=replace(prefix, hidden_LBHP=hidden)))
     torch.testing.assert_close(answers(method.patch(state, QUESTION)), expected, **NOISE)
     assert (answers(Patch(prefix=prefix)) - expected).abs().amax((1, 2)).min() > 1e-2
-
-
-@pytest.mark.parametrize("marked", [False, True])
-def test_the_model_is_left_as_it_was(presses: None, marked: bool) -> None:
-    lm = tiny_llama()
-    for block in lm.decoder.layers:  # type: ignore[union-attr]
-        vars(block.self_attn).pop("masked_key_indices", None)
-        if marked:  # as kvpress leaves it on every model that reads once kvpress was imported
-            block.self_attn.masked_key_indices = None  # type: ignore[assignment]
-
-    def traces() -> list[Any]:
-        modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
-        hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
-        inside = [sorted(vars(m)) for m in (lm.model, lm.decoder, *modules)]
-        return [hooks, inside, [n for n, _ in lm.model.named_modules()], lm.config]
-
-    before, implementation = str(traces()), lm.config._attn_implementation
-    for name in ("kvpress:LastPress", ADA, ZIP, "kvpress:ObservedAttentionPress"):
-        read(make(name, 12, lm), *TEXTS)
-        assert str(traces()) == before
-    with pytest.raises(UserError, match=r"LastPress cannot compress these 123 tokens \(at least 200 tokens are needed"):
-        read(make("kvpress:LastPress?least=200", 12, lm), *TEXTS)
-    with pytest.raises(UserError, match=r"positions of tiny-llama-.*; the press reads 130 of them a second time"):
-        read(make("kvpress:KVzipPress?often=4", 12, lm), *TEXTS)
-    assert str(traces()) == before
-    assert lm.config._attn_implementation == implementation
 
 
 def test_a_run_is_recorded_with_its_labels(
@@ -257,18 +206,6 @@ def test_a_run_is_recorded_with_its_labels(
     assert "unknown" not in ttabench("list", "methods", "kvpress:LastPress").out
 
 
-def test_tasks_that_read_on_after_a_question_are_refused_at_once(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, presses: None
-) -> None:
-    words = ["eval", "--method", "kvpress:LastPress", "--task", "metaicl", "--source", "mini", "--model", tiny_base,
-             "--out", tmp_path / "runs"]  # fmt: skip
-    line = one_line(ttabench(*words, "--task-set", "steps=1,2"))
-    assert "reads on after a question" in line
-    assert "steps=12" in line
-    assert not list((tmp_path / "runs").glob("*"))
-    assert ttabench(*words, "--task-set", "steps=2", "--limit", "2").code == 0
-
-
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,10 +222,3 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     assert INSTALL in (ROOT / "ttabench/methods/kvpress/kvpress.md").read_text()
     session = (ROOT / "noxfile.py").read_text()
     assert all(f'"{package}"' in session for package, _ in pins)
-
-
-def test_nothing_else_imports_it(ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kvpress", None)  # importing it now fails
-    assert "kvpress:<Press>" in ttabench("list", "methods", "--json").out
-    for words in (["--help"], ["eval", "--method", "snapkv", *common]):
-        assert ttabench(*words).code == 0

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
     reason=f"kvpress is not installed ({INSTALL})",
 )
-MODELS = {"mha": lambda: tiny_llama(gqa=False), "gqa": tiny_llama, "another": lambda: tiny_llama(seed=3)}
+MODELS = {"mha": lambda: tiny_llama(gqa=False), "gqa": tiny_llama}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -61,7 +61,7 @@ def kept_places(lm: LM, state: State) -> Tensor:
     return found.indices.sort(-1).values
 
 
-@pytest.mark.parametrize("budget", [40, 100, 0.3])
+@pytest.mark.parametrize("budget", [40, 0.3])
 @pytest.mark.parametrize(("window", "kernel"), [(8, 5), (16, 3)])
 def test_snapkv_keeps_what_its_press_keeps(lm: LM, budget: int | float, window: int, kernel: int) -> None:
     press = make(f"kvpress:SnapKVPress?window_size={window}&kernel_size={kernel}", budget, lm)
@@ -107,7 +107,7 @@ def _with_positions(module: Any, args: Any, kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("chunk", [2048, 50])
-@pytest.mark.parametrize("budget", [0.25, 0.5, 40])
+@pytest.mark.parametrize("budget", [0.25, 40])
 @pytest.mark.parametrize(
     ("score", "press"),
     [
@@ -130,7 +130,7 @@ def test_kvzip_keeps_what_its_press_does_not_hide(
     torch.testing.assert_close(asked(ours, *TEXTS), asked(theirs, *TEXTS), **NOISE)
 
 
-@pytest.mark.parametrize("budget", [0.25, 0.5, 40])
+@pytest.mark.parametrize("budget", [0.25, 40])
 @pytest.mark.parametrize(
     ("name", "eager", "alike"),
     [

@@ -31,8 +31,7 @@ from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_weights import exportable, save_lora
-from ttabench.methods.registry import find
+from ttabench.methods.peft_weights import save_lora
 from ttabench.methods.states import load_state, save_state
 from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora
@@ -179,39 +178,6 @@ def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path
     assert "the last 8 tokens" in ran.json()["peft_without"]
 
 
-def test_a_record_says_when_a_text_came_in_parts() -> None:
-    for method, told in ((TempLora(tiny_llama(), replace(TINY, by="epoch", prefix=0)), "passes_over_parts"),
-                         (taught(tiny_llama()), "later_pieces_read_apart")):  # fmt: skip
-        state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS[:2])])
-        assert not state.labels
-        state = method.adapt(state, [observes(TEXTS[2])])
-        assert state.labels == {told: True}
-        assert method.adapt(state, [observes(TEXTS[0])]).labels == {told: True}
-
-
-def test_what_is_no_lora_is_not_exported() -> None:
-    adapter = taught(tiny_llama(), merge=True)
-    state = adapter.adapt(adapter.begin(1), [observes(TEXTS[0])])
-    assert not exportable(adapter.patch(state, asks(PROMPTS[0])))
-    assert not exportable(Patch())
-
-
-@pytest.mark.parametrize(("name", "settings"), [("lora", []), ("streamadapter", []), ("streamadapter", ["merge=true"])])
-def test_what_was_trained_is_no_state_of_the_context(
-    name: str, settings: list[str], ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    chosen = [word for setting in settings for word in ("--set", setting)]
-    ran = ttabench("eval", "--method", name, *chosen, "--task", "superglue", "--source", "mini", "--model", tiny_base,
-                   "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4", "--limit", "2",
-                   "--checkpoint", "none", "--out", tmp_path, "--json")  # fmt: skip
-    lm = tiny_llama()
-    spec = find(name)
-    method = spec.load()(lm, spec.Settings())
-    texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
-    state = method.adapt(method.begin(1), [[piece] for piece in texts])
-    assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes
-
-
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
@@ -225,13 +191,6 @@ def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypat
         assert bool(entered) == (len(found) > 2)
     for other in found[1:]:
         torch.testing.assert_close(found[0], other, atol=1e-5, rtol=0)
-    assert not any("forward" in vars(block) for block in lm.blocks())
-
-
-def test_layers_are_as_they_were_after_a_step_that_fails() -> None:
-    lm = tiny_llama()
-    with pytest.raises(KeyError), recompute.layers_recomputed(lm):
-        raise KeyError
     assert not any("forward" in vars(block) for block in lm.blocks())
 
 

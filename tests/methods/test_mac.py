@@ -300,34 +300,6 @@ def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
     torch.testing.assert_close(both["own"], both["answer"], **CLOSE)
 
 
-def test_retrieval_loss_is_that_of_the_right_document(lm: LM) -> None:
-    mac = tiny_mac(lm, retrieval_aux=1.0, retrieval_temperature=0.5)
-    batch = [episode("a", documents=2), episode("b", documents=3)]
-    documents = mac.networks.documents_by_length(
-        mac.networks.document_text.encode([o.text for e in batch for o in e.observes()], 512, "start")[0]
-    )
-    questions = mac.networks.questions([ask.prompt for e in batch for ask in e.asks()])
-    cosines = torch.cosine_similarity(questions.mean(1)[:, None], documents.mean(1)[None], dim=-1) / 0.5
-    expected = -cosines.log_softmax(-1).diagonal().mean()
-    torch.testing.assert_close(mac.loss_parts(batch)["retrieval"], expected, **CLOSE)
-
-
-def test_words_loss_teaches_the_amortiser_what_a_document_holds(lm: LM) -> None:
-    mac = tiny_mac(lm, words_aux=1.0)
-    batch = [episode(documents=4)]
-    mac.modules().zero_grad()
-    before = mac.loss_parts(batch)["words"]
-    before.backward()  # type: ignore[no-untyped-call]
-    touched = {name.split(".")[0] for name, p in mac.modules().named_parameters() if p.grad is not None}
-    assert touched == {"amortiser"}
-    optimiser = torch.optim.Adam(mac.networks.amortiser.parameters(), lr=1e-2)
-    for _ in range(20):
-        optimiser.zero_grad()
-        mac.loss_parts(batch)["words"].backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    assert mac.loss_parts(batch)["words"].item() < 0.7 * before.item()
-
-
 def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the episodes of a batch by a tree, the others by all of their bank."""
     monkeypatch.setattr(pooling, "random_group", lambda _: 2)
@@ -349,39 +321,7 @@ def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.Monke
     )
 
 
-def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "random_group", lambda _: 3)
-    mac = tiny_mac(lm, hierarchy_aware=1.0, attention_aux=1.0)
-    assert "tree" not in loss(tiny_mac(lm, attention_aux=1.0))
-    one = episode(documents=6)
-    own = torch.arange(6)
-    bank_KTD = mac.networks.documents_by_length(
-        mac.networks.document_text.encode([each.text for each in one.observes()], 512, "start")[0]
-    )
-    x_QTD = mac.networks.questions([ask.prompt for ask in one.asks()])
-    entries = pooling.by_group(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
-    shares = mac.networks.aggregator.document_shares(x_QTD[:, None], entries)[:, 0]
-    expected = -shares[own, own // 3].log().mean()
-    torch.testing.assert_close(mac.loss_parts([one])["tree"], expected, **CLOSE)
-
-
-def test_base_dropout_is_undone(lm: LM) -> None:
-    mac = tiny_mac(tiny_gpt2(), base_dropout=True)
-    torch.manual_seed(0)
-    with_dropout = mac.loss_parts([episode()])["answer"].item()
-    assert not mac.lm.model.training
-    assert with_dropout != pytest.approx(tiny_mac(tiny_gpt2()).loss_parts([episode()])["answer"].item())
-
-
 # Settings, presets, T5s.
-
-
-def test_published_t5_shapes() -> None:
-    """Parameter counts of google-t5: 60.5 M, 222.9 M and 737.7 M."""
-    for name, millions in (("t5-small", 60.5), ("t5-base", 222.9), ("t5-large", 737.7)):
-        with torch.device("meta"):
-            model = T5Model(config_of(name, 100))
-        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
 def test_training_starts_from_a_given_t5(lm: LM, tmp_path: Path) -> None:
@@ -394,19 +334,6 @@ def test_training_starts_from_a_given_t5(lm: LM, tmp_path: Path) -> None:
     assert torch.equal(mac.networks.input_encoder.t5.shared.weight, before)
     with pytest.raises(UserError, match="another shape than the amortiser"):
         tiny_mac(lm, amortiser_init=str(tmp_path), amortiser="scratch:8,1,2,16").prepare_training()
-
-
-def test_embeddings_may_come_from_the_base_model(lm: LM) -> None:
-    mac = tiny_mac(lm, amortiser="scratch:32,1,2,32", embeddings_from_base=True, share_t5=True)
-    mac.prepare_training()
-    words, ours = lm.model.get_input_embeddings().weight, mac.networks.amortiser.t5.shared.weight
-    assert mac.networks.input_encoder.t5 is mac.networks.amortiser.t5
-    torch.testing.assert_close(ours.square().mean(), torch.tensor(1.0))
-    torch.testing.assert_close(ours.mean(0), torch.zeros(32), atol=1e-5, rtol=0)
-    centred = words - words.mean(0)
-    torch.testing.assert_close(ours / ours.norm(), centred / centred.norm())
-    with pytest.raises(UserError, match="Embeddings of tiny-llama-0 are"):
-        tiny_mac(lm, embeddings_from_base=True).prepare_training()
 
 
 def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import observes
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
@@ -66,22 +64,6 @@ def test_uniform_is_plain_finetuning(made: Any, optimizer: Any) -> None:
     with torch.no_grad():
         found, _ = forward(lm, method.patch(state, []), ids)
         torch.testing.assert_close(found, model(ids).logits, atol=1e-3, rtol=1e-3)
-
-
-class Silent(Uniform):
-    """Tokens weigh nothing."""
-
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        return torch.zeros(len(ids))
-
-
-def test_without_weights_nothing_moves() -> None:
-    lm = tiny_gpt2()
-    for normaliser in ("padded", "weights"):
-        state = read(Silent(lm, replace(PLAIN, normaliser=normaliser)), *TEXTS)
-        assert torch.equal(state.tensors["weights"][0], Silent(lm, PLAIN)._trained.start())
-        assert not state.tensors["first_moment"].any()
-        assert not state.tensors["second_moment"].any()
 
 
 def test_dropout_is_drawn_from_the_seed_and_over_after_a_step() -> None:
@@ -138,21 +120,3 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
         torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
     assert state.tensors["steps"].tolist() == [len(order)]
     assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
-
-
-def test_cpt_says_that_later_documents_had_passes_of_their_own() -> None:
-    method = Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2))
-    state = read(method, *TEXTS[:2])
-    assert not state.labels
-    later = method.adapt(state, [observes(TEXTS[2])])
-    assert later.labels == {"passes_over_parts": True}
-    assert later.tensors["steps"].tolist() == [4]
-
-
-def test_cpt_keeps_nothing_of_a_run_that_it_stopped_in() -> None:
-    session = Session(tiny_gpt2(), Cpt(tiny_gpt2(), CptSettings(optimizer="sgd", lr=1e30)))
-    session.read(observes(*TEXTS))
-    with pytest.raises(Stopped, match=r"^cpt stopped at document 'd\d': its loss .* smaller --set lr than 1e\+30"):
-        session.flush()
-    assert session.pending == 3
-    assert not session._state.tensors

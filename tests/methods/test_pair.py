@@ -1,4 +1,4 @@
-"""Methods together: what each part does, by itself and beside the other; names, settings, checkpoints, refusals."""
+"""Methods together: what each part does, by itself and beside the other; checkpoints and states."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from ttabench.lm.model import LM, load
 from ttabench.lm.patch import LowRank
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.pair.method import Pair
-from ttabench.methods.registry import cost_of, find, is_file, parts_of
+from ttabench.methods.registry import cost_of, find
 from ttabench.methods.session import Session
-from ttabench.methods.settings import describe_settings
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ADAPTERS, resolve_method
-from ttabench.run.runner import replaced
 
 QUESTION = asks("Where does Ada live?")
 
@@ -152,52 +150,6 @@ def test_bytes_and_costs_add(lm: LM) -> None:
     assert both.parameters == bare.parameters
 
 
-def test_what_stands_in_the_window_stays_the_own_text_s(lm: LM) -> None:
-    pair = paired("window+mac", lm, window_mode="stride", window_n_sink=0, window_recent=12)
-    own, other = (Session(lm, pair), Session(lm, pair))
-    own.read(observes(*TEXTS[:2]))
-    other.read(observes(*TEXTS[2:]))
-    both = replaced(pair, own.state, other.state)
-    assert torch.equal(both.tensors["window.tokens"], own.state.tensors["window.tokens"])
-    assert torch.equal(both.tensors["mac.bank"], other.state.tensors["mac.bank"])
-
-
-@pytest.mark.parametrize(
-    ("method", "told"),
-    [
-        ("icl+window", "icl and window both put keys and values in front of the text"),
-        ("snapkv+mac", "snapkv and mac both put keys and values in front of the text"),
-        ("rag+rag", "rag+rag names rag twice"),
-        ("rag+macc", "Did you mean 'mac'?"),
-        ("rag+", "Unknown method ''"),
-    ],
-)
-def test_what_cannot_be_together_is_said_in_a_line_before_anything_is_read(
-    ttabench: Command, method: str, told: str
-) -> None:
-    assert told in one_line(ttabench("eval", "--method", method, "--task", "streamingqa"))
-    assert told in one_line(ttabench("check", method))
-
-
-def test_settings_are_those_of_the_parts_by_name(ttabench: Command) -> None:
-    def identity(*words: str, method: str = "rag+mac") -> tuple[str, object]:
-        told = ttabench("eval", "--method", method, "--task", "streamingqa", *words, "--dry-run", "--json").json()
-        return told["runs"][0]["id"], told["runs"][0]["config"]["settings"]["rag_top"]
-
-    plain, dotted, under = identity(), identity("--set", "rag.top=5"), identity("--set", "rag_top=5")
-    assert dotted == under
-    assert (plain[1], dotted[1]) == (1, 5)
-    assert len({plain[0], dotted[0], identity("--set", "mac.bank_cap=9")[0], identity(method="mac+rag")[0]}) == 4
-    words = ("eval", "--method", "rag+mac", "--task", "streamingqa", "--set")
-    assert "Did you mean rag_document_tokens or mac_document_tokens?" in one_line(ttabench(*words, "document_tokens=4"))
-    assert "top must be at least 1, got 0" in one_line(ttabench(*words, "rag.top=0"))
-    assert "Did you mean 'rag_top'?" in one_line(ttabench(*words, "rag.topp=1"))
-    (listed,) = ttabench("list", "methods", "rag+mac", "--json").json().values()
-    meanings = {row["setting"]: row["meaning"] for row in listed}
-    assert meanings["mac_bank_cap"].startswith("Most entries in the bank")
-    assert len(meanings) == len(describe_settings(find("rag"))) + len(describe_settings(find("mac")))
-
-
 def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path: Path) -> None:
     def resolved(*, checkpoint: str = "") -> tuple[str, list[str]]:
         found = resolve_method(RunRequest(method="rag+mac", task="streamingqa", checkpoint=checkpoint))
@@ -222,18 +174,3 @@ def test_a_state_of_both_is_stored_and_asked(ttabench: Command, tmp_path: Path) 
     ran = ttabench("ask", "Where does Sinio Dorard live?", "--state", tmp_path / "state")
     assert ran.code == 0
     assert "Redmoor" in ran.out
-
-
-def test_a_file_takes_part_and_may_have_the_sign_in_its_name(ttabench: Command, tmp_path: Path) -> None:
-    assert ttabench("new", "method", "tail", "--out", tmp_path).code == 0
-    file, odd = tmp_path / "tail.py", tmp_path / "a+b.py"
-    shutil.copy(file, odd)
-    assert parts_of(f"rag+{file}") == ["rag", str(file)]
-    assert parts_of(str(odd)) == [str(odd)]
-    assert find(f"rag+{file}").name == "rag+tail"
-    assert find(str(odd)).name == "tail"
-    assert is_file(f"rag+{file}")
-    assert not is_file("rag+mac")
-    ran = ttabench("check", f"rag+{file}")
-    assert ran.code == 0
-    assert "rag+tail passes" in ran.out

@@ -1,8 +1,7 @@
-"""Adapters of peft on the base model: the logits of peft itself, the three ways to give one, and what is refused."""
+"""Adapters of peft on the base model: the logits of peft itself, and the three ways to give one."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import forward
@@ -19,7 +18,6 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoint_header import CONFIG
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.peft_weights import WEIGHTS, save_lora
 from ttabench.run.base_model import merge_checkpoint
@@ -156,84 +154,6 @@ def test_the_three_ways_to_give_one(ttabench: Command, common: list[object], min
     safetensors_io.write(mine / WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
     assert run("lora", "--checkpoint", mine)["id"] != method["id"]
     assert run("none", "--model", mine)["id"] != named["id"]
-
-
-def test_what_else_takes_one(ttabench: Command, common: list[object], mine: Path, tmp_path: Path) -> None:
-    assert ttabench("eval", "--method", "lora+icl", *common, "--checkpoint", mine, "--limit", 1).code == 0
-    steps = ["--steps", 1, "--documents", 1, "--questions", 1, "--out", tmp_path / "new"]
-    assert "--base-checkpoint" in one_line(ttabench("train", "--method", "lora", *common, "--checkpoint", mine, *steps))
-    assert ttabench("train", "--method", "lora", *common, "--base-checkpoint", mine, *steps).code == 0
-    assert checkpoints.header(tmp_path / "new").stands_on["name"] == str(mine)
-    asked = ttabench(
-        "eval", "--method", "lora", *common, "--model", mine, "--checkpoint", tmp_path / "new", "--limit", 1
-    )
-    assert asked.code == 0, asked.err
-    state, text = tmp_path / "state", tmp_path / "a.txt"
-    text.write_text("Ada keeps a cat.")
-    assert ttabench("adapt", "--method", "icl", "--model", mine, "--context", text, "--out", state).code == 0
-    assert ttabench("ask", "--state", state, "--model", mine, "Who?").code == 0
-    other = one_line(ttabench("ask", "--state", state, "--model", "nano", "Who?"))
-    assert f"made with model {common[5]}-mine, not nano" in other
-
-
-Change = dict[str, Any]
-CONFIGS: Mapping[str, tuple[Change | str, str]] = {
-    "another type": ({"peft_type": "IA3"}, "adapter of type IA3, which is not read here. Merge it in peft"),
-    "no pattern": ({"alpha_pattern": {"(": 2}}, "cannot be read"),
-    "pissa": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4, which is not read here. Merge"),
-    "another rank": ({"r": 2}, "q_proj.lora_A.weight is [4, 32], not [2, 32]. Give the base model that it was trained"),
-    "DoRA without magnitudes": ({"use_dora": True}, "q_proj.lora_magnitude_vector is missing"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CONFIGS)
-def test_a_configuration_that_is_not_read(case: str, ttabench: Command, common: list[object], mine: Path) -> None:
-    change, words = CONFIGS[case]
-    stored = json.loads((mine / CONFIG).read_text())
-    (mine / CONFIG).write_text(change if isinstance(change, str) else json.dumps({**stored, **change}))
-    assert words in one_line(ttabench("eval", "--method", "lora", *common, "--checkpoint", mine, "--limit", 1))
-
-
-BASE = "base_model.model."
-Q = f"{BASE}model.layers.0.self_attn.q_proj"
-TENSORS: Mapping[str, tuple[str, Tensor | None, str]] = {
-    "one factor": (f"{Q}.lora_B.weight", None, "q_proj.lora_B.weight is missing"),
-    "no linear map": (f"{BASE}model.norm.lora_A.weight", torch.zeros(4, 32), "model.norm.lora_A.weight has no place"),
-    "NaN": (f"{Q}.lora_A.weight", torch.full((4, 32), torch.nan), "holds values that are not finite"),
-}
-
-
-@pytest.mark.parametrize("case", TENSORS)
-def test_tensors_that_do_not_fit(case: str, mine: Path) -> None:
-    name, value, words = TENSORS[case]
-    tensors = {**safetensors_io.read(mine / WEIGHTS)[0], name: value}
-    safetensors_io.write(mine / WEIGHTS, {name: tensor for name, tensor in tensors.items() if tensor is not None})
-    with pytest.raises(UserError) as refused:
-        read(tiny_llama(), mine)
-    assert words in str(refused.value)
-
-
-def test_files_that_are_not_read(ttabench: Command, common: list[object], mine: Path) -> None:
-    def line(*words: object) -> str:
-        return one_line(ttabench("eval", "--method", "lora", *common, "--limit", 1, *words))
-
-    given = ("--checkpoint", mine)
-    assert "has its settings. Leave --set out" in line(*given, "--set", "rank=2")
-    assert "Use --method lora" in one_line(ttabench("eval", "--method", "mac", *common, *given))
-    tensors, _ = safetensors_io.read(mine / WEIGHTS)
-    safetensors_io.write(mine / WEIGHTS, {})
-    assert "holds no tensors" in line(*given)
-    safetensors_io.write(mine / WEIGHTS, tensors)
-    (mine / WEIGHTS).write_bytes((mine / WEIGHTS).read_bytes()[:-40])
-    assert f"{WEIGHTS} cannot be read" in line(*given)
-    (mine / WEIGHTS).rename(mine / "adapter_model.bin")
-    assert "adapter_model.bin is a pickle, which is never read here" in line(*given)
-    stored = json.loads((mine / CONFIG).read_text())
-    for change in ({"revision": "v2"}, {"base_model_name_or_path": None}, {"base_model_name_or_path": "nano on qa"}):
-        (mine / CONFIG).write_text(json.dumps({**stored, **change}))
-        assert "--model BASE --base-checkpoint" in line("--model", mine)
-    (mine / CONFIG).unlink()
-    assert "neither adapter.json nor peft's adapter_config.json is there" in line(*given)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,12 +1,10 @@
-"""`rag`: BM25 by hand, what is read in front of a question, and that weights are computed once for a state."""
+"""`rag`: BM25 by hand, and what is read in front of a question."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import bm25s
 import numpy as np
@@ -17,15 +15,13 @@ from tests.conftest import Command
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import observes
-from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask
 from ttabench.lm.model import LM
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.rag import RagSettings
-from ttabench.methods.rag.method import Bm25, Rag, best, packed, unpacked, words_of
+from ttabench.methods.rag.method import Bm25, Rag, best, words_of
 from ttabench.methods.session import Session
-from ttabench.methods.states import load_state, save_state
 
 TEXTS = (
     "Ada Voss lives in Port Ansel.",
@@ -119,55 +115,6 @@ def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_the
     for one, other in zip(ours.keys_LBHPD, theirs.keys_LBHPD, strict=True):
         torch.testing.assert_close(one, other)
     assert session.answer([question]) == full.answer([question])
-
-
-def test_weights_are_computed_once_for_a_state(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    class Counted(Bm25):
-        def __init__(self, words: Any, **settings: Any) -> None:
-            made.append(len(words))
-            super().__init__(words, **settings)
-
-    monkeypatch.setattr("ttabench.methods.rag.method.Bm25", Counted)
-    session = Session(lm, Rag(lm, RagSettings()))
-    session.read(observes(*TEXTS[:3]))
-    for number in range(3):
-        session.answer([ask(f"Where does Ada live? {number}")])
-    assert made == [3]
-    session.read(observes(*TEXTS[3:]))
-    session.answer([ask("Whose radios?")])
-    session.answer([ask("Whose maps?")])
-    assert made == [3, 5]
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        Observe(text="Ada, ümlaut, 日本."),
-        Observe(text=""),
-        Observe(text="a\0b"),
-        Observe(text="half a character \ud800"),
-        Observe(text="A line.", joiner="\n"),
-        Observe(text="Q: 1\nA: 2", turns=("Q: 1", "2")),
-        Observe(text="cut by tokens", ids=(5, 6, 7), joiner=""),
-    ],
-    ids=str,
-)
-def test_a_piece_comes_back_from_its_bytes(piece: Observe) -> None:
-    assert unpacked(packed(piece)) == piece
-
-
-def test_a_stored_index_of_other_weights_of_words_is_refused(lm: LM, tmp_path: Path) -> None:
-    method = Rag(lm, RagSettings())
-    state = read(method, *TEXTS)
-    save_state(tmp_path, state, {"method": "rag", "settings": {"k1": 1.5}})
-    loaded = load_state(tmp_path, {"method": "rag", "settings": {"k1": 1.5}})
-    assert method.found(loaded, [ask("Whose radios?")]) == method.found(state, [ask("Whose radios?")])
-    with pytest.raises(UserError, match=r"another setting: k1=1\.5, top=None rather than k1=2\.0, top=3\. "):
-        load_state(tmp_path, {"method": "rag", "settings": {"k1": 2.0, "top": 3}})
-    with pytest.raises(UserError, match=r"another method: rag rather than mac\. Give --method rag, or"):
-        load_state(tmp_path, {"method": "mac", "settings": {}})
 
 
 def test_a_run_knows_what_it_reads_and_nothing_of_what_another_reads(ttabench: Command) -> None:

@@ -27,7 +27,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.contract.bases import BASES
 from ttabench.contract.case import Case
@@ -182,10 +182,10 @@ def test_the_nearest_document_is_found(tmp_path: Path) -> None:
     assert state.nbytes == sum(map(len, TEXTS)) + len(TEXTS) * (16 * 4 + 2 * 4)
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-def test_it_keeps_a_promise(promise: str, tmp_path: Path) -> None:
-    settings = RagSettings(retriever=sentence(tmp_path), top=2)
-    PROMISES[promise](Case(RAG, settings, BASES["llama"]))
+def test_it_keeps_its_promises(tmp_path: Path) -> None:
+    case = Case(RAG, RagSettings(retriever=sentence(tmp_path), top=2), BASES["llama"])
+    for keeps in PROMISES.values():
+        keeps(case)
 
 
 def test_an_index_of_another_encoder_or_collection_is_refused(tmp_path: Path) -> None:
@@ -203,20 +203,6 @@ def test_an_index_of_another_encoder_or_collection_is_refused(tmp_path: Path) ->
             use()
     pooled = sentence(tmp_path / "cls", "cls_token")
     assert Rag(tiny_llama(), RagSettings(retriever=pooled)).retriever.identity != method.retriever.identity
-
-
-def test_what_is_no_encoder_is_refused_in_a_line(ttabench: Command, tmp_path: Path) -> None:
-    def told(retriever: Path | str, *more: str) -> str:
-        words = ("--method", "rag", "--task", "streamingqa", "--set", f"retriever={retriever}", *more)
-        return one_line(ttabench("eval", *words))
-
-    (tmp_path / "empty").mkdir()
-    assert "holds no encoder of texts" in told(tmp_path / "empty")
-    assert "Did you mean 'dense'?" in told("dens")
-    documents, wide = saved(tmp_path / "a", bert()), saved(tmp_path / "b", bert(hidden_size=20))
-    assert "Vectors of two sizes cannot be compared" in told(documents, "--set", f"question_retriever={wide}")
-    (tmp_path / "a" / "model.safetensors").unlink()
-    assert "The weights of the encoder" in told(documents)
 
 
 def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import Command, Ran, one_line
-from ttabench.core.digests import digest
 from ttabench.lm.patch import State
-from ttabench.methods.states import StateFolder, save_state
 
-BELONGS = {"method": "icl", "model": "m", "fingerprint": "f", "checkpoint": "", "settings": {}}
 Adapt = Callable[..., Ran]
 
 
@@ -55,16 +51,6 @@ def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, meth
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
-def test_a_file_of_that_name_that_is_no_state_stays(adapt: Adapt, tmp_path: Path, name: str) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name).write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
-    before = contents(tmp_path / "out")
-    assert name in one_line(adapt())
-    assert f"{name} is of no adapted state" in one_line(adapt("--force"))
-    assert contents(tmp_path / "out") == before
-
-
 def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Path) -> None:
     assert adapt(method="templora").code == 0
     before = contents(tmp_path / "out")
@@ -74,54 +60,6 @@ def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Pat
     after = contents(tmp_path / "out")
     assert after.keys() == {"state.json", "state.safetensors", ".lock"}
     assert json.loads(after["state.json"])["method"] == "icl"
-
-
-def test_files_beside_a_state_stay(adapt: Adapt, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    assert "holds thesis.txt" in one_line(adapt())
-    assert adapt("--force", method="templora").code == 0
-    assert adapt("--force", method="templora").code == 0
-    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
-
-
-def test_a_lora_that_was_trained_further_is_the_users(adapt: Adapt, tmp_path: Path) -> None:
-    peft = Path(adapt(method="templora").json()["peft"])
-    (peft / "adapter_model.safetensors").write_bytes(b"trained further")
-    assert "adapter_model.safetensors was not written by `adapt`" in one_line(adapt("--force"))
-    assert (peft / "adapter_model.safetensors").read_bytes() == b"trained further"
-
-
-def test_a_refused_command_leaves_no_folder(adapt: Adapt, tmp_path: Path) -> None:
-    one_line(adapt("--device", "cudaa"))
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "out").mkdir()
-    one_line(adapt("--device", "cudaa"))
-    assert (tmp_path / "out").exists(), "a folder of the user's stays"
-
-
-def test_one_process_at_a_time(adapt: Adapt, tmp_path: Path) -> None:
-    inside, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with StateFolder(tmp_path / "out").held():
-            inside.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert inside.wait(10)
-    assert "Another process writes a state" in one_line(adapt("--force"))
-    done.set()
-    thread.join(10)
-    assert adapt().code == 0
-
-
-def test_a_lock_does_not_change_what_a_folder_holds(tmp_path: Path) -> None:
-    save_state(tmp_path, state(), BELONGS)
-    before = digest(tmp_path)
-    (tmp_path / ".lock").write_text("")
-    assert digest(tmp_path) == before
 
 
 def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:

@@ -156,21 +156,6 @@ def test_judged_by_the_state_of_another_text() -> None:
     assert told["other_less_own_stderr"] == pytest.approx(float(by_text.std()) / 2**0.5, rel=1e-4)
 
 
-def test_centred_states_of_two_texts_have_less_in_common() -> None:
-    lm, likeness = tiny_llama(), {}
-    for centred in (False, True):
-        method = StreamAdapter(lm, replace(TINY, centred=centred, share_heads=False))
-        method.prepare_training([book(80, 5), book(80, 6)])
-        for mapper in method.networks.mappers:
-            gram = torch.einsum("mhdv,mhdw->mhvw", mapper.down, mapper.down)
-            torch.testing.assert_close(gram, torch.eye(4).expand_as(gram), atol=1e-5, rtol=0)
-        ids = torch.tensor([text(65, 1), text(65, 2)])
-        with torch.no_grad():
-            h = plainly(method, method.networks.empty(2)["h"], ids)[1]
-        likeness[centred] = float(torch.cosine_similarity(h[:, 0].flatten(), h[:, 1].flatten(), dim=0))
-    assert likeness[True] < likeness[False] - 0.1
-
-
 def books() -> Iterator[list[Episode]]:
     seed = 0
     while True:

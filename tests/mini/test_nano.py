@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.nano_recipe import far, figures, lessons, nano
-from results.nano_recipe.trainer import Trainer
+from results.nano_recipe import figures, lessons, nano
 from tests.places import ROOT
 from ttabench.lm.model import LM, load
 from ttabench.methods.icl import InContextSettings
@@ -45,7 +42,7 @@ def test_it_is_a_small_plain_transformers_folder() -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_comes_back_from_its_tokens(text: str) -> None:
     lm = load("nano", device="cpu") if not _CACHE else _CACHE[0]
     _CACHE[:] = [lm]
@@ -90,37 +87,12 @@ def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
 
 
 def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
-    first = nano.train(tmp_path / "a", share=0.001)
-    assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in lessons.STAGES)
-    assert first["steps"]["far"] == 3
-    again = nano.train(tmp_path / "a", share=0.001)
+    first = nano.train(tmp_path / "a", share=0.0004)
+    assert first["tokens"] >= 0.0004 * sum(stage.tokens for stage in lessons.STAGES)
+    assert first["steps"]["far"] == 1
+    again = nano.train(tmp_path / "a", share=0.0004)
     assert (again["tokens"], again["steps"]) == (first["tokens"], first["steps"])
     made = load(str(tmp_path / "a"), device="cpu")
     assert made.max_positions == 8192
     assert made.model.config.rope_parameters["rope_theta"] == 1e8
     assert all(torch.equal(weight, weight.half().float()) for weight in made.model.parameters())
-
-
-def test_the_last_stage_begins_with_the_weights_and_the_tokenizer_of_another_training(tmp_path: Path) -> None:
-    made = nano.train(tmp_path / "b", share=0.0004, start=FOLDER)
-    shipped = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
-    assert made["steps"] == shipped["steps"] | {"far": 1}
-    assert made["tokens"] > shipped["tokens"]
-    for name in ("tokenizer.json",):
-        assert (tmp_path / "b" / name).read_bytes() == (FOLDER / name).read_bytes()
-    before, after = (load(str(folder), device="cpu").model.state_dict() for folder in (FOLDER, tmp_path / "b"))
-    moved = max((after[name] - weight).abs().max().item() for name, weight in before.items())
-    assert 0 < moved < 1e-3  # a step of the warm-up
-
-
-def test_a_training_that_is_stopped_in_the_last_stage_ends_with_the_same_weights(tmp_path: Path) -> None:
-    whole = nano.train(tmp_path / "whole", share=0.0015, start=FOLDER)
-    stage = replace(far.FAR, steps=4)
-    first = Trainer(tmp_path / "parts", seed=0, share=0.0015, device="cpu", peak=1e-3, start=FOLDER)
-    for step, (batch, teaching_of) in enumerate(islice(far.batches(first.tokenizer, stage, 0), 2)):
-        first.ended("far", [first.step(batch, teaching_of, stage.rate(step, 1e-3))])
-    first.save()
-    again = nano.train(tmp_path / "parts", share=0.0015, start=FOLDER)
-    assert (again["tokens"], again["steps"]) == (whole["tokens"], whole["steps"])
-    ours, theirs = (load(str(tmp_path / name), device="cpu").model.state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())

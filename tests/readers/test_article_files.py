@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.qa_files import refusal, shared, steps, write_csv
+from tests.qa_files import shared, steps, write_csv
 from ttabench.readers import load
-from ttabench.readers.article_files import Paragraph, paragraphs
 
 NITF = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE nitf SYSTEM "http://www.nitf.org/IPTC/NITF/3.3/specification/dtd/nitf-3-3.dtd">
@@ -54,37 +53,6 @@ def test_pairs_are_joined_with_articles_and_cut_by_year(tmp_path: Path) -> None:
     assert load("archivalqa", source=str(source / "ArchivalQA_val.csv")).n_asks == 2, "a file is cut like a folder"
     shutil.copy(source / "ArchivalQA_val.csv", source / "mine.csv")
     assert load("archivalqa", source=str(source / "mine.csv")).n_asks == 7, "a file of one's own is not cut"
-
-
-def test_what_pairs_do_not_fit_is_counted_by_reason(tmp_path: Path) -> None:
-    source = corpus(tmp_path, [2004, 2005])
-    pairs = [
-        pair(0, "0_0"), pair(1, "1_1"), pair(2, "1_1", org_answer="40,000"),
-        pair(3, "1_2"), pair(4, "9_0"), pair(5, "1"),
-    ]  # fmt: skip
-    write_csv(source / "ArchivalQA_val.csv", pairs)
-    task = load("archivalqa", source=str(source), options={"order": "file"})
-    assert task.dropped == {"its paragraph does not hold the answer": 1, "no article": 3}
-    assert steps(task)[0] == ["The Street 0 library reopened on Monday.", "Tomas & Reyes moved 40,000 books."]
-    write_csv(source / "ArchivalQA_val.csv", pairs[1:2])
-    assert "is usable (its paragraph does not hold the answer: 1)" in refusal("archivalqa", source=str(source))
-
-
-def test_articles_as_text(tmp_path: Path) -> None:
-    place = tmp_path / "articles" / "2005" / "03" / "07"
-    place.mkdir(parents=True)
-    (place / "12.txt").write_text("It reopened\non Monday.\r\n \r\nBooks came.\n", encoding="utf-8")
-    (place / "0013.txt").write_text("One line.\nOn Monday.\n", encoding="utf-8")
-    assert paragraphs(tmp_path, ["12_0", "12_1", "13_1", "13_2", "14_0", "x"]) == {
-        "12_0": Paragraph("It reopened on Monday.", "2005-03-07", "12", 0),
-        "12_1": Paragraph("Books came.", "2005-03-07", "12", 1),
-        "13_1": Paragraph("On Monday.", "2005-03-07", "13", 1),
-    }
-    write_csv(tmp_path / "ArchivalQA_val.csv", [pair(0, "12_0"), pair(1, "0013_1")])
-    task = load("archivalqa", source=str(tmp_path))
-    assert sorted(steps(task)[0]) == ["It reopened on Monday.", "On Monday."]
-    shutil.move(place / "12.txt", tmp_path / "articles" / "12.txt")
-    assert load("archivalqa", source=str(tmp_path)).dropped == {"its article says no date": 1}
 
 
 def test_published_layouts(tmp_path: Path) -> None:

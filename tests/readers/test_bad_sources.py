@@ -63,16 +63,6 @@ def test_bad_files(tmp_path: Path, task: str, name: str, content: str | bytes, e
     assert name in message
 
 
-def test_missing_sources(tmp_path: Path) -> None:
-    assert "No file or folder" in refusal("streamingqa", tmp_path / "none")
-    message = refusal("streamingqa", tmp_path)
-    assert "No file of split 'test'" in message
-    assert "streaminqa_eval" in message
-    put(tmp_path, "test.csv", CAMELS_HEADER + "t,q,a\n")
-    put(tmp_path, "test.jsonl", "{}")
-    assert "test.jsonl lacks the column 'question'" in refusal("streamingqa", tmp_path)
-
-
 # --- any text round-trips, any bytes are rows or one clear line -----------------------------------------------------
 
 
@@ -142,24 +132,3 @@ def test_arbitrary_bytes_are_rows_or_a_user_error(
     path = put(tmp_path, f"x{suffix}", gzip.compress(content) if packed and suffix.endswith(".gz") else content)
     for task in ("streamingqa", "squad_seq"):
         rows_or_one_line(task, path)
-
-
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["text", "answer_start", "x"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@relaxed
-@given(
-    st.fixed_dictionaries(
-        {name: st.one_of(filled, json_values) for name in ("text", "question", "answers")},
-        optional=dict.fromkeys(("qa_id", "answers_additional", "evidence_ts"), json_values),
-    )
-)
-def test_arbitrary_cells_are_rows_or_a_user_error(tmp_path: Path, row: dict[str, Any]) -> None:
-    path = put(tmp_path, "x.jsonl", json.dumps(row))
-    rows_or_one_line("streamingqa", path)

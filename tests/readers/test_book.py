@@ -1,4 +1,4 @@
-"""The reader of books: how texts are cut, where they come from, and what is refused."""
+"""The reader of books: how texts are cut, and where they come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.qa_files import refusal, shared, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
@@ -130,33 +129,6 @@ def test_the_official_folder(tmp_path: Path) -> None:
     json.dumps(task.describe())
 
 
-def test_rows_of_tables(tmp_path: Path) -> None:
-    row = {
-        "short_book_title": "T",
-        "publication_date": 1900,
-        "url": "http://www.gutenberg.org/ebooks/28",
-        "text": "x" * 30,
-    }
-    write_parquet(tmp_path / "test-00000-of-00001.parquet", [row, {**row, "text": ""}, {**row, "text": "y" * 30}])
-    task = load("pg19", source=str(tmp_path), options=SMALL)
-    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["28 T", "28#2 T"]
-    assert task.dropped == {"no text": 1}
-    lines = write_jsonl(tmp_path / "mine.jsonl", [{"text": "x" * 30}, {"text": "y" * 30}])
-    assert [e.key for e in load("pg19", source=str(lines), options=SMALL).episodes()] == ["pg19/test/0", "pg19/test/1"]
-
-
-def test_a_limit_is_shared_out_and_ends_books_early(tmp_path: Path) -> None:
-    for name in "abc":
-        put(tmp_path, f"{name}.txt", name * 60)
-    task = load("pg19", source=str(tmp_path), limit=4, options=SMALL)
-    assert [pieces(episode)[-1][0] for episode in task.episodes(LM)] == ["ask"] * 3
-    assert sum(len(episode.asks()) for episode in task.episodes(LM)) == 4
-    one = load("pg19", source=str(tmp_path), limit=1, options=SMALL)
-    assert [len(episode.asks()) for episode in one.episodes(LM)] == [1]
-    drawn = [load("pg19", source=str(tmp_path), seed=s, options={**SMALL, "books": 1}) for s in range(8)]
-    assert len({next(task.episodes()).key for task in drawn}) > 1, "the seed draws the books"
-
-
 def test_mini_books_are_as_long_as_asked_for() -> None:
     lm = load_lm("nano")
     task = load("pg19", options={"tokens": "2k,4k", "window": "1k", "books": 2})
@@ -193,30 +165,3 @@ def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
     first, second = islice(mini.training(0, 1, tokens=LM), 2)
     assert first.observes()[0].text != second.observes()[0].text
     assert sum(len(score(ask).ids) for ask in first.asks()) == 30
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"window": 8}, "window=8 is not larger than stride=8"),
-        ({"tokens": "20"}, "tokens=20 is not longer than the first 20 tokens"),
-        ({"tokens": "30,100"}, "tokens=30 ends inside a piece (they end at 20 + n x 8)"),
-        (
-            {"tokens": "8k,16q"},
-            "tokens: '16q' is no number of tokens such as 512 or 16k, received '8k,16q'. "
-            "Give another with --task-set tokens=VALUE.",
-        ),
-    ],
-)
-def test_bad_protocols(options: dict[str, Any], expected: str) -> None:
-    assert expected in refusal("pg19", options={**SMALL, **options})
-
-
-def test_a_real_book() -> None:
-    task = load("pg19", source=shared("pg19"), split="test", options={"tokens": "16k", "books": 1})
-    (episode,) = task.episodes(load_lm("nano"))
-    asks = episode.asks()
-    assert len(asks) == 30
-    assert score(asks[-1]).position + len(score(asks[-1]).ids) == 16384
-    assert 0 < sum(score(ask).words for ask in asks) < 30 * 512
-    assert asks[0].subtask.split()[1:], "titles are in metadata.csv"

@@ -81,36 +81,9 @@ def test_a_twins_other_rule_has_no_category_of_the_own(name: str, options: dict[
         assert not categories_in([*texts(own), *asked]) & categories_in(texts(other))
 
 
-def test_where_a_twin_has_one_rule_the_record_says_so() -> None:
-    task = load("superglue", options={"task": "sst2", "rules": "fixed", "queries": 4})
-    (pair,) = words(task)
-    assert not texts(pair[0]) & texts(pair[1])
-    (note,) = task.describe_others()["notes"]
-    assert "may follow the same rule (sst2)" in note
-
-
 def qa_file(folder: Path, count: int) -> str:
     rows = [{"text": f"Text {i}.", "question": f"What is {i}?", "answers": str(i)} for i in range(count)]
     return str(write_csv(folder / "test.csv", rows))
-
-
-@pytest.mark.parametrize(("documents", "others"), [(2, True), (3, True), (7, False)])
-def test_documents_of_files_are_of_other_articles_where_there_are_any(
-    tmp_path: Path, documents: int, *, others: bool
-) -> None:
-    titles = {f"Text {i}.": "aaabbbcc"[i] for i in range(8)}
-    answers = {"text": ["Text"], "answer_start": [0]}
-    rows = [
-        {"id": f"q{i}", "title": title, "context": text, "question": f"Which {i}?", "answers": answers}
-        for i, (text, title) in enumerate(titles.items())
-    ]
-    source = str(write_jsonl(tmp_path / "squad_test.jsonl", rows))
-    task = load("squad_seq", source=source, options={"documents": documents, "order": "file"})
-    ((own, other),) = words(task)
-    alike = {titles[text] for text in texts(own)} & {titles[text] for text in texts(other)}
-    assert not texts(own) & texts(other)
-    assert bool(alike) != others
-    assert any("own articles" in note for note in task.describe_others()["notes"]) != others
 
 
 def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> None:
@@ -128,13 +101,6 @@ def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> No
     assert few.describe_others()["notes"] == ["the other context has 2 documents, not 5"]
     with pytest.raises(UserError, match="no documents besides the 7"):
         order.describe_others()
-
-
-def test_groups_of_a_whole_split_stand_in_for_each_other(tmp_path: Path) -> None:
-    task = load("streamingqa", source=qa_file(tmp_path, 6), options={"kind": "grouped", "group_tokens": 20})
-    pairs = words(task)
-    assert len(pairs) == 3
-    assert [texts(other) for _, other in pairs] == [texts(pairs[(i + 1) % 3][0]) for i in range(3)]
 
 
 def sst2(folder: Path, count: int, asked: int) -> Path:
@@ -170,19 +136,3 @@ def test_metaicl_reads_another_published_draw(tmp_path: Path) -> None:
     ((own, other),) = words(task)
     assert [piece.text for piece in own.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(4)]
     assert [piece.text for piece in other.observes()] == [f"Input: in {10000 + i} Output: yes" for i in range(4)]
-
-
-def test_books_stand_in_for_each_other_and_the_shorter_one_ends(tmp_path: Path) -> None:
-    for number, length in enumerate((200, 60)):
-        (tmp_path / f"{number}.txt").write_text(chr(97 + number) * length)
-    options = {"tokens": "100", "window": 20, "stride": 8}
-    task = load("pg19", source=str(tmp_path), options=options)
-    (long, short_), (short, long_) = words(task)
-    assert {piece.text[0] for piece in short_.observes()} == {"b"}
-    assert {piece.text[0] for piece in long_.observes()} == {"a"}
-    assert len(short_.observes()) == len(short.observes()) < len(long.observes())
-    assert len(long_.observes()) == len(short.observes())
-    assert long_.asks() == short.asks()
-    (tmp_path / "1.txt").write_text("a" * 200)
-    with pytest.raises(UserError, match="no other book"):
-        load("pg19", source=str(tmp_path), options=options).describe_others()

@@ -1,30 +1,24 @@
-"""The reader of demonstration tasks: protocol, sources, and what it refuses."""
+"""The reader of demonstration tasks: protocol and sources."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.conftest import Command
 from tests.qa_files import refusal, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
-from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, At, Choose, wanted
+from ttabench.core.types import Ask, At, Choose, wanted
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.readers import choices, load
+from ttabench.readers import load
 from ttabench.readers.cards import load_card
-from ttabench.readers.formats import RawRow
-from ttabench.readers.sources import Table
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import METRICS
@@ -66,18 +60,6 @@ def test_option_prefixes_are_read_and_not_scored() -> None:
     assert len(third.logprobs) == len(third.unconditional_logprobs) == 3
     (alone,) = answer(lm, Patch(), [choosing("So:", " is", " was", " has")])
     assert third.unconditional_logprobs == pytest.approx(alone.logprobs, abs=1e-4)
-
-
-def test_metrics_of_choices() -> None:
-    scored = Answer(
-        prediction="", logprobs=(-4.0, -5.0, -9.0), tokens=(1, 2, 9), unconditional_logprobs=(-1.0, -4.5, -3.0)
-    )
-    options = (" a", " bb", " " + "c" * 20)
-    ask = choosing("?", *options, gold=1)
-    values = {name: METRICS[name]("", ask, scored) for name in ("acc", "acc_norm", "acc_mean", "acc_pmi")}
-    assert values == {"acc": 0.0, "acc_norm": 0.0, "acc_mean": 0.0, "acc_pmi": 1.0}
-    last = choosing("?", *options, gold=2)
-    assert (METRICS["acc_norm"]("", last, scored), METRICS["acc_mean"]("", last, scored)) == (1.0, 1.0)
 
 
 def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
@@ -138,17 +120,6 @@ def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_pat
     assert shown(0, 0) == []
 
 
-def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
-    two, one = (
-        next(load("superglue", options={**SMALL, "task": "copa", "copa_single_blank": flag}).episodes())
-        for flag in (False, True)
-    )
-    double, single = (wanted(episode.asks(), Choose)[0].options for episode in (two, one))
-    assert all(option.startswith("  ") for option in double)
-    assert [option[1:] for option in double] == list(single)
-    assert two.observes()[0].text.replace("  ", " ") == one.observes()[0].text
-
-
 @pytest.mark.parametrize(("ratio", "kept"), [(1.0, 0), (0.8, 1), (0.5, 2), (0.1, 4), (0.0, 5)])
 def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
     options = {**SMALL, "task": "rte", "shots": 5}
@@ -182,65 +153,3 @@ def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:
     assert task.dropped == {"rte: demonstration equal to a query": 2}
     message = refusal("superglue", source=str(tmp_path), options={"task": "rte", "shots": 5})
     assert "shots=5 demonstrations of rte are more than the 4 rows" in message
-
-
-def test_a_training_split_asks_what_is_not_shown(tmp_path: Path) -> None:
-    source = str(folder(tmp_path, rte(6), rte(2, "v")))
-    task = load("superglue", source=source, split="validation", options={"task": "rte", "shots": 4})
-    (episode,) = task.episodes()
-    assert len(episode.asks()) == 2
-    assert {ask.prompt for ask in episode.asks()}.isdisjoint(
-        piece.text[: -len(" True")] for piece in episode.observes()
-    )
-
-
-def test_piqa_labels_stand_beside_the_rows(tmp_path: Path) -> None:
-    for name in ("train", "valid"):
-        write_jsonl(tmp_path / f"{name}.jsonl", [{"goal": f"g{name}{i}", "sol1": "a", "sol2": "b"} for i in range(3)])
-        (tmp_path / f"{name}-labels.lst").write_text("0\n1\n1\n")
-    (episode,) = load("piqa", source=str(tmp_path), options={"shots": 1}).episodes()
-    assert [want.gold for want in wanted(episode.asks(), Choose)] == [0, 1, 1]
-    (tmp_path / "valid-labels.lst").write_text("0\n1\n")
-    assert "has 2 labels for 3 rows of valid.jsonl" in refusal("piqa", source=str(tmp_path), options={"shots": 1})
-    (tmp_path / "valid-labels.lst").write_text("0\nx\n1\n")
-    assert "valid-labels.lst line 2: label 'x' is neither" in refusal(
-        "piqa", source=str(tmp_path), options={"shots": 1}
-    )
-
-
-# --- what is refused -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"task": "boolqq"}, "Unknown sub-task of superglue 'boolqq'. Did you mean 'boolq'?"),
-        ({"shots": "97"}, "shots=97 demonstrations of boolq are more than the 96 rows"),
-        ({"template": "othr"}, "Unknown template of task superglue 'othr'. Did you mean 'other'?"),
-        ({"template": "other", "task": "cb"}, "has no words for cb. It has for boolq, rte, sst2"),
-    ],
-)
-def test_bad_options(options: dict[str, str], expected: str) -> None:
-    assert expected in refusal("superglue", options=options)
-
-
-cells = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 9), st.text(max_size=6), st.lists(st.text(max_size=3), max_size=3)
-)
-
-
-@settings(deadline=None, max_examples=60)
-@given(data=st.data(), name=st.sampled_from(["rte", "copa", *UNSEEN]))
-def test_any_row_is_an_item_or_one_clear_line(data: st.DataObject, name: str) -> None:
-    part = load_card("superglue" if name in ("rte", "copa") else name).parts[name]
-    extra = ("choices", "answerKey", "question")
-    columns = [names[0] for names in part.columns.values()] + [key for key in extra if part.shape == "letters"]
-    row = {column: data.draw(cells) for column in columns if data.draw(st.integers(0, 9))}
-    try:
-        (item,), _ = choices.parse(part, Table(rows=[RawRow("here", row)], label="", where="file"))
-    except UserError as error:
-        complaint = str(error)
-        assert "\n" not in complaint
-    else:
-        assert item.options[item.gold] in item.shown
-        assert json.dumps(item.shown)

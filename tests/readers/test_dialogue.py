@@ -1,4 +1,4 @@
-"""The reader of dialogues: turns in words, what is read and asked, where they come from, what is refused."""
+"""The reader of dialogues: turns in words, what is read and asked, and where they come from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
+from tests.qa_files import shared, write_csv, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
-from ttabench.core.types import Ask, Episode, Observe, Score, wanted
+from ttabench.core.types import Episode, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
 from ttabench.readers.dialogue import detokenised
@@ -135,43 +135,6 @@ def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
     assert "no dialogue has the turns of t = 14, 20: nothing is asked there" in of(path, steps="1,14,20").notes
 
 
-def test_the_papers_code_joins_two_splits_and_reads_one_turn_more(tmp_path: Path) -> None:
-    put(tmp_path, "validation/dialogues_validation.txt", [spoken(15, "early")])
-    put(tmp_path, "test/dialogues_test.txt", [spoken(15), spoken(14)])
-    put(tmp_path, "train/dialogues_train.txt", [spoken(15), spoken(15, "early"), spoken(9)])
-    task = of(tmp_path, paper_quirks=True)
-    assert task.describe()["protocol"]["wording"] == "released"
-    keys = [episode.key for episode in task.episodes()]
-    assert keys == ["dailydialog/test/validation/0", "dailydialog/test/test/0", "dailydialog/test/test/1"]
-    last = [episode.asks()[-1] for episode in task.episodes()]
-    assert [(ask.at.count, ask.prompt) for ask in last] == [
-        (12, "\nA: early 13.\nA:"), (12, "\nA: turn 13.\nA:"), (8, "\nA: turn 8.\nA:"),
-    ]  # fmt: skip
-    assert "2 of 3 dialogues stand in the training split word for word" in task.notes
-    assert task.describe()["in_training"] == 2
-    one = {"source": str(tmp_path / "test" / "dialogues_test.txt"), "options": {"eval_split": "validation+test"}}
-    assert "joins two splits" in refusal("dailydialog", **one)
-    assert "and validation is asked" in refusal("dailydialog", **{**one, "split": "validation"})
-
-
-def test_overlap_with_the_training_split_is_told_or_not_known(tmp_path: Path) -> None:
-    put(tmp_path, "dialogues_test.txt", [spoken(5), spoken(5, "b")])
-    assert any("is not known" in note for note in of(tmp_path).notes)
-    assert any("every seed asks the same" in note for note in of(tmp_path).notes)
-    put(tmp_path, "dialogues_train.txt", [["turn 0.", *spoken(5)[1:]], spoken(4, "b")])
-    assert "1 of 2 dialogues stand in the training split word for word" in of(tmp_path).notes
-
-
-def test_a_limit_is_shared_out_over_the_steps(tmp_path: Path) -> None:
-    path = put(tmp_path, "test.txt", [spoken(14) for _ in range(9)])
-    task = load("dailydialog", source=str(path), limit=13)
-    asks = [ask for episode in task.episodes() for ask in episode.asks()]
-    assert sorted(Counter(ask.at.count for ask in asks).values()) == [2, 2, 3, 3, 3]
-    assert all(isinstance(episode.steps[-1], Ask) for episode in task.episodes()), "nothing is read that serves nothing"
-    with pytest.raises(Exception, match="less than one turn at each of 5 steps"):
-        load("dailydialog", source=str(path), limit=4)
-
-
 # --- the miniature world -------------------------------------------------------------------------------------------
 
 
@@ -226,29 +189,6 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
     alike = of(put(tmp_path, "alike.txt", [spoken(5)] * 3))
     with pytest.raises(Exception, match="there is no other context"):
         alike.describe_others()
-
-
-# --- what is refused -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("test.txt", "Hi . __eou__\nYo . __eou__\n", "is usable (fewer than 3 turns: 2)"),
-        ("test.txt", "a __eou__ b __eou__ c __eou__\nHi there .\n", "test.txt line 2: no turn ends with __eou__"),
-        (
-            "test.jsonl",
-            '{"dialog": ["a", "b", "c"]}\n{"dialog": ["a", ',
-            "line 2 cannot be read: not valid",
-        ),
-        ("test.jsonl", '{"dialog": ["a", 2, "c"]}\n', "line 1: the column 'dialog' holds"),
-        ("test.jsonl", '{"id": "7", "dialog": ["a", "b", "c"]}\n' * 2, "line 2: the id '7' is that of"),
-    ],
-)
-def test_bad_files_are_one_line_that_says_where(tmp_path: Path, name: str, content: str, expected: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode("latin-1"))
-    assert expected in refusal("dailydialog", source=str(path))
 
 
 # --- real rows -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The reader of LaMP: steps of one pass, the published folders, and what it refuses."""
+"""The reader of LaMP: steps of one pass and the published folders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from sklearn.metrics import f1_score
 
 from tests.conftest import Command
-from tests.qa_files import refusal
-from tests.readers.test_metaicl import LETTERS
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.mini.profiles import NEWS
 from ttabench.mini.world import categories_in
@@ -102,35 +100,6 @@ def test_the_published_folder(tmp_path: Path) -> None:
     assert other.observes() == two.observes()
 
 
-def test_training_rows_train_or_validate(tmp_path: Path) -> None:
-    source = published(tmp_path, [question(i) for i in range(20)], stem="LaMP_2/train")
-    keys = [
-        {
-            episode.key.rpartition("/")[2]
-            for episode in load("lamp", source=source, split=split, options=MOVIES).episodes()
-        }
-        for split in ("train", "validation")
-    ]
-    assert keys[1] == {"u9", "u19"}
-    assert len(keys[0] | keys[1]) == 20
-    assert not keys[0] & keys[1]
-
-
-def test_entries_and_users_that_are_too_long_are_counted(tmp_path: Path) -> None:
-    rows = [question(0), question(1), question(2)]
-    rows[0]["profile"] = [*(movie(i) for i in range(10)), {**movie(10), "description": "x" * 300}]
-    rows[1]["profile"] = [*(movie(i, 1) for i in range(3)), {**movie(3), "description": "x" * 300}]
-    rows[2]["profile"] = [movie(0, 2), {"id": "q", "tag": "comedy", "description": "A film of 2."}]
-    task = load("lamp", source=published(tmp_path, rows), options={**MOVIES, "max_tokens": 0})
-    first, last = task.episodes(LETTERS)
-    assert task.dropped == {"entry too long": 2, "user with too many long entries": 1}
-    assert len(first.observes()) == 4
-    assert {piece.text for piece in last.observes()} == {'the tag for the movie: "Film 0 of 2." is "comedy"'}, (
-        "not itself"
-    )
-    assert [piece.key for piece in last.observes()] == ["m0", "m0#2", "m0#3", "m0#4"], "drawn again"
-
-
 TEXTS: dict[str, tuple[str, str, dict[str, str], str, str]] = {
     "citations": (
         "LaMP_1", 'For an author of "T", which reference is related? without explanation. [1]: "A" [2]: "B"',
@@ -173,24 +142,6 @@ def test_sub_tasks_have_their_own_words_and_metrics(tmp_path: Path, name: str) -
     assert ask.prompt.replace("\nInput:", "").replace("\nOutput:", "") == asked
     assert isinstance(ask.want, Choose if name in ("citations", "ratings") else Generate)
     assert task.card.main_metric == {"citations": "acc_mean", "ratings": "mae"}.get(name, "rouge1")
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"id": 4, "profile": "none"}, "profile is 'none', no list"),
-        ({"input": "Which tag?"}, "does not hold 'description:'"),
-        ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks the column 'description'"),
-        ({"id": "u1"}, "the id 'u1' stands twice"),
-        ({"options": ["comedy", 4]}, "an option is 4, no text"),
-        ({"options": ["action", "drama"]}, "output 'comedy' is none of the options 'action, drama'"),
-    ],
-)
-def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    rows = [question(1), question(0, **change)]
-    message = refusal("lamp", source=published(tmp_path, rows), options=MOVIES)
-    assert "dev_" in message
-    assert expected in message
 
 
 def test_users_of_a_file_stand_in_several_draws(ttabench: Command, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The reader of MetaICL: steps of one pass, the official folder, and what it refuses."""
+"""The reader of MetaICL: steps of one pass and the official folder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.qa_files import shared, write_jsonl
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
-from ttabench.readers.formats import RawRow
-from ttabench.readers.metaicl_files import DRAWS, parse
+from ttabench.readers.metaicl_files import DRAWS
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 
@@ -124,22 +120,6 @@ def test_published_files() -> None:
     assert task.dropped["superglue-cb: query too long"] == 2
 
 
-cells = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.text(max_size=2), max_size=3))
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.dictionaries(st.sampled_from(["task", "input", "output", "options"]), cells))
-def test_any_row_is_read_or_refused_in_one_line(values: dict[str, object]) -> None:
-    try:
-        found, _ = parse([RawRow("here", values)])
-    except UserError as error:
-        complaint = str(error)
-        assert complaint.startswith("here")
-        assert "\n" not in complaint
-    else:
-        assert all(each.output in each.options for each in found)
-
-
 # --- lengths and protocols -----------------------------------------------------------------------------------------
 
 
@@ -213,24 +193,6 @@ def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     assert episode.asks()[0].prompt.startswith("## Instruction: Based on the demonstration above")
     assert wanted(episode.asks(), Generate)[0].max_new_tokens == 4
     assert not any("Instruction" in piece.text for piece in episode.observes())
-
-
-def test_quirks_of_the_released_code(tmp_path: Path) -> None:
-    base = official(tmp_path / "MetaICL")
-    (base / "config" / "hr_to_lr.json").write_text(json.dumps({"test": ["quarel", "glue-mrpc", "poem_sentiment"]}))
-    for name in ("glue-mrpc", "poem_sentiment"):
-        (base / "data" / name).mkdir()
-        write_jsonl(base / "data" / name / f"{name}_16_100_train.jsonl", [row(i, name) for i in range(16)])
-        write_jsonl(base / "data" / name / f"{name}_16_100_test.jsonl", [row(i, name) for i in range(20, 24)])
-    plain = load("metaicl", source=str(base), options={"steps": "1"})
-    quirky = load("metaicl", source=str(base), options={"steps": "1", "paper_quirks": "true"})
-    assert [task.card.main_metric for task in (plain, quirky)] == ["acc_mean", "acc_ccm"]
-    assert any("paper_quirks" in note for note in quirky.notes)
-    counts = [{e.asks()[0].subtask: len(e.asks()) for e in task.episodes()} for task in (plain, quirky)]
-    assert counts == [{"quarel": 3, "glue-mrpc": 4, "poem_sentiment": 4}, {"quarel": 2, "poem_sentiment": 3}]
-    asked = [ask for episode in quirky.episodes() for ask in episode.asks()]
-    bare = {ask.subtask: want.unconditional_prompt for ask, want in zip(asked, wanted(asked, Choose), strict=True)}
-    assert bare == {"quarel": "", "poem_sentiment": "Output:"}
 
 
 @pytest.mark.parametrize("source", ["mini", "metaicl"])

@@ -81,26 +81,6 @@ def test_grouped_protocol(stream: Callable[..., Task]) -> None:
     assert task.describe()["protocol"]["documents"] is None
 
 
-def test_groups_of_so_many_documents_are_disjoint_and_asked_about_all(stream: Callable[..., Task]) -> None:
-    task = stream(kind="grouped", group_documents="2", order="file")
-    episodes = list(task.episodes(SimpleNamespace(encode=lambda _: [0] * 200)))
-    assert [len(episode.observes()) for episode in episodes] == [2, 2, 1]
-    assert len({piece.text for episode in episodes for piece in episode.observes()}) == 5
-    assert sorted(ask.key for episode in episodes for ask in episode.asks()) == sorted(f"q{i}" for i in range(10))
-    for episode in episodes:
-        assert {ask.source_key for ask in episode.asks()} == {piece.key for piece in episode.observes()}
-    assert episodes == list(task.episodes()), "no tokenizer moves them"
-    others = [[piece.key for piece in episode.observes()] for episode in task.others()]
-    own = [[piece.key for piece in episode.observes()] for episode in episodes]
-    assert others == [own[1], [*own[2], own[0][0]], own[0][:1]], "the next documents, of other groups"
-    assert task.describe()["unit"] == "group"
-    assert stream(kind="grouped").describe()["unit"] == "document"
-    with pytest.raises(UserError, match="kind=stream knows no group_documents"):
-        stream(group_documents=2)
-    with pytest.raises(UserError, match="group_documents"):
-        stream(kind="grouped", group_documents=0)
-
-
 def test_retention_protocol(stream: Callable[..., Task]) -> None:
     task = stream(kind="retention", probe=1, every=2, order="file")
     (episode,) = task.episodes()

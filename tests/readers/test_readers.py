@@ -53,22 +53,6 @@ def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
     assert task.n_observes == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"name": "streamingqa", "chance": 0.5}, "belongs to a shipped task"),
-        ({"titel": "x"}, "Unknown field 'titel'. Did you mean 'title'?"),
-        ({"arxiv": 2205.11388}, "arxiv: Input should be a valid string, received 2205.11388"),
-        ({"metrics": ["f1", "bleurt"]}, "Unknown metric 'bleurt'"),
-        ({"reader": "qa_steam"}, "Unknown reader 'qa_steam'. Did you mean 'qa_stream'?"),
-        ({"prompt": {"templates": {"bare": "no question"}}}, "must hold {question} once"),
-        ({"protocol": {"kind": "stream", "colour": "red"}}, "protocol of the task card mine: Unknown field 'colour'"),
-    ],
-)
-def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
-    assert expected in refusal(own_card(tmp_path, **changes))
-
-
 # --- the miniature world -------------------------------------------------------------------------------------------
 
 

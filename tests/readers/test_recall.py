@@ -1,4 +1,4 @@
-"""The reader of texts with facts: where they are cut, what is asked at which distance, and what is refused."""
+"""The reader of texts with facts: where they are cut, and what is asked at which distance."""
 
 from __future__ import annotations
 
@@ -104,9 +104,3 @@ def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -
     books = load("pg19", split=split, seed=1, options={"tokens": "1200", "books": 2})
     own = ["".join(piece.text for piece in each.observes()) for each in episodes]
     assert all(any(text in book.read() for book in books.shelf.books) for text in own), "the books of pg19"  # type: ignore[attr-defined]
-
-
-def test_a_file_of_one_text_has_no_other(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "test.jsonl", [{"title": "A", "text": TEXT, "facts": FACTS}])
-    with pytest.raises(Exception, match="no other text"):
-        list(load("recall", source=str(path)).others(LM))

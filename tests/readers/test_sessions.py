@@ -8,18 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Generate, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
-from ttabench.readers.cards import load_card
-from ttabench.readers.formats import RawRow
-from ttabench.readers.session_files import conversations
-from ttabench.readers.sources import Table
 
 SMALL = {"conversations": 3}
 
@@ -185,22 +179,6 @@ def test_the_last_session_of_parlais_folders_holds_those_before_it(tmp_path: Pat
     assert "ask=next" in refusal("msc", source=str(top), split="validation")
 
 
-def test_sessions_of_one_line_each_are_joined_by_their_id(tmp_path: Path) -> None:
-    def line(name: str, text: str) -> dict[str, Any]:
-        return {"initial_data_id": name, "dialog": [{"text": text, "id": "Speaker 1"}]}
-
-    put(tmp_path / "session_1" / "test.txt", [line("a", "One."), line("b", "Eins.")])
-    put(tmp_path / "session_2" / "test.txt", [line("a", "Two.")])
-    task = load("msc", source=str(tmp_path), options={"ask": "next"})
-    found = turns(task)
-    assert sorted(text for _, text in found[0]) == [" Eins.", " One."]
-    assert found[1] == [("Speaker 1:", " Two.")]
-    put(tmp_path / "session_2" / "test.txt", [line("a", "Two."), line("a", "Three.")])
-    assert "stands at" in refusal("msc", source=str(tmp_path), options={"ask": "next"})
-    put(tmp_path / "session_2" / "test.txt", [{"dialog": [{"text": "Two."}]}])
-    assert "no initial_data_id" in refusal("msc", source=str(tmp_path), options={"ask": "next"})
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -222,35 +200,6 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, change: 
     if change:
         write_jsonl(path, [bad])
         assert f"None of the 1 rows of {path} is usable ({reason}: 1)" in refusal("msc", source=str(path))
-
-
-cells = st.one_of(st.none(), st.integers(), st.text(max_size=5))
-turn = st.one_of(cells, st.fixed_dictionaries({"text": cells}, optional={"id": cells}))
-dialog = st.one_of(cells, st.lists(turn, max_size=3))
-wild = st.fixed_dictionaries(
-    {"dialog": dialog},
-    optional={
-        "previous_dialogs": st.one_of(cells, st.lists(st.one_of(turn, st.fixed_dictionaries({"dialog": dialog})))),
-        "metadata": st.one_of(cells, st.fixed_dictionaries({"initial_data_id": cells})),
-        "self_instruct": st.one_of(cells, st.fixed_dictionaries({"B": cells, "A": cells})),
-    },
-)
-
-
-@settings(deadline=None, max_examples=100)
-@given(values=wild, asked=st.booleans())
-def test_any_row_is_read_dropped_or_refused_in_one_line(values: dict[str, object], *, asked: bool) -> None:
-    table = Table(rows=[RawRow("here", values)], label="here", where="here")
-    try:
-        (found,), _ = conversations(load_card("msc"), table, asked=asked)
-    except UserError as error:
-        complaint = str(error)
-        assert "here" in complaint
-        assert "\n" not in complaint
-    else:
-        assert found.sessions
-        assert all(turn.text and turn.speaker for session in found.sessions for turn in session)
-        assert bool(found.questions) == asked
 
 
 def test_published_rows() -> None:

@@ -1,4 +1,4 @@
-"""One loop trains every method: it learns, repeats itself bit for bit, resumes, and refuses bad checkpoints."""
+"""One loop trains every method: it learns, repeats itself bit for bit and resumes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Episode
 from ttabench.lm.model import LM
 from ttabench.lm.verbs.scoring import token_logprobs
-from ttabench.methods import checkpoints
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.latents import SlotLinear
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.none.method import NoContext
 from ttabench.methods.trainable import answer_loss
 from ttabench.training.loop import TrainConfig, lessons, rate, train
 from ttabench.training.muon import Muon, orthogonal
@@ -182,29 +180,4 @@ def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
     assert mixed == [2, 1, 2, 1], "two rounds: both lessons twice, their streams going on"
 
 
-def test_bad_trainings_are_refused(lm: LM) -> None:
-    with pytest.raises(UserError, match="none has no parameters"):
-        train(NoContext(lm, NoContext.spec.Settings()), episodes(), CONFIG)
-    with pytest.raises(UserError, match="end before step 3"):
-        train(tiny_mac(lm), [[episode()], [episode()]], CONFIG)
-    broken = tiny_mac(lm)
-    with torch.no_grad():
-        broken.networks.amortiser.prompts.fill_(float("nan"))
-    with pytest.raises(UserError, match="loss of step 1 is nan"):
-        train(broken, episodes(), CONFIG)
-    for settings in ({"steps": 0}, {"steps": 1, "lr": 0.0}, {"steps": 1, "resume": True}):
-        with pytest.raises(ValueError, match=r"must be|needs"):
-            TrainConfig(**settings)  # type: ignore[arg-type]
-
-
 # Checkpoints.
-
-
-def test_half_precision_checkpoints_load_as_float32(lm: LM, tmp_path: Path) -> None:
-    mac = tiny_mac(lm)
-    checkpoints.save(mac, tmp_path, dtype="bfloat16")
-    loaded = checkpoints.load(Mac, lm, tmp_path)
-    assert isinstance(loaded, Mac)
-    for name, parameter in loaded.modules().named_parameters():
-        assert parameter.dtype == torch.float32
-        torch.testing.assert_close(parameter, weights(mac)[name], atol=1e-2, rtol=1e-2)

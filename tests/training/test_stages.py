@@ -27,8 +27,6 @@ from ttabench.methods.registry import find
 from ttabench.run.base_model import merge_checkpoint
 from ttabench.training import training_state
 
-SHORT = ("--task-set", "max_tokens=0", "--task-set", "max_turn_tokens=0")
-"""A tiny Llama reads a character a token."""
 TUNED = Recipe(steps=2, lr=1e-2, documents=(1,))
 SMALL = ("--steps", 2, "--documents", 1, "--questions", 1)
 
@@ -90,17 +88,6 @@ def test_the_same_command_goes_on_where_a_stage_was_lost(
     assert ttabench("train", *given).code == 0
     assert digest(out / "first") == stamp
     assert all(torch.equal(before[name], each) for name, each in weights(out).items())
-
-
-@pytest.mark.usefixtures("_two_stages")
-def test_another_first_stage_is_refused(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = words(common, tmp_path / "out")
-    assert ttabench("train", *given).code == 0
-    other = Recipe(first=Stage(settings=("rank=3",), recipe=TUNED))
-    monkeypatch.setitem(SPEC.recipes, "nano", other)  # type: ignore[call-overload]
-    assert "was trained otherwise (settings): rank 2, not 3" in one_line(ttabench("train", *given))
 
 
 def tuned(lm: LM, folder: Path, seed: int) -> Lora:

@@ -40,5 +40,3 @@ NOTEBOOK = MethodSpec(
     trainable=True,
     cost=cost,
 )
-NOWHERE = MethodSpec(name="nowhere", Settings=NotebookSettings)
-ASTRAY = MethodSpec(name="astray", where="notebook.method:Missing", Settings=NotebookSettings)

@@ -8,8 +8,3 @@ from ttabench.core.types import Ask
 def opening(prediction: str, ask: Ask) -> float:
     """Whether the answer begins with the letter that the right one begins with."""
     return float(prediction[:1] == ask.answers[0][:1])
-
-
-def opening_of(prediction: str) -> str:
-    """No metric: it takes no query."""
-    return prediction[:1]
