@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.parity.fixtures import base_lm, llama_config, load
+from tests.parity.fixtures import base_lm, load
+from tests.parity.reference.ccm import ANSWER
+from tests.parity.reference.numbers import llama_config
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward
@@ -87,8 +89,7 @@ def numbers(told: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.parametrize(("name", "way"), TWICE)
 def test_loss_and_gradients_of_one_forward(name: str, way: str) -> None:
     fixture, made = load("ccm_model"), method(name, way)
-    # its last three tokens are what is learned
-    *_, prompt, answer = fixture.tensors[f"{name}/query_tokens"].tensor_split([0, -3])
+    *_, prompt, answer = fixture.tensors[f"{name}/query_tokens"].tensor_split([0, -ANSWER])
     want = Score(continuation=words(answer), ids=tuple(answer.tolist()), prompt_ids=tuple(prompt.tolist()))
     episode = Episode(key="one", steps=(*pieces(name), Ask(prompt=words(prompt), key="q", want=want)))
     loss = made.loss_parts([episode])["answer"]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.parity import released
-from tests.parity.fixtures import base_lm, llama_config, load
+from tests.parity.fixtures import base_lm, load
+from tests.parity.reference.numbers import NORMS, llama_config
 from tests.places import fixture_file
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
@@ -25,8 +26,6 @@ from ttabench.methods.generative_adapter.parallel import Row, row_logprobs
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]
 WHOLE = [name for name in CONFIGS if name != "generator"]
-NORMS = {"frobenius": "frobenius/", "spectral": "spectral/", "svd": "svd/exact_"}
-"""The norms, and where a fixture has the numbers of each."""
 
 
 def close(ours: Tensor, theirs: Tensor, kind: str) -> None:
