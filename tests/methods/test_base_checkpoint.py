@@ -17,7 +17,6 @@ from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.records.run_fields import RunConfig
 from ttabench.run.base_model import merge_checkpoint
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}

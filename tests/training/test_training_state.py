@@ -1,7 +1,9 @@
-"""A training killed at any write goes on to the same weights; another one, and files of others, are refused."""
+"""A training killed at any write goes on to the same weights; another training, a full disk and a second process are
+refused in one line."""
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -59,16 +61,20 @@ WRITES = ((safetensors_io, "save_file"), (files, "moved"), (files, "remove"), (f
           (Path, "write_bytes"), (Path, "replace"))  # fmt: skip
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
-    """Kill before the `at`-th write from now on, which is behind the one before; the names of the writes so far."""
+def killing(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> list[str]:
+    """Kill at the `at`-th write from now on, before or after it is done; returns the names of the writes so far."""
     seen: list[str] = []
 
     def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             seen.append(name)
-            if len(seen) == at:
+            number = len(seen)
+            if number == at and not after:
                 raise Killed
-            return original(*arguments, **named)
+            result = original(*arguments, **named)
+            if number == at and after:
+                raise Killed
+            return result
 
         return call
 
@@ -82,13 +88,14 @@ def whole(lm: LM, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, T
     """Weights and losses of a training that nothing stopped, and how many writes it took."""
     out, trained = tmp_path_factory.mktemp("whole"), method(lm)
     with pytest.MonkeyPatch.context() as patch:
-        seen = killing(patch, 0)
+        seen = killing(patch, 0, after=False)
         record = train(trained, episodes(), replace(CONFIG, out=out), validation={"v": [episode("v")]})
     return weights(trained), record.losses, len(seen)
 
 
+@pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_write_leads_to_the_same_weights(
-    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, after: bool
 ) -> None:
     expected, losses, writes = whole
     assert writes > 20
@@ -96,7 +103,7 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         out = tmp_path / f"{at}"
         config = replace(CONFIG, out=out)
         with pytest.MonkeyPatch.context() as patch:
-            killing(patch, at)
+            killing(patch, at, after=after)
             with pytest.raises(Killed):
                 train(method(lm), episodes(), config, validation={"v": [episode("v")]})
         again = method(lm)
@@ -123,13 +130,13 @@ def test_the_best_step_is_kept_whatever_is_killed(lm: LM, tmp_path: Path, monkey
     judged = {"v": [episode("v")], "w": [episode("w")]}
     train(two, episodes(), replace(CONFIG, steps=2, out=None, resume=False))
     with pytest.MonkeyPatch.context() as patch:
-        seen = killing(patch, 0)
+        seen = killing(patch, 0, after=False)
         train(method(lm), episodes(), replace(best, out=tmp_path / "whole"), validation=judged)
     assert len(seen) > 20
-    for at in range(1, len(seen) + 1, 2):
+    for at in range(1, len(seen) + 1):
         config, again = replace(best, out=tmp_path / f"{at}"), method(lm)
         with pytest.MonkeyPatch.context() as patch:
-            killing(patch, at)
+            killing(patch, at, after=False)
             with pytest.raises(Killed):
                 train(method(lm), episodes(), config, validation=judged)
         record = train(again, episodes(), config, validation=judged)
@@ -139,6 +146,13 @@ def test_the_best_step_is_kept_whatever_is_killed(lm: LM, tmp_path: Path, monkey
         assert last["loss"] == last["v loss"] == last["w loss"] > first["loss"]
         for found in (weights(again), weights(checkpoints.load(kind, lm, tmp_path / f"{at}"))):
             assert all(torch.equal(found[name], each) for name, each in weights(two).items()), f"killed at write {at}"
+
+
+def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no step is the best"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path, best=True))
+    with pytest.raises(ValueError, match="best needs validations"):
+        replace(CONFIG, best=True, validate_every=0)
 
 
 def test_an_interrupted_training_loses_no_step(
@@ -157,6 +171,37 @@ def test_an_interrupted_training_loses_no_step(
     record = train(again, episodes(), config, lambda step, _: told.append(step))
     assert (record.losses, told) == (whole[1], [4])
     assert all(torch.equal(weights(again)[name], each) for name, each in whole[0].items())
+
+
+@pytest.mark.parametrize("at", [2, 4], ids=["in between", "the last"])
+def test_an_interrupted_validation_is_made_up_for(
+    lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    validation = [episode("v")]
+    whole = train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "whole"), validation={"v": validation})
+    config, kind = replace(CONFIG, out=tmp_path / "cut"), type(method(lm))
+    validate, calls = kind.validate, list[int]()
+
+    def interrupted(self: Any, episodes: Any) -> Any:
+        calls.append(1)
+        if len(calls) == at // 2:
+            raise KeyboardInterrupt
+        return validate(self, episodes)
+
+    monkeypatch.setattr(kind, "validate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), config, validation={"v": validation})
+    for _ in range(2):  # the second finds it done
+        assert train(method(lm), episodes(), config, validation={"v": validation}).validation == whole.validation
+    assert len(calls) == 3
+
+    def curve(name: str) -> list[Any]:
+        lines = (tmp_path / name / "curve.jsonl").read_text().splitlines()
+        return [{**json.loads(line), "tokens_per_second": 0} for line in lines]
+
+    assert curve("cut") == curve("whole")
+    headers = [json.loads((tmp_path / name / "adapter.json").read_text())["training"] for name in ("cut", "whole")]
+    assert headers[0]["validation"] == headers[1]["validation"] == whole.validation
 
 
 def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
@@ -185,6 +230,34 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     with pytest.raises(UserError, match=message) as refused:
         train(method(lm), episodes(), replace(config, steps=4, **changes))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "failing", "good"),
+    [(safetensors_io, "save_file", 2), (safetensors_io, "save_file", 3), (files, "moved", 8), (files, "moved", 10)],
+)  # fmt: skip
+def test_a_full_disk_is_one_line_and_the_last_save_stays(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str, good: int
+) -> None:
+    config, calls = replace(CONFIG, out=tmp_path, save_every=1), 0
+    original = getattr(where, failing)
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > good:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, failing, full)
+        with pytest.raises(UserError, match="No space left on device") as refused:
+            train(method(lm), episodes(), config)
+    assert "\n" not in str(refused.value)
+    assert training_state.saved(tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    again = method(lm)
+    assert train(again, episodes(), config).losses == whole[1]
 
 
 @pytest.mark.parametrize("name", ["lora", "streamadapter"])
@@ -239,6 +312,56 @@ def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name
     assert refused.value.hint == "Give another --out, or move it away."
     assert not told
     assert contents(tmp_path).items() - {(".lock", b"")} == {(name, b'{"step": 1}')}
+
+
+def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
+    config, out = replace(CONFIG, out=tmp_path / "out"), tmp_path / "out"
+    train(method(lm), episodes(), config)
+    mine = ("thesis.txt", ".movie.mkv.part", ".backup.part/letters.txt", "training/notes.txt", "training/.a.part",
+            "training/step-00000004/mine.txt", "training/step-old/state.safetensors")  # fmt: skip
+    for name in mine:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
+    assert anew.steps == 2
+    assert {name: each for name, each in contents(out).items() if name in mine} == dict.fromkeys(mine, b"mine")
+    assert [path.name for path in training_state.saved(out)] == ["step-00000002"]
+    again = method(lm)
+    assert train(again, episodes(), replace(config, steps=3)).steps == 3, "it goes on beside all that"
+    assert {name for name in contents(out) if name.startswith("training/")} == {
+        "training/step-00000003/state.safetensors", "training/step-00000003/training.json",
+        *(name for name in mine if name.startswith("training/")),
+    }  # fmt: skip
+
+
+def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path)
+    train(method(lm), episodes(), replace(config, steps=2))
+    (tmp_path / LIST_FILE).unlink()
+    assert train(method(lm), episodes(), config).steps == 4
+    assert training_state.owned(tmp_path) == set(training_state.NAMES)
+    assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
+
+
+def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is returned from a folder that cannot be written, and its digest stays."""
+    config, first = replace(CONFIG, out=tmp_path), method(lm)
+    record = train(first, episodes(), config, validation={"v": [episode("v")]})
+    before = contents(tmp_path)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("mkstemp", "mkdtemp"):
+        monkeypatch.setattr(files, name, refused)
+    again = method(lm)
+    found = train(again, episodes(), config, validation={"v": [episode("v")]})
+    assert (found.losses, found.validation) == (record.losses, record.validation)
+    assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
+    training_state.check(tmp_path, resume=True)
+    with pytest.raises(UserError, match="Read-only file system"):
+        train(method(lm), episodes(), replace(config, steps=6))
+    assert contents(tmp_path) == before
 
 
 def test_a_training_that_went_on_leaves_the_same_bytes(lm: LM, tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Prompts, demonstrations and options are, string by string, what lm-evaluation-harness itself asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.choice_files import TRICKY, shared_rows
+from ttabench.mini.demonstrations import superglue, unseen
+from ttabench.readers import choices
+from ttabench.readers.cards import SubTask, load_card
+from ttabench.readers.formats import RawRow
+from ttabench.readers.sources import Table
+
+FILES = {
+    "boolq": "super_glue/boolq/default", "cb": "super_glue/cb/default", "copa": "super_glue/copa/default",
+    "rte": "super_glue/rte/default", "sst2": "glue/sst2/default", "hellaswag": "hellaswag/hellaswag",
+    "winogrande": "winogrande/default", "openbookqa": "openbookqa/openbookqa", "arc_easy": "arc/arc_easy",
+    "arc_challenge": "arc/arc_challenge", "piqa": "piqa/piqa",
+}  # fmt: skip
+SHOTS = 3
+
+
+def sub_task(name: str) -> SubTask:
+    return load_card("superglue" if name in load_card("superglue").parts else name).parts[name]
+
+
+def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
+    """(context, continuation) of every option of every row, after the first three rows as demonstrations."""
+    import datasets
+    import lm_eval
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    held = datasets.Dataset.from_list(rows)
+    config = load_yaml(Path(lm_eval.__file__).parent / "tasks" / f"{FILES[name]}.yaml")
+    config |= {
+        "custom_dataset": lambda **_: datasets.DatasetDict(train=held, validation=held, test=held),
+        "fewshot_split": "train",
+        "fewshot_config": {"sampler": "first_n"},
+        "metric_list": [{"metric": "acc"}],
+    }
+    task = ConfigurableTask(config=config)
+    asked = []
+    for number, document in enumerate(task.eval_docs):
+        context = task.fewshot_context(document, SHOTS)
+        found = task.construct_requests(document, context, metadata=(name, number, 1))
+        asked.append([request.args for request in found])
+    return asked
+
+
+def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
+    table = Table(rows=[RawRow(f"row {i}", row) for i, row in enumerate(rows)], label="", where="rows")
+    items, _ = choices.parse(sub_task(name), table)
+    shown = "".join(f"{item.shown}\n\n" for item in items[:SHOTS])
+    return [pairs(shown, item) for item in items]
+
+
+def pairs(shown: str, item: choices.Item) -> list[tuple[str, str]]:
+    want = item.choose(" ")
+    prefixes = want.option_prefixes or ("",) * len(want.options)
+    text = shown + item.prompts["lm_eval"]
+    return [(text + prefix, option) for prefix, option in zip(prefixes, want.options, strict=True)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_texts_are_those_of_lm_eval(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    make = superglue if name in load_card("superglue").parts else unseen
+    rows: list[dict[str, Any]] = [dict(row) for row in make(name, "test", 0, 1, 6)["validation"]]
+    rows = [{key: row[key] for key in rows[0] if key not in ("id", "idx")} for row in [*rows, *TRICKY.get(name, [])]]
+    expected = theirs(name, rows)
+    assert len(expected) >= 6
+    assert ours(name, rows) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["boolq", "cb", "copa", "rte", "sst2", "hellaswag", "arc_easy", "arc_challenge", "piqa"]
+)
+def test_published_rows_too(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    raw, hub = shared_rows(name, 12)
+    assert ours(name, raw) == theirs(name, hub)
+
+
+def test_winogrande_demonstrations_hold_the_right_name() -> None:
+    row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
+    (item,), _ = choices.parse(sub_task("winogrande"), Table(rows=[RawRow("r", dict(row))], label="", where="r"))
+    assert item.shown == "Ann beat Bo, so Bo was sad."
+    assert pairs("", item) == [
+        ("Ann beat Bo, so Ann", " was sad."),
+        ("Ann beat Bo, so Bo", " was sad."),
+    ]
