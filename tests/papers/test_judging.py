@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
-from ttabench.papers.claims import by_claim, headline, settings, size, theirs
-from ttabench.papers.declared import Claim, Verdict
+from ttabench.papers.claims import by_claim, claimed, headline, settings, size, theirs
+from ttabench.papers.declared import Claim, Place, Verdict
 from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, verdict_of
-from ttabench.papers.matching import stored
+from ttabench.papers.matching import fits, stored, words
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 from ttabench.stats.aggregation import Unit
@@ -187,3 +188,94 @@ def test_every_training_by_one_recipe_is_judged(tmp_path: Path) -> None:
     trained(tmp_path, 0.9, 3, lr=1e-2)
     (row,) = rows(tmp_path)
     assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared", "another recipe"
+
+
+def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2)
+    mac = run(tmp_path, "mac", 0.9, settings={"hierarchy": None, "bank_cap": None})
+    for trained, expected in (("streamingqa", 1), ("squad_seq", 0)):
+        record = load_record(mac)
+        training = {"training": {"config": {"data": {"task": trained}}}}
+        save_record(record.model_copy(update={"method": training}), mac)
+        told = words(load_record(mac))
+        assert fits({"method": "mac", "trained_on": "own"}, told) == bool(expected)
+        assert fits({"method": "mac", "trained_on": trained}, told)
+        assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
+
+
+def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
+    for method, kept, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
+        own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}
+        folder = store(tmp_path, method, right(0.5), **own)
+        record = load_record(folder)
+        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder)
+    found = judged("generative_adapter", "table1", stored([tmp_path]))
+    (row,) = [row for row in found if row.claim.cost]
+    assert (row.verdict, row.costs and [cost.value for cost in row.costs]) == ("reproduced", [1024, 4096])
+    assert theirs([row]) == "32 against 128: mistral-7b-instruct"
+
+
+HERE, THERE = {"cpu": "A", "threads": 1}, {"cpu": "B", "threads": 2}
+
+
+def timed(folder: Path, mac: list[float], camels: list[float], *, elsewhere: bool = False) -> list[Judged]:
+    """MAC's figure 2 of runs that took so many seconds, a draw each."""
+    for method, draws in (("mac", mac), ("camels", camels)):
+        for seed, seconds in enumerate(draws):
+            more: dict[str, Any] = {"settings": {"hierarchy": None, "bank_cap": None}} if method == "mac" else {}
+            path = run(folder, method, 0.5, seed=seed, **more)
+            record = load_record(path)
+            training = {"training": {"config": {"data": {"task": "streamingqa"}}}}
+            changes = {"cost": {**record.cost, "adapt_seconds": seconds}, "method": training,
+                       "hardware": THERE if elsewhere and method == "mac" else HERE}  # fmt: skip
+            save_record(record.model_copy(update=changes), path)
+    return rows(folder, "figure2")
+
+
+@pytest.mark.parametrize(
+    ("mac", "camels", "verdicts"),
+    [
+        ([0.1, 0.2], [1.0, 0.5], ["reproduced", "undecided"]),
+        ([0.1, 0.3], [1.0, 0.5], ["undecided", "undecided"]),
+        ([1.0, 2.0], [0.5, 0.5], ["contradicted", "contradicted"]),
+        ([0.1], [1.0], ["cannot tell", "cannot tell"]),
+    ],
+    ids=["ten and 2.5 times less", "one draw is too close", "more", "a single draw"],
+)
+def test_seconds_decide_where_they_are_far_apart_in_every_draw(
+    tmp_path: Path, mac: list[float], camels: list[float], verdicts: list[str]
+) -> None:
+    times = timed(tmp_path, mac, camels)
+    assert [row.verdict for row in times] == verdicts
+    assert theirs(times[:1]) == "2.5 against 28.6 minutes: gpt2-xl"
+    assert claimed(times[1].claim) == "mac reads in at most 10 % of the time of camels"
+    assert times[0].reason == ("" if len(mac) > 1 else "mac and camels measured once")
+    assert times[0].machine == "A, 1 thread"
+
+
+def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
+    """At t=1 full context is no better; at t=16 it is."""
+    for method, values in (("none", {1: 0.0, 16: 0.0}), ("icl", {1: 0.0, 16: 1.0})):
+        folder = store(tmp_path, method, {"x": 0.5}, method=method, task="metaicl", source="mini")
+        own = [
+            {**sample(f"q{index}@{step}", value=value).flat(), "step": step}
+            for step, value in values.items() for index in range(12)
+        ]  # fmt: skip
+        store_samples(folder, own)
+        record = load_record(folder)
+        more = [record.rows[0].model_copy(update={"step": step, "value": value}) for step, value in values.items()]
+        save_record(record.model_copy(update={"rows": (*record.rows, *more)}), folder)
+    found = judged("ccm", "table23", stored([tmp_path]))
+    by_place = {row.place.name: row for row in found if row.claim.right == "no-context" and row.claim.left != "x"
+                and row.scale}  # fmt: skip
+    assert {name: row.verdict for name, row in by_place.items()} == {"t=1": "undecided", "t=16": "reproduced"}
+    assert by_place["t=16"].found is not None
+    assert by_place["t=16"].found.n == 12
+
+
+def test_a_share_of_a_perplexity_is_one_of_logarithms() -> None:
+    claim = Claim(left="ccm-concat", right="full-context", floor="no-context", share=0.8)
+    place = Place.model_validate({"name": "t=12", "task": "dailydialog", "setting": "t=12",
+                                  "runs": {"task": "dailydialog"}})  # fmt: skip
+    row = Judged(paper="ccm", table="table25", claim=claim, place=place, method="ccm", verdict="undecided")
+    assert theirs([row]) == "89.0 %: llama-7b"

@@ -82,6 +82,19 @@ def test_what_is_missing_is_run_once(ttabench: Command, tmp_path: Path, monkeypa
     assert "2 runs, 2 stored" in elsewhere.err
 
 
+def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> None:
+    (tmp_path / "suite").mkdir()
+    run(tmp_path / "suite", "uniform", 0.2)
+    run(tmp_path / "suite", "salient_spans", 0.8)
+    page = tmp_path / "claims.md"
+    assert ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "-o", page).code == 0
+    line = "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 ["
+    assert line in page.read_text(encoding="utf-8")
+    assert "distinct claims 1 have runs, 0 hold with a memory of the own text" in page.read_text(encoding="utf-8")
+    found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
+    assert {row["paper"] for row in found} == set(declared.PAPERS)
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

@@ -109,6 +109,58 @@ def test_rows_of_other_machines_and_loads_are_not_compared(tmp_path: Path) -> No
         assert row.reason == ("" if verdict == "reproduced" else "measured on different machines or loads")
 
 
+def rates(value: float, low: float, high: float) -> dict[str, Figure]:
+    """A row of `profile --throughput`: samples a second."""
+    return {"samples_per_second": Figure(value=value, low=low, high=high, n=5)}
+
+
+@pytest.mark.parametrize(
+    ("full", "concat", "verdict"),
+    [
+        (rates(10.0, 9.0, 11.0), rates(30.0, 23.0, 35.0), "reproduced"),
+        (rates(30.0, 23.0, 35.0), rates(10.0, 9.0, 11.0), "contradicted"),
+    ],
+)
+def test_rates_in_batches_are_seconds_a_sample(
+    tmp_path: Path, full: dict[str, Figure], concat: dict[str, Figure], verdict: str
+) -> None:
+    base = profile({("icl", 1024): full, ("ccm", 1024): concat})
+    icl = base.config["methods"]["icl"]
+    config = {**base.config, "mode": "throughput", "memory_limit": 2**30,
+              "methods": {"icl": icl, "ccm": {**icl, "settings": {"update": "concat"}}}}  # fmt: skip
+    for name, changes in (("batches", {}), ("latency", {"mode": "latency"})):
+        rated = {"methods": {}, "machine": {}, "config": {**config, **changes}}  # whose limits are not measured
+        keep(base.model_copy(update=rated), tmp_path / name / "suite")
+    row, merged = [
+        row for row in judged("ccm", "table1", stored([tmp_path / "batches"])) if row.claim.cost != "state_bytes"
+    ]
+    assert row.verdict == verdict, row
+    assert claimed(row.claim) == "ccm-concat answers, in batches that fit the memory, in less time than full-context"
+    assert row.block.endswith("in batches within 1.0 GiB")
+    assert row.costs is not None
+    rates_of_costs = [1 / cost.value for cost in row.costs]
+    assert rates_of_costs == pytest.approx([own["samples_per_second"].value for own in (concat, full)])
+    assert merged.reason == "not measured for ccm-merge"
+    row, _ = [row for row in judged("ccm", "table1", stored([tmp_path / "latency"])) if row.claim.cost != "state_bytes"]
+    assert row.reason == "not measured for ccm-concat and full-context", "a plain profile has no rates"
+
+
+def test_memory_is_counted(tmp_path: Path) -> None:
+    rows = {(method, 256): {"peak_tensor_bytes": Figure(value=value, low=value, high=value)}
+            for method, value in (("mac", 2.0**20), ("camels", 2.0**22))}  # fmt: skip
+    (folder,) = (ROOT / "results/profile").iterdir()
+    mac = load_profile(folder).config["methods"]["mac"]
+    base = profile(rows)
+    methods = {"mac": mac, "camels": {**mac, "settings": {}}}
+    record = profile(rows, methods={}, config={**base.config, "methods": methods})
+    keep(record, tmp_path / "suite")
+    found = stored([tmp_path])
+    assert found.damaged == ()
+    (row,) = [row for row in judged("mac", "figure2", found) if row.claim.cost == "tensor_bytes"]
+    assert (row.verdict, ours(row)) == ("reproduced", "1.0 MiB against 4.0 MiB")
+    assert claimed(row.claim) == "mac needs at most 32 % of the memory of camels"
+
+
 def test_profiles_are_found_as_runs_are_and_damaged_ones_named(tmp_path: Path) -> None:
     record = profile({})
     for place in ("deep/suite", "scratch/suite"):

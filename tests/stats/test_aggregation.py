@@ -34,6 +34,11 @@ def test_figures_are_as_defined() -> None:
     assert figure("ppl_word", PLAIN) == pytest.approx(math.exp(11 / 4))
 
 
+@given(st.lists(units, min_size=1, max_size=30))
+def test_the_mean_of_perplexities_is_never_under_the_perplexity(some: list[Unit]) -> None:
+    assert figure("ppl_unit_mean", some) >= figure("ppl", some) * (1 - 1e-9)
+
+
 @given(st.lists(units, min_size=2, max_size=30), st.integers(1, 29))
 def test_where_a_text_is_cut_does_not_change_its_perplexity(some: list[Unit], place: int) -> None:
     place = min(place, len(some) - 1)
@@ -99,6 +104,30 @@ def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     assert (none.value, none.ci_low, none.p) == (0.0, None, 1.0)
 
 
+@pytest.mark.parametrize(("rights", "held"), [((0.95, 0.9), 0.93), ((0.9, 0.1), 0.93), ((0.5, 0.5), 0.93)])
+def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1(
+    rights: tuple[float, float], held: float
+) -> None:
+    generator, inside = np.random.default_rng(8), 0
+    for _ in range(2000):
+        sides = [[single(str(i), float(v)) for i, v in enumerate(generator.random(12) < right)] for right in rights]
+        found = difference(*sides)
+        assert -1 <= found.ci_low < found.ci_high <= 1
+        inside += found.ci_low <= rights[0] - rights[1] <= found.ci_high
+    assert inside / 2000 >= held
+
+
+def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() -> None:
+    generator = np.random.default_rng(9)
+    two = [single(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
+    plain = estimate(two)
+    joined = estimate([*two, single("alone", 0.5, stratum="2")])
+    assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
+    one_draw = [single("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
+    found = estimate(one_draw, SHARE)
+    assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
+
+
 def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:
     """Queries of clusters whose own means lie 0.2 apart around 0.6."""
     found = []
@@ -124,6 +153,34 @@ def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: 
             held, naive = held + (inside and name == "clusters"), naive + (inside and name == "queries")
     assert 0.93 <= held / draws <= 0.97
     assert naive / draws < 0.92, "queries of one cluster are no independent queries"
+
+
+def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
+    generator, draws = np.random.default_rng(6), 2000
+    strata = paired = 0
+    for _ in range(draws):
+        some = [
+            single(str(draw), float(value), stratum=str(part))
+            for part in range(5)
+            for draw in range(3)
+            for value in 0.5 + 0.1 * part + generator.normal(0, 0.2) + generator.normal(0, 0.3, 10)
+        ]
+        told = estimate(some)
+        assert told.units == 15
+        strata += (told.ci_low or 0) <= 0.7 <= (told.ci_high or 0)
+        left, right = [], []
+        for book in range(5):
+            level, gain, tokens = (
+                generator.normal(2.0, 0.4),
+                generator.normal(0.1, 0.03),
+                int(generator.integers(200, 600)),
+            )
+            left.append(Observed(str(book), ((level - gain) * tokens, tokens)))
+            right.append(Observed(str(book), (level * tokens, tokens)))
+        apart = difference(left, right)
+        paired += (apart.ci_low or 0) <= -0.1 <= (apart.ci_high or 0)
+    assert 0.93 <= strata / draws <= 0.975
+    assert 0.93 <= paired / draws <= 0.97
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,14 @@ def test_a_balanced_design_is_the_analysis_of_variance() -> None:
     assert found.ci_high == pytest.approx(3.25 + student(freedom) * variance**0.5, rel=1e-9)
 
 
+def test_errors_hold_what_one_of_both_alone_would_show() -> None:
+    generator = np.random.default_rng(2)
+    for _ in range(50):
+        some = observed(generator.normal(size=(9, 3)) + generator.normal(size=(9, 1)), generator.random((9, 3)) < 0.8)
+        alone = max(told(one_way(some, side)).stderr or 0.0 for side in (0, 1))
+        assert (told(some).stderr or 0.0) >= alone * (1 - 1e-9)
+
+
 def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None:
     """`none` reads no demonstrations: three draws tell nothing new, and its error is not 0."""
     answers = np.arange(100) < 54
@@ -74,6 +82,29 @@ def test_a_question_asked_at_several_steps_is_one() -> None:
     assert (by_row.test, by_row.p) == (MCNEMAR, 0.0625), "five of eight rows, not 25 of 40"
     assert apart.p > 0.01
     assert estimate(some[:5]).stderr is None, "one question shows no error"  # type: ignore[union-attr]
+
+
+def test_one_question_of_each_sub_task_under_several_draws_is_no_certainty() -> None:
+    """Equal answers under three draws: what varies is which row of a sub-task is asked, and it is asked once."""
+    right = (1, 1, 0, 1, 0, 1, 1, 0)
+    some = [
+        single(str(draw), float(value), f"task {row}", across=f"q{row}", question=f"q{row}")
+        for row, value in enumerate(right)
+        for draw in range(3)
+        for _ in range(5)
+    ]
+    rows = told([single(str(row), float(value)) for row, value in enumerate(right)])
+    assert (told(some).stderr, told(some).units) == (pytest.approx(rows.stderr), 24)
+    more = [
+        single(str(draw), float(i % 2), "large", across=f"p{i}", question=f"p{i}")
+        for i in range(20)
+        for draw in range(3)
+    ]
+    parts, large, whole = some[:15], told(more).stderr or 0.0, told([*some[:15], *more])
+    within = large * 60 / 75
+    away = (1 - whole.mean) * 15 / 75
+    assert parts[0].terms[0] == 1
+    assert whole.stderr == pytest.approx((within**2 + away**2) ** 0.5), "one question: how far it is from the whole"
 
 
 def test_draws_with_questions_of_their_own_are_clustered_as_ever() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, one_line
+from ttabench.core.errors import UserError
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
-from ttabench.stats.metrics import known
+from ttabench.stats.metrics import declare, known, metric
 
 FILE = '''
 import math
@@ -136,3 +137,18 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
 )
 def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Command, mine: Path) -> None:
     assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
+
+
+def test_a_card_names_no_file(ttabench: Command, mine: Path) -> None:
+    card = (Path(__file__).parents[1] / "methods/plugin/facts.yaml").read_text(encoding="utf-8")
+    Path("card.yaml").write_text(card.replace("opening", '"./mine.py:closeness"'), encoding="utf-8")
+    assert "a task card runs none. Name it with --metric" in one_line(ttabench("eval", "--task", "./card.yaml"))
+
+
+def test_two_metrics_of_one_name_are_told_apart() -> None:
+    declare("newcomer", {"scale": 1.0})
+    declare("newcomer", {"scale": 1.0, "summary": "of what is no matter"})
+    with pytest.raises(UserError, match="Two metrics are called newcomer"):
+        declare("newcomer", {"scale": 100.0})
+    assert known("stranger").scale == 1.0
+    assert metric("f1") is known("f1")

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ttabench.stats.estimate import MCNEMAR, SIGN, STUDENT, difference, single
-from ttabench.stats.testing import LEVEL, holm, mcnemar
+from ttabench.stats.testing import LEVEL, POWER, detectable, holm, mcnemar
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (5, 5), (12, 3), (0, 20), (150, 113)])
@@ -34,6 +34,19 @@ def test_which_test_p_is_of() -> None:
     clusters = [[each._replace(cluster=str(place // 2)) for place, each in enumerate(side)] for side in sides]
     together = difference(*clusters)
     assert (together.test, together.freedom, together.units) == (STUDENT, 2, 3)
+
+
+def test_the_detectable_difference_is_found_as_often_as_it_says() -> None:
+    draw = random.Random(0)
+    n, stderr = 40, 1 / math.sqrt(40)
+    size, found = detectable(stderr, n - 1), 0
+    for _ in range(400):
+        gains = [draw.gauss(size, 1.0) for _ in range(n)]
+        told = difference(
+            [single(str(i), gain) for i, gain in enumerate(gains)], [single(str(i), 0.0) for i in range(n)]
+        )
+        found += told.p < LEVEL
+    assert found / 400 == pytest.approx(POWER, abs=0.06)
 
 
 def test_false_alarms_of_a_whole_table_are_rare() -> None:
