@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import composed
 import english
 import english_run
 import english_tables
+import families
 import forgetting
 import grids
 import pages
@@ -51,6 +51,7 @@ from suites import (
     UNDER_STATES,
     UNSEEN,
     WITHOUT_PAIRS,
+    ttabench,
 )
 
 from ttabench.cli import app as cli
@@ -65,13 +66,11 @@ QUICK = 8
 """Queries of a run in a quick trial."""
 
 
-def ttabench(*words: str) -> str:
-    """Run the command line and return what it printed."""
-    command = [sys.executable, "-m", "ttabench", *words]
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"ttabench {' '.join(words)}\n{done.stderr}")
-    return done.stdout
+OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
+    families.SUITE: lambda out: "".join(families.tables(out)),
+    TWO_CONTEXTS: lambda out: f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n",
+}
+"""Tables of suites that are like no other."""
 
 
 def run(suite: str, options: argparse.Namespace) -> None:
@@ -123,10 +122,9 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:
-        runs, transfer = grids.runs_of(out / suite), suite == "transfer"
-        dash = "adapters on tasks that they were not trained on" if transfer else "-: its adapter was not trained on it"
-        head = f"main metric by task (ppl: perplexity) ± standard error over queries and draws; {dash}"
-        return f"**{head}**\n\n{grids.by_task(runs, transfer=transfer)}\n{grids.adapters(runs)}\n"
+        runs = grids.runs_of(out / suite)
+        head = f"main metric by task (ppl: perplexity) ± standard error over queries and draws; {BY_TASK[suite]}"
+        return f"**{head}**\n\n{grids.by_task(runs, transfer=suite == 'transfer')}\n{grids.adapters(runs)}\n"
     if suite in BY_TRAINING:
         head = "Mean over draws by adapter; mean of trainings ± standard error over trainings."
         runs = grids.records(out / suite)
@@ -142,8 +140,8 @@ def grid_of(suite: str, out: Path) -> str:
         return (
             f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
         )
-    if suite == TWO_CONTEXTS:
-        return f"**two contexts in one state**\n\n{composed.table(grids.records(out / suite))}\n"
+    if suite in OF_THEIR_OWN:
+        return OF_THEIR_OWN[suite](out)
     if suite in BY_LENGTH:
         text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
@@ -261,7 +259,8 @@ def main() -> None:
             run(suite, options)
     write_suites(options.out)
     if not trial:
-        pages.write(grid_of("nine", HERE), committed())
+        figures, _, trainings = families.tables(HERE)
+        pages.write(figures + trainings, committed())
         write_claims()
 
 

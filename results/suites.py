@@ -7,6 +7,10 @@ Every suite runs on the miniature twins, with nano and the adapters that the pac
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
@@ -42,8 +46,10 @@ BY_DOCUMENTS = ("hierarchy",)
 """Suites with a grid by the documents of a question stream."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen", "unseen-categories")
 """Suites with a grid by sub-task."""
-BY_TASK = ("nine", "online", "transfer")
-"""Suites with a grid by task."""
+BY_TASK = {
+    "online": "-: its adapter was not trained on it", "transfer": "adapters on tasks that they were not trained on",
+}  # fmt: skip
+"""Suites with a grid by task, and what it says of adapters on tasks that they were not trained on."""
 WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "transfer", "forgetting", "composed")
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
@@ -76,3 +82,14 @@ BY_STATE = {
     "swap": "What StreamAdapter's state holds of a book: the same strides under another book's state, and none."
 }
 """Suites of one method with a grid by whose state answered, and what that shows."""
+
+
+def ttabench(*words: str) -> str:
+    """Run the command line and return what it printed."""
+    command = [sys.executable, "-m", "ttabench", *words]
+    done = subprocess.run(
+        command, cwd=Path(__file__).resolve().parent.parent, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"ttabench {' '.join(words)}\n{done.stderr}")
+    return done.stdout
