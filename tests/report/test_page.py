@@ -23,6 +23,7 @@ from ttabench.report.compare import compare
 from ttabench.report.curves import by_step
 from ttabench.report.page.build import closed, digest, embedded, libraries, page
 from ttabench.report.page.samples import disagreeing
+from ttabench.report.page.tables import tables_of
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 
@@ -243,3 +244,22 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
     assert "there is no folder" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
     assert not Path("report.html").exists()
+
+
+def test_the_grid_of_all_blocks_marks_states_that_hold_their_text(tmp_path: Path) -> None:
+    shares = {"one": {"own": 0.9, "other": 0.3, "none": 0.1}, "two": {"own": 0.9, "other": 0.9, "none": 0.1},
+              "three": {"own": 0.1, "other": 0.1, "none": 0.1}}  # fmt: skip
+    folders = [
+        stored(tmp_path, f"{task}-{state}", {f"q{place:03}": float(place < share * 60) for place in range(60)},
+               task=task, method="mac", state_of=state)
+        for task, by_state in shares.items()
+        for state, share in by_state.items()
+    ]  # fmt: skip
+    folders += [stored(tmp_path, f"{task}-h2o", {"q000": 1.0}, task=task, method="h2o") for task in ("one", "two")]
+    grid = tables_of(compare(folders))[0]
+    assert grid.columns == ("method", "one", "two", "three")
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
+    assert {"mac": ["90.0 ●", "90.0 ◐", "10.0 ○"], "h2o": ["100.0", "100.0", ""]}.items() <= rows.items()
+    assert grid.rows[0][1].order == pytest.approx(90.0), "sorted by the figure, not by its mark"
+    assert "another text's" in grid.caption
+    assert "●" not in tables_of(compare(folders[-2:]))[0].caption, "no mark is explained that is not there"

@@ -190,6 +190,12 @@ def _state_sentences(comparison: Comparison) -> Iterator[str]:
                     for own in ([blocks] if alike else [[block] for block in blocks]))  # fmt: skip
 
 
+def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
+    """By the label of every line of a block that was run under its own state and another one."""
+    field = Field(comparison, [block])
+    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
+
+
 def _above_another(field: Field, label: str) -> bool:
     """Whether a line is better under its own state than under another text's, beyond chance, or was not run so."""
     others = {swapped.other for block in field.blocks for swapped in _swapped(block.entries) if swapped.own == label}

@@ -19,6 +19,7 @@ from ttabench.report.configuration import flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.pairing import seed_of
 from ttabench.report.selecting import file_called
+from ttabench.report.verdict import Outcome, state_outcomes
 from ttabench.terminal.table import Bold, Table
 
 Row: TypeAlias = dict[str, str]
@@ -49,6 +50,14 @@ MISSING = -1e308
 """Order of a number that is not known."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
+MARKS = {
+    Outcome.HOLDS: "●", Outcome.HELPS: "◐", Outcome.EMPTY: "◐", Outcome.ANOTHER: "◐",
+    Outcome.OPEN: "○", Outcome.HURTS: "○",
+}  # fmt: skip
+HELD = (
+    "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
+    "shown to be better than either, or worse."
+)
 HEADINGS = {"": "block", "of": "best method"}
 """Of the table of all blocks, where a terminal needs none or a short one."""
 ROUGH = "~: other programs ran, so the time is rough."
@@ -66,13 +75,28 @@ def tables_of(comparison: Comparison) -> list[Shown]:
             cells[1:1] = [("metric", block.place.metric)]
             lines.append(name | dict(cells))
         pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
-    whole = overview(blocks) if len(blocks) > 1 else None
     tables = [_shown("lines", "Lines", ROUGH, lines), _shown("differences", "Differences", "", pairs)]
-    if whole is not None:
-        rows = [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in _rows(whole)]
-        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
-        tables.insert(0, _shown("overview", "All blocks", caption, rows))
+    if len(blocks) > 1 and (whole := overview(blocks)) is not None:
+        rows, marked = _marked(comparison, _rows(whole))
+        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold. {marked}"
+        tables.insert(0, _shown("overview", "All blocks", caption.rstrip(), rows))
     return [table for table in tables if table.rows]
+
+
+def _marked(comparison: Comparison, rows: list[Row]) -> tuple[list[Row], str]:
+    """Rows of the table of all blocks, where a line is a method with a mark for what its own state holds; and what the
+    marks mean."""
+    if not rows or "method" not in rows[0]:
+        return [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in rows], ""
+    columns, found = list(rows[0])[1:], False
+    for column, block in zip(columns, comparison.blocks, strict=True):
+        outcomes = state_outcomes(comparison, block)
+        for row in rows:
+            mark = MARKS.get(outcomes.get(row["method"], Outcome.UNTESTED))
+            if mark:
+                cell, found = row[column], True
+                row[column] = (Bold if isinstance(cell, Bold) else str)(f"{cell} {mark}")
+    return rows, HELD if found else ""
 
 
 def _rows(table: Table) -> list[Row]:
