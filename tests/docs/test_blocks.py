@@ -48,7 +48,7 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
     context = group.make_context("ttabench", list(words), resilient_parsing=False)
     command = group.get_command(context, words[0])
     assert command is not None, words
-    typed = command.make_context(words[0], words[1:], parent=context).params
+    typed = command.make_context(words[0], list(words[1:]), parent=context).params
     if words[0] in ("compare", "report", "export"):
         assert set(typed["task"] or ()) <= set(cards.names())
         return

@@ -201,16 +201,15 @@ def shipped() -> dict[str, Path]:
 def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     """The project's own checkpoint of a method for a task.
 
-    It is named by both; an adapter of several tasks serves each of them that has none of its own.
+    It is named by both; an adapter of several tasks that is in the package serves each of them that has none of its
+    own, the one of the fewest tasks first.
     """
     name = TRAINED_FOR.get(task, task)
     if f"{model}/{method}-{name}" in chosen():
         return _here(f"{model}/{method}-{name}")
-    for adapter, folder in shipped().items():
-        tasks = trained_tasks(header(folder).training) if adapter.startswith(f"{model}/{method}-") else []
-        if len(tasks) > 1 and name in tasks:
-            return folder
-    return None
+    inside = [folder.parent for folder in ADAPTERS.glob(f"{model}/{method}-*/{HEADER}")]
+    serving = [(len(tasks), folder) for folder in inside if name in (tasks := trained_tasks(header(folder).training))]
+    return min((each for each in serving if each[0] > 1), default=(0, None))[1]
 
 
 def _here(adapter: str) -> Path:
