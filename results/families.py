@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from grids import adapters, markdown, runs_of
+from grids import adapters, markdown, records, runs_of
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
@@ -29,6 +29,8 @@ HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"
 SUITE = "nine"
 HOLDS = "✓"
+DIET, FEWER = "-diet", ", trained on fewer families"
+"""How adapters that learned all families end, and what is said of others."""
 LEAST = -100.0
 """Per cent of that way; a method that does harm may be any distance below."""
 LOWEST, HIGHEST = 0.0, 1.0
@@ -44,13 +46,17 @@ def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
     said: dict[str, list[dict[str, Any]]] = json.loads(ttabench("compare", "--out", str(suite), "--json"))
     runs = DataFrame(said["runs"])
     ends = {words: state for state, words in STATES.items() if words}
-    runs["line"] = runs["label"].replace({f"{words}$": "" for words in ends}, regex=True)
+    checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
+    fewer = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
+    runs["line"] = runs["method"] + ["" if not name or name.endswith(DIET) else FEWER for name in fewer]
+    lines = {(row["task"], row["label"]): row["line"] for _, row in runs.iterrows()}
     better: dict[tuple[str, str], set[str]] = {}
     for pair in said["differences"]:
         state = next((state for words, state in ends.items() if pair["right"] == pair["left"] + words), None)
         if state and None not in (pair["ci_low"], pair["ci_high"]):
             apart = pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0
-            better.setdefault((pair["task"], pair["left"]), set()).update({state} if apart else set())
+            cell = pair["task"], lines[pair["task"], pair["left"]]
+            better.setdefault(cell, set()).update({state} if apart else set())
     return runs, {cell for cell, states in better.items() if states >= set(ends.values())}
 
 
