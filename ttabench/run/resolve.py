@@ -207,9 +207,12 @@ def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     name = TRAINED_FOR.get(task, task)
     if f"{model}/{method}-{name}" in chosen():
         return _here(f"{model}/{method}-{name}")
-    inside = [folder.parent for folder in ADAPTERS.glob(f"{model}/{method}-*/{HEADER}")]
-    serving = [(len(tasks), folder) for folder in inside if name in (tasks := trained_tasks(header(folder).training))]
-    return min((each for each in serving if each[0] > 1), default=(0, None))[1]
+    serving = [
+        (len(tasks), folder) for adapter, folder in shipped().items()
+        if adapter.startswith(f"{model}/{method}-") and folder.is_relative_to(ADAPTERS)
+        and name in (tasks := trained_tasks(header(folder).training)) and len(tasks) > 1
+    ]  # fmt: skip
+    return min(serving, default=(0, None))[1]
 
 
 def _here(adapter: str) -> Path:
