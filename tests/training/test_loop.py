@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import asks, episode, observes, tiny_mac, tiny_method
 from ttabench.core.errors import UserError
@@ -21,7 +22,11 @@ from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.latents import SlotLinear
 from ttabench.methods.mac.method import Mac
+from ttabench.methods.recipe import Recipe
 from ttabench.methods.trainable import answer_loss
+from ttabench.run.plan import make_plan
+from ttabench.run.request import RunRequest
+from ttabench.training.batches import batches, further, mixed
 from ttabench.training.loop import TrainConfig, lessons, rate, train
 from ttabench.training.muon import Muon, orthogonal
 
@@ -169,6 +174,22 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
         [token_logprobs(lm, method.patch(state, [one]), [item])[0] for state, item in zip(states, items, strict=True)]
     )
     torch.testing.assert_close(answer_loss(method, [mixed]), -values.mean(), atol=1e-5, rtol=1e-4)
+
+
+def test_every_task_of_a_mixture_reads_as_many_pieces_a_step(lm: LM) -> None:
+    request, also = mixed(RunRequest(method="icl", task=str(ROOT / "results/diet.yaml"), split="train"), ())
+    plans = [make_plan(request, 0), *further(request, also, 0)]
+    assert len(plans) == len(also) + 1 == 9
+    recipe = Recipe(documents=(2, 4), steps=18, questions=1, batch_documents=16)
+    read = [sum(len(made.observes()) for made in batch) for batch in batches(plans, recipe, lm, 0, 1)]
+    assert len(read) == 18
+    assert all(12 <= pieces <= 16 for pieces in read), "a profile may lose entries that do not fit"
+
+
+def test_a_task_of_a_mixture_may_have_no_episode(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [make_plan(RunRequest(method="icl", task=name, split="train"), 0) for name in ("streamingqa", "squad_seq")]
+    monkeypatch.setattr(type(plans[1].task), "training", lambda *_: iter(()))
+    assert list(batches(plans, Recipe(documents=(1,), steps=2), lm, 0, 1)) == [[], []]
 
 
 def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:

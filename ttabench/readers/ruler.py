@@ -26,7 +26,7 @@ from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.ruler_files import GIVE, material_of, published, samples_of
-from ttabench.readers.ruler_texts import NEEDS, SUBTASKS, Material, Question, Sample, draw, numbered, placed
+from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Material, Question, Sample, draw, numbered, placed
 from ttabench.readers.sources import GENERATED, Request, generated
 from ttabench.readers.tokens import Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
@@ -152,7 +152,7 @@ class Ruler(Bound[Settings]):
             least = low_count + self.settings.length - budget
             fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
             raise UserError(fault, "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.")
-        high, high_count = (low, low_count)
+        high, high_count = low, low_count
         while high_count <= budget:  # beyond what fits
             low, low_count = high, high_count
             if high == most:
@@ -238,7 +238,7 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
     own = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
     (row,) = generated(card, list, card.splits[split].twin, own, **arguments)
-    needles, haystack, documents = row["needles"], row["haystack"], name in NEEDS and NEEDS[name] == "squad"
+    needles, haystack, documents = row["needles"], row["haystack"], name in QA
 
     def write(size: int) -> str:
         held = haystack[:size]

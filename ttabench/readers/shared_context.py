@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, shares, spread
 from ttabench.readers.book import CutText
@@ -108,25 +108,27 @@ class SharedContext(Bound[Settings]):
     def _told(self, shared: Shared, number: int) -> Observe:
         """A turn that was answered right."""
         turn, prompt = shared.turns[number], self.card.prompt
-        task = SUB_TASKS.get(self.settings.task)
-        gold = ", ".join(turn.answers) if task and task.all_of else turn.answers[0]
-        text = f"{self._worded(turn)}{prompt.delimiter}{gold}"
+        text = f"{self._worded(turn)}{prompt.delimiter}{self._generated(turn).target}"
         return Observe(text=text, key=f"{shared.id}/turn{number + 1}", joiner=prompt.joiner)
 
+    def _generated(self, turn: Turn) -> Generate:
+        """The want of a question without options, as its sub-task has it."""
+        own = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(self.settings.task)
+        most = self.settings.max_new_tokens or (own.max_new_tokens if own else 16)
+        return replace(self.card.prompt.generated(turn.answers, most), all_of=bool(own and own.all_of))
+
     def _ask(self, shared: Shared, number: int) -> Ask:
-        turn, prompt, settings = shared.turns[number], self.card.prompt, self.settings
-        of_turn = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(settings.task)
-        most = settings.max_new_tokens or (of_turn.max_new_tokens if of_turn else 16)
+        turn, prompt = shared.turns[number], self.card.prompt
         return Ask(
             prompt=self._worded(turn),
             question=turn.question,
             key=f"{shared.id}/{number + 1}",
             want=prompt.chosen(ascii_uppercase[: len(turn.options)], turn.answers[0])
             if turn.options
-            else replace(prompt.generated(turn.answers, most), all_of=bool(of_turn and of_turn.all_of)),
+            else self._generated(turn),
             joiner=prompt.joiner,
             subtask=turn.kind,
-            at=At(number + 1 if settings.mode == "turns" else 0),
+            at=At(number + 1 if self.settings.mode == "turns" else 0),
         )
 
     def _next(self, own: Shared) -> Shared:

@@ -108,9 +108,9 @@ def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumula
         streams = []
         for lesson, documents in enumerate(recipe.documents):
             episodes = plan.task.training(seed + 1_000_003 * lesson, documents, recipe.questions, base)
-            first = next(episodes)
-            read = len(first.observes()) if len(plans) > 1 else 0  # a book has as many pieces as it has
-            streams.append((chain([first], episodes), recipe.episodes(max(documents, read)) * accumulate))
+            first = list(islice(episodes, len(plans) > 1))  # a book of a mixture has as many pieces as it has
+            read = max((len(episode.observes()) for episode in first), default=0)
+            streams.append((chain(first, episodes), recipe.episodes(max(documents, read)) * accumulate))
         tasks.append(lessons(streams, steps, recipe.rounds))
     for task in cycle(tasks):
         batch = next(task, None)
