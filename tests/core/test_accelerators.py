@@ -9,7 +9,7 @@ from ttabench.core import accelerators
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.lm.loading.devices import find_device
-from ttabench.run.config import DEVICES, check_loading
+from ttabench.records.run_fields import DEVICES, check_loading
 
 
 @pytest.fixture

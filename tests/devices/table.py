@@ -27,8 +27,8 @@ from tests.run.test_every_task import SMALL
 from ttabench.cli import app
 from ttabench.methods.registry import find, methods
 from ttabench.profiling import driver, worker
+from ttabench.records import run_fields
 from ttabench.records.sample_files import read_samples
-from ttabench.run import config
 
 TASKS = {**SMALL, "squad_seq": ["documents=3"], "archivalqa": ["documents=3"]}
 ABOUT = 1e-3
@@ -177,7 +177,7 @@ VERBS: dict[str, Callable[[str], str]] = {"ask": ask, "train": train, "profile":
 
 def cells(chosen: Sequence[str], tasks: Sequence[str], verbs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(method, task or verb, difference) of everything that is chosen."""
-    config.DEVICES += (sim.NAME,)
+    run_fields.DEVICES += (sim.NAME,)
     for method in chosen:
         for what in (*tasks, *verbs):
             if what == "train" and not find(method).trainable:

@@ -14,7 +14,7 @@ from ttabench.cli.ending import bounded
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
-from ttabench.run.config import STATES_OF
+from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.load import MEASURED, Load, method_names, presets_of, shared_out
 from ttabench.readers import cards
-from ttabench.run.config import check_loading
+from ttabench.records.run_fields import check_loading
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method

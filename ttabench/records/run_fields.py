@@ -12,12 +12,21 @@ from typing import Annotated
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import HOW, RUN, WHAT, Declared, declared
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
 
 DEFAULT_OUT = Path("results/scratch")
 """Where runs are stored and looked for."""
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BOS = ("auto", "yes", "no")
+STATES_OF = {
+    "own": "",
+    "other": "the state of another context answered; what reading cost stands in the run of the own state",
+    "none": "an empty state answered; what reading cost stands in the run of the own state",
+}
+"""Whose state answers (see `run.runner`), and what a record says of it."""
 
 
 def batch_size(typed: str | int) -> int:
@@ -26,6 +35,16 @@ def batch_size(typed: str | int) -> int:
     if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
         raise ValueError(f"{text[:40]!r} is neither auto nor a whole number of at least 1.")
     return 0 if text == "auto" else int(text)
+
+
+def check_loading(device: str, dtype: str, bos: str = "auto") -> None:
+    """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
+    if device.partition(":")[0] not in DEVICES:
+        raise UnknownName("device", device, list(DEVICES))
+    if dtype not in DTYPES:
+        raise UnknownName("dtype", dtype, list(DTYPES))
+    if bos not in BOS:
+        raise UnknownName("way to begin a text (--bos)", bos, list(BOS))
 
 
 @dataclass(frozen=True, kw_only=True)

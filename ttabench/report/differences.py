@@ -20,8 +20,8 @@ from itertools import count as count_up
 from statistics import fmean
 from typing import Literal
 
+from ttabench.records.run_fields import STATES_OF
 from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better, running
-from ttabench.run.config import STATES_OF
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import SIGN, Apart, stratified

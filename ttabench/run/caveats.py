@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import NANO
 from ttabench.core.types import Json, Observe, Score
+from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.run.budget import asked, budget_caveats
-from ttabench.run.config import STATES_OF
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM

@@ -10,9 +10,8 @@ from typing import Annotated
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
 from ttabench.methods.checkpoint_header import standing
-from ttabench.records.run_fields import RunFields, standing_name
+from ttabench.records.run_fields import RunFields, check_loading, standing_name
 from ttabench.run.budget import asked
-from ttabench.run.config import check_loading
 
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""

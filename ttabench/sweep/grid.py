@@ -24,7 +24,7 @@ from ttabench.readers.cards import load_card
 from ttabench.readers.formats import readable
 from ttabench.readers.protocol_options import known_options
 from ttabench.readers.sources import usual_source
-from ttabench.run.config import STATES_OF
+from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, requested, text_of
 from ttabench.sweep.suite import checked
