@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
@@ -151,6 +151,10 @@ def forward(
     if reads_on and in_two_parts(query.device):
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
+    if reads_on and bias is None and query.dtype != torch.float32:  # flash kernels repeat no keys
+        at_end = causal_lower_right(query.shape[2], key.shape[2])
+        out = scaled_dot_product_attention(query, key, value, at_end, dropout, scale=scaling, enable_gqa=True)
+        return out.transpose(1, 2), None
     mask = mask if mask is None else _of_query_heads(mask, query)
     if bias is not None:
         mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
@@ -158,8 +162,8 @@ def forward(
         mask = causal_lower_right(query.shape[2], key.shape[2])  # flash kernels know it, and no mask is written
     shared = None if extras.shared is None else extras.shared[call.layer]
     if shared is None or not shared.keys.shape[2]:
-        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)
-        return out
+        whole: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)
+        return whole
     if shared.all_seen and in_two_parts(query.device):
         # the mask is of P shared and S own slots; all shared ones are seen, so only [B, 1, T, S] is left of it
         own_mask = None if mask is None else mask[..., shared.keys.shape[2] :]

@@ -40,8 +40,9 @@ __all__ = [
     "text_start",
 ]
 
-BLOCK = 2048
-"""Tokens read by one forward: bounds the attention mask of a long context to BLOCK x context."""
+BLOCK, WIDE_BLOCK = 2048, 8192
+"""Tokens read by one forward: bounds the attention mask of a long context to BLOCK x context. On a GPU, where no mask
+is written, more: a forward of few tokens leaves it waiting for kernels to start."""
 
 
 def forward(
@@ -104,14 +105,14 @@ def hidden_states(
         return window.feed_laid(ids_BT.to(device), layout, mask_BT), window
 
 
-def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = BLOCK) -> Prefix:
+def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = 0) -> Prefix:
     """Read text on top of a patch (no head, no logits).
 
     Args:
         patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
         ids_BT: text without BOS; it is put in front unless the prefix holds one.
         mask_BT: false where padded; None when nothing is.
-        block: tokens a forward reads.
+        block: tokens a forward reads; 0 is `BLOCK` or `WIDE_BLOCK`.
 
     Returns:
         The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
@@ -130,6 +131,8 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
             mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
     # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
+    masked = mask_BT is not None or (patch.prefix is not None and patch.prefix.bias_LBHP is not None)
+    block = block or (BLOCK if masked or device.type == "cpu" else WIDE_BLOCK)
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)
