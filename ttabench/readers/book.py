@@ -40,6 +40,8 @@ from ttabench.readers.tokens import Tokens
 from ttabench.stats.metrics import check_judges, metric
 
 _WORD = re.compile(r"\S+")
+PART_CHARACTERS = 32
+"""That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
 
 
 class Span(NamedTuple):
@@ -255,8 +257,8 @@ class Books(Bound[Settings]):
         next_books = [self._next(book) for book, _ in self._shared_out()]
         return {"notes": [], "digest": fingerprint(*(book.digest for book in next_books))}
 
-    def _cut(self, book: Book, tokens: Tokens | None) -> CutText:
-        cut = CutText.of(book.read(), tokens)
+    def _cut(self, book: Book, tokens: Tokens | None, part: slice = slice(None)) -> CutText:
+        cut = CutText.of(book.read()[part], tokens)
         if tokens is not None and len(cut) < 2:
             raise UserError(f"The book {book.name} of {self.source} is a single token.", "Leave it out.")
         return cut
@@ -269,9 +271,13 @@ class Books(Bound[Settings]):
         """
         length = self.settings.sequence_tokens
         for number, book in enumerate(self._drawn(training.draws, length)):
-            cut = self._cut(book, training.tokens)
-            start = training.draws.randint(0, max(0, len(cut) - length))
-            piece = cut.range(start, start + length)
+            text, part = book.read(), PART_CHARACTERS * length
+            start = 0
+            if len(text) > part:  # of a long book a part is tokenised, from a word on
+                start = max(0, text.find(" ", training.draws.randint(0, len(text) - part)))
+            cut = self._cut(book, training.tokens, slice(start, start + part))
+            first = training.draws.randint(0, max(0, len(cut) - length))
+            piece = cut.range(first, first + length)
             yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
 
     def _drawn(self, draws: random.Random, length: int) -> Iterator[Book]:
