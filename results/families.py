@@ -29,8 +29,8 @@ HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"
 SUITE = "nine"
 HOLDS = "✓"
-DIET, FEWER = "-diet", ", trained on fewer families"
-"""How adapters that learned all families end, and what is said of others."""
+TOLD = {"-labels-diet": ", told the document", "-diet": "", "": ", trained on fewer families"}
+"""What is said of adapters whose names end so; those that learned all families end in -diet."""
 LEAST = -100.0
 """Per cent of that way; a method that does harm may be any distance below."""
 LOWEST, HIGHEST = 0.0, 1.0
@@ -47,8 +47,9 @@ def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
     runs = DataFrame(said["runs"])
     ends = {words: state for state, words in STATES.items() if words}
     checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
-    fewer = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
-    runs["line"] = runs["method"] + ["" if not name or name.endswith(DIET) else FEWER for name in fewer]
+    names = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
+    told = [next(words for end, words in TOLD.items() if name.endswith(end)) if name else "" for name in names]
+    runs["line"] = runs["method"] + told
     lines = {(row["task"], row["label"]): row["line"] for _, row in runs.iterrows()}
     better: dict[tuple[str, str], set[str]] = {}
     for pair in said["differences"]:
