@@ -90,8 +90,8 @@ def draw_ruler() -> Figure:
     grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False).flat
     for axes, ((model, length), own) in zip(grid, panels, strict=False):
         axes.set_title(f"{model}, {length:,} tokens")
-        for line in own[~own["budget"]].itertuples():
-            axes.axhline(line.value, color="grey", linestyle="--" if line.method == "icl" else ":", label=line.method)
+        for end, value in own[~own["budget"]].groupby("method")["value"]:
+            axes.axhline(value.item(), color="grey", linestyle="--" if end == "icl" else ":", label=end)
         for number, (method, line) in enumerate(own[own["budget"]].groupby("method")):
             axes.errorbar(100 - 100 * line["kept"], line["value"], yerr=line["stderr"], marker="o", capsize=3,
                           label=method, color=f"C{number}")  # fmt: skip
