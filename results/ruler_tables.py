@@ -6,6 +6,7 @@ scores(Path("results/ruler"))       model, length, method, kept, subtask, value,
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import grids
@@ -24,7 +25,7 @@ def scores(folder: Path) -> DataFrame:
     lines = [
         {"model": run.model["name"], "length": run.config["task_options"]["length"], "method": row.method,
          "kept": ENDS.get(row.method, run.config["keep"]), "subtask": row.subtask, "value": 100 * row.value,
-         "stderr": 100 * (row.stderr or 0.0), "budget": row.method not in ENDS}
+         "stderr": math.nan if row.stderr is None else 100 * row.stderr, "budget": row.method not in ENDS}
         for run in runs for row in run.rows if row.metric == run.main_metric and row.subtask
     ]  # fmt: skip
     order = ["model", "length", "budget", "method", "kept"]
@@ -42,6 +43,6 @@ def written(folder: Path) -> str:
 
 def _table(own: DataFrame) -> str:
     names = own["method"].where(~own["budget"], own["method"] + (100 * own["kept"]).map(" {:.0f} %".format))
-    errors = own["stderr"].map(" ± {:.1f}".format).where(own["subtask"] == MEAN, "")
+    errors = own["stderr"].map(" ± {:.1f}".format).where((own["subtask"] == MEAN) & own["stderr"].notna(), "")
     cells = zip(names, own["subtask"], own["value"].map("{:.1f}".format) + errors, strict=True)
     return grids.markdown(grids.crossed(cells, "".join)[[*own["subtask"].unique()]])
