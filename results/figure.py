@@ -1,9 +1,11 @@
-"""Draws docs/quality.svg, of the documentation's first page: quality on real text against the bytes that methods keep.
+"""Draws docs/quality.svg, of the documentation's first page: quality on real text against the bytes that methods keep;
+and docs/ruler.svg, RULER's score against the share that is removed.
 
     python results/figure.py
 
-Suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of four, under two
-models, with the standard error that `compare` has, from the stored records. Budgets of one method are joined by a line.
+The first is of suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of
+four, under two models, with the standard error that `compare` has, from the stored records; the second of suites
+`ruler`. Budgets of one method are joined by a line.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from english_cells import KEPT, SHARES
 from english_tables import Runs, runs_of
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from pandas import concat
+from ruler_tables import MEAN, scores
 
 from ttabench.report.compare import compared
+from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
-PLACE = HERE.parent / "docs" / "quality.svg"
+DOCS = HERE.parent / "docs"
 COLUMN = "4 documents"
 PANELS = {"keep": "SmolLM2-135M with a LoRA for questions", "keep-gemma": "Gemma 3 270M, three examples"}
 """Suites and what stands above them."""
@@ -76,10 +81,33 @@ def draw() -> Figure:
     return figure
 
 
+def draw_ruler() -> Figure:
+    """One panel a model and length: a line a method over the share removed; full context stands at none."""
+    found = concat(scores(HERE / suite) for suite in ("english/ruler", "ruler") if runs_in(HERE / suite))
+    panels = found[found["subtask"] == MEAN].groupby(["model", "length"])
+    figure = Figure(figsize=(9.0, 3.6 * -(-len(panels) // 2)), layout="constrained")
+    FigureCanvasSVG(figure)
+    grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False).flat
+    for axes, ((model, length), own) in zip(grid, panels, strict=False):
+        axes.set_title(f"{model}, {length:,} tokens")
+        for end, value in own[~own["budget"]].groupby("method")["value"]:
+            axes.axhline(value.item(), color="grey", linestyle="--" if end == "icl" else ":", label=end)
+        for number, (method, line) in enumerate(own[own["budget"]].groupby("method")):
+            axes.errorbar(100 - 100 * line["kept"], line["value"], yerr=line["stderr"], marker="o", capsize=3,
+                          label=method, color=f"C{number}")  # fmt: skip
+        axes.set_xlabel("removed, per cent of the context's keys and values")
+        axes.grid(alpha=0.3)
+    axes.set_ylim(bottom=0)
+    figure.supylabel("mean over sub-tasks, per cent", fontsize="medium")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    return figure
+
+
 def main() -> None:
-    """Write the figure, the same bytes from the same records."""
+    """Write the figures, the same bytes from the same records."""
     with mpl.rc_context({"svg.hashsalt": "ttabench", "svg.fonttype": "none"}):
-        draw().savefig(PLACE, metadata={"Date": None})
+        for name, figure in (("quality", draw()), ("ruler", draw_ruler())):
+            figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

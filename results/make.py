@@ -34,6 +34,7 @@ import families
 import forgetting
 import grids
 import pages
+import ruler_tables
 from suites import (
     ADAPTERS_ELSEWHERE,
     BY_DOCUMENTS,
@@ -68,6 +69,7 @@ QUICK = 8
 
 OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
     families.SUITE: lambda out: "".join(families.tables(out)),
+    "ruler": lambda out: ruler_tables.written(out / "ruler"),
     TWO_CONTEXTS: lambda out: f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n",
 }
 """Tables of suites that are like no other."""
