@@ -36,6 +36,7 @@ METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "stream
 ADAPTERS = {
     "adapter": "adapter", "trained on": "trained_on", "chosen on": "chosen_on", "trained weights": "parameters",
     "documents read": "pieces_read", "questions answered": "queries", "further labels": "labels",
+    "tokens": "tokens", "minutes, beside other work": "minutes",
 }  # fmt: skip
 """Columns of the table of adapters, and their keys in `ttabench list adapters`."""
 LARGE = 1000
@@ -112,7 +113,7 @@ def adapters(runs: Sequence[Run]) -> str:
     """What the adapters of these runs were trained with and chosen on: a line a shipped one, from its header."""
     names = {str(run.config["checkpoint"]).removeprefix("shipped:") for _, run in runs}
     lines = [
-        [str(row[key]) if isinstance(row[key], str) else f"{row[key]:,}" for key in ADAPTERS.values()]
+        [f"{row[key]:,.0f}" if isinstance(row[key], (int, float)) else str(row[key] or "") for key in ADAPTERS.values()]
         for row in adapters_table().data
         if str(row["adapter"]).rpartition("/")[2] in names
     ]
