@@ -8,7 +8,6 @@ from math import exp, log
 from pathlib import Path
 from typing import TypeAlias
 
-import ruler_tables
 from english import FEW_SHOT, HERE, SUITES
 from grids import crossed, markdown, spread, table
 
@@ -17,7 +16,6 @@ from ttabench.records.sample_files import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled
-from ttabench.report.finding import runs_in
 from ttabench.report.pairing import Run, answered
 from ttabench.stats.aggregation import paired_difference
 from ttabench.stats.metrics import known
@@ -36,8 +34,6 @@ TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": 
 def write(folder: Path) -> None:
     """`README.md` of all suites of a folder that were run."""
     sections = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
-    if runs_in(folder / "ruler"):
-        sections.append(f"## ruler\n\n{ruler_tables.written(folder / 'ruler')}")
     text = "\n".join([f"# Real English data under SmolLM2-135M\n\n{ERRORS}\n", *sections])
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -4,7 +4,7 @@ and docs/ruler.svg, RULER's score against the share that is removed.
     python results/figure.py
 
 The first is of suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of
-four, under two models, with the standard error that `compare` has, from the stored records; the second of suites
+four, under two models, with the standard error that `compare` has, from the stored records; the second of suite
 `ruler`. Budgets of one method are joined by a line.
 """
 
@@ -18,11 +18,9 @@ from english_cells import KEPT, SHARES
 from english_tables import Runs, runs_of
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from pandas import concat
 from ruler_tables import MEAN, scores
 
 from ttabench.report.compare import compared
-from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
@@ -83,7 +81,7 @@ def draw() -> Figure:
 
 def draw_ruler() -> Figure:
     """One panel a model and length: a line a method over the share removed; full context stands at none."""
-    found = concat(scores(HERE / suite) for suite in ("english/ruler", "ruler") if runs_in(HERE / suite))
+    found = scores(HERE / "ruler")
     panels = found[found["subtask"] == MEAN].groupby(["model", "length"])
     figure = Figure(figsize=(9.0, 3.6 * -(-len(panels) // 2)), layout="constrained")
     FigureCanvasSVG(figure)

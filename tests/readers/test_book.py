@@ -146,12 +146,16 @@ def test_mini_books_are_as_long_as_asked_for() -> None:
         assert begun.asks() == whole.asks()[:2], "runs of two lengths are paired over what is the same text"
 
 
-def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
-    put(tmp_path, "train/1.txt", "".join(chr(33 + i % 90) for i in range(300)))
+def test_training_sequences_are_cut_like_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "train/1.txt", "".join(chr(33 + i % 90) for i in range(9000)))
     put(tmp_path, "train/2.txt", "short")
     options = {**SMALL, "sequence_tokens": 50}
     task = load("pg19", source=str(tmp_path), split="train", options=options)
+    cut, whole = list[str](), CutText.of
+    monkeypatch.setattr(CutText, "of", lambda text, tokens: cut.append(text) or whole(text, tokens))
     found = list(islice(task.training(0, 1, tokens=LM), 6))
+    assert max(map(len, cut)) == 32 * 50, "of a long book a part is tokenised"
+    assert len({text for text in cut if len(text) > 5}) == 3, "another one every time"
     long = [episode for episode in found if len(episode.steps) > 1]
     assert len(long) == 3, "a sequence of every book an epoch"
     for episode in long:

@@ -271,13 +271,11 @@ class Books(Bound[Settings]):
         """
         length = self.settings.sequence_tokens
         for number, book in enumerate(self._drawn(training.draws, length)):
-            text, part = book.read(), PART_CHARACTERS * length
-            start = 0
-            if len(text) > part:  # of a long book a part is tokenised, from a word on
-                start = max(0, text.find(" ", training.draws.randint(0, len(text) - part)))
-            cut = self._cut(book, training.tokens, slice(start, start + part))
-            first = training.draws.randint(0, max(0, len(cut) - length))
-            piece = cut.range(first, first + length)
+            more = book.characters - PART_CHARACTERS * length  # a part of a long book is tokenised, not all of it
+            begin = training.draws.randint(0, more) if more > 0 else 0
+            cut = self._cut(book, training.tokens, slice(begin, begin + PART_CHARACTERS * length))
+            start = training.draws.randint(0, max(0, len(cut) - length))
+            piece = cut.range(start, start + length)
             yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
 
     def _drawn(self, draws: random.Random, length: int) -> Iterator[Book]:

@@ -10,9 +10,6 @@ from typing import Literal
 
 from ttabench.core.types import Episode, Json
 
-NEWER = ("model", "begins")
-"""What a training says of its data that earlier versions did not say; they are taken at their word."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -71,8 +68,7 @@ class TrainConfig:
     def recipe(self) -> dict[str, Json]:
         """The values that a resumed training must share with the stopped one."""
         names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
-        names += ["steps"] if self.schedule == "cosine" else []
-        names += ["best"] if self.best else []
+        names += ["best", *(["steps"] if self.schedule == "cosine" else [])]
         return {name: getattr(self, name) for name in names}
 
 

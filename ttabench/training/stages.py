@@ -29,7 +29,7 @@ from ttabench.run.prompting import trained_with
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 from ttabench.training import batches as training_batches
-from ttabench.training.config import NEWER, TrainConfig, TrainRecord
+from ttabench.training.config import TrainConfig, TrainRecord
 from ttabench.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -106,10 +106,8 @@ class TrainPlan:
             return False
         plan = make_plan(stage.request, self.options.seed)
         stored, config = header(stage.out), _config(stage, self.options, plan)
-        recorded, data = stored.training.get("config", {}), json.loads(json.dumps(config.data))
-        newer = {key: data[key] for key in NEWER if key in data}
-        recorded = {**recorded, "data": {**newer, **recorded.get("data", {})}}
-        wanted = {**config.recipe(), "data": data}
+        recorded = stored.training.get("config", {})
+        wanted = {**config.recipe(), "data": json.loads(json.dumps(config.data))}
         same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
         return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
 

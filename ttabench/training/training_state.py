@@ -37,7 +37,7 @@ from ttabench.methods.checkpoint_header import HEADER, header
 from ttabench.methods.checkpoints import WEIGHTS
 from ttabench.methods.trainable import Trainable
 from ttabench.records.folder import typed
-from ttabench.training.config import NEWER, TrainConfig, TrainRecord
+from ttabench.training.config import TrainConfig, TrainRecord
 from ttabench.training.muon import matrices
 
 SAVES, CURVE = "training", "curve.jsonl"
@@ -270,7 +270,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
 
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for group, values in wanted.items():
-        before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
+        before = stored.get(group, {})
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
                 fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."

@@ -151,15 +151,14 @@ def forward(
     if reads_on and in_two_parts(query.device):
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
-    if reads_on and bias is None and query.dtype != torch.float32:  # flash kernels repeat no keys
-        at_end = causal_lower_right(query.shape[2], key.shape[2])
-        out = scaled_dot_product_attention(query, key, value, at_end, dropout, scale=scaling, enable_gqa=True)
-        return out.transpose(1, 2), None
     mask = mask if mask is None else _of_query_heads(mask, query)
     if bias is not None:
         mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
     elif reads_on:
         mask = causal_lower_right(query.shape[2], key.shape[2])  # flash kernels know it, and no mask is written
+        if query.dtype != torch.float32:  # nor keys repeated for query heads, which sdpa_attention_forward would do
+            out = scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling, enable_gqa=True)
+            return out.transpose(1, 2), None
     shared = None if extras.shared is None else extras.shared[call.layer]
     if shared is None or not shared.keys.shape[2]:
         whole: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)

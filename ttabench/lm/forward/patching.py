@@ -41,8 +41,7 @@ __all__ = [
 ]
 
 BLOCK, WIDE_BLOCK = 2048, 8192
-"""Tokens read by one forward: bounds the attention mask of a long context to BLOCK x context. On a GPU, where no mask
-is written, more: a forward of few tokens leaves it waiting for kernels to start."""
+"""Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
 
 
 def forward(
@@ -131,8 +130,7 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
             mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
     # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
-    masked = mask_BT is not None or (patch.prefix is not None and patch.prefix.bias_LBHP is not None)
-    block = block or (BLOCK if masked or device.type == "cpu" else WIDE_BLOCK)
+    block = block or (WIDE_BLOCK if device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK)
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)

@@ -233,15 +233,24 @@ class Window:
         positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
         return self._run(ids_BT, mask_BTS[:, None], positions_BT)
 
+    @property
+    def _reads_on(self) -> bool:
+        """Whether several tokens behind others, none of them padding, need no mask: kernels can do without."""
+        return self._plan.parts and (self.lm.device.type == "cuda" or in_two_parts(self.lm.device))
+
+    @property
+    def unmasked(self) -> bool:
+        """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
+        held_apart = self._by_head or self._mask_BS is not None or self._places is not None
+        return self._reads_on and not held_apart and not is_watched()
+
     def _run(
         self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None
     ) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         if not self._ways.hooked:
             return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
-        # Several tokens behind others, none of them padding: without a mask, where kernels can do without.
-        plan, device = self._plan, self.lm.device
-        reads_on = plan.parts and (device.type == "cuda" or in_two_parts(device))
+        plan, reads_on = self._plan, self._reads_on
         masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
         with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on, masks=masks, local=self._ways.local):
             cache = {"past_key_values": self._cache, "use_cache": True}

@@ -49,15 +49,14 @@ CCM = MethodSpec(
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
 )
-GISTING = MethodSpec(
+GISTING = replace(
+    CCM,
     name="gisting",
     summary="keys and values of a few COMP tokens that read everything at once",
     where="ttabench.methods.ccm.method:Gisting",
     Settings=GistingSettings,
     presets=GISTING_PRESETS,
     recipes=OTHER_RECIPES,
-    growth="linear",
-    trainable=True,
     cost=cost.gisting,
     keep=_gists,
     checked=GistingSettings(comp_tokens=2, rank=2),
@@ -72,15 +71,13 @@ GISTING_ONLINE = replace(
     cost=cost.gisting_online,
     keep=None,
 )
-COMPRESSIVE = MethodSpec(
+COMPRESSIVE = replace(
+    GISTING,
     name="compressive",
     summary="keys and values of each piece, pooled: Compressive Transformer",
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
     presets=COMPRESSIVE_PRESETS,
-    recipes=OTHER_RECIPES,
-    growth="linear",
-    trainable=True,
     cost=cost.compressive,
     keep=_compresses,
     checked=CompressiveSettings(rank=2, ratio=4),

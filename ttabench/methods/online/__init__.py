@@ -191,29 +191,26 @@ UNIFORM = MethodSpec(
     checked=UniformSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
 )
-SALIENT_SPANS = MethodSpec(
+SALIENT_SPANS = replace(
+    UNIFORM,
     name="salient_spans",
     summary="weights finetuned on the named entities of each document",
     where="ttabench.methods.online.salient:SalientSpans",
     Settings=SalientSettings,
     presets=SALIENT_PRESETS,
-    growth="constant",
-    cost=cost,
     checked=SalientSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
-    paper="2305.15076",
 )
-CAMELS = MethodSpec(
+CAMELS = replace(
+    UNIFORM,
     name="camels",
     summary="weights finetuned on each document, tokens weighed by a small trained LM",
     where="ttabench.methods.online.camels:Camels",
     Settings=CamelsSettings,
     presets=CAMELS_PRESETS,
     recipes=RECIPES,
-    growth="constant",
     trainable=True,
     cost=camels_cost,
     checked=CamelsSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
-    paper="2305.15076",
 )
 CPT = MethodSpec(
     name="cpt",
