@@ -23,7 +23,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.latents import SlotLinear
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.recipe import Recipe
-from ttabench.methods.trainable import answer_loss
+from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 from ttabench.training.batches import batches, further, mixed
@@ -174,6 +174,22 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
         [token_logprobs(lm, method.patch(state, [one]), [item])[0] for state, item in zip(states, items, strict=True)]
     )
     torch.testing.assert_close(answer_loss(method, [mixed]), -values.mean(), atol=1e-5, rtol=1e-4)
+
+
+def test_episodes_read_as_rows_lose_what_they_lose_alone(lm: LM) -> None:
+    """Two of one shape, whose texts and windows differ, and one of another."""
+    method = tiny_method("streamadapter", lm)
+    pieces, queries = (
+        observes("Ada lives in Port Ansel.", "Bo lives in Tern, far from all others."),
+        asks("Where does Ada live?", "Where does Bo live?"),
+    )
+    window = [replace(query, window=(piece,)) for query, piece in zip(queries, pieces, strict=False)]
+    alike = [Episode(key=str(at), steps=(pieces[at], window[at], pieces[1 - at], queries[at])) for at in (0, 1)]
+    episodes = [*alike, Episode(key="c", steps=(pieces[0], queries[1]))]
+    alone = torch.stack([answer_loss(method, [episode]) for episode in episodes])
+    tokens = torch.tensor([len(training_item(lm, ask)[1]) for episode in episodes for ask in episode.asks()])
+    by_episode = torch.stack([tokens[:2].sum(), tokens[2:4].sum(), tokens[4]])
+    torch.testing.assert_close(answer_loss(method, episodes), (alone * by_episode).sum() / tokens.sum())
 
 
 def test_every_task_of_a_mixture_reads_as_many_pieces_a_step(lm: LM) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Choose, Episode, Observe, Score
-from ttabench.lm.forward.patching import follows_text
-from ttabench.lm.forward.tokens import choice_ids, gold_ids, prompt_ids
+from ttabench.core.types import Ask, Choose, Episode, Score
+from ttabench.lm.forward.patching import encoded, follows_text, select_rows
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, prompt_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import BaseMethod, SettingsT
@@ -77,24 +77,36 @@ class Trainable(BaseMethod[SettingsT]):
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
     """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
 
-    Through the same `adapt` and `patch` as in use, and differentiable as far as they are.
+    Through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
+    queries stand in the same order are rows of one batch.
     """
-    total: Tensor | None = None
-    count = 0
+    by_shape: dict[tuple[bool, ...], list[Episode]] = {}
     for episode in episodes:
-        session = Session(method.lm, method)
-        for asking, steps in groupby(episode.steps, lambda step: isinstance(step, Ask)):
+        by_shape.setdefault(tuple(isinstance(step, Ask) for step in episode.steps), []).append(episode)
+    sums: list[Tensor] = []
+    count = 0
+    for alike in by_shape.values():
+        session = Session(method.lm, method, rows=len(alike))
+        in_turn = zip(*(episode.steps for episode in alike), strict=True)
+        for asking, steps in groupby(in_turn, lambda row: isinstance(row[0], Ask)):
+            rows: list[Any] = list(steps)
             if not asking:
-                session.read([step for step in steps if isinstance(step, Observe)])
+                session.read_rows(rows)
                 continue
-            asks = [step for step in steps if isinstance(step, Ask)]
-            patch = session.patch(asks)
-            follows = follows_text(patch)
-            summed, tokens = nll(method.lm, patch, [training_item(method.lm, ask, follows=follows) for ask in asks])
-            total = summed if total is None else total + summed
+            patch = encoded(method.lm, method.patch(session.state, rows[0]))
+            items = [_item(method.lm, ask, follows=follows_text(patch)) for row in rows for ask in row]
+            summed, tokens = nll(method.lm, select_rows(patch, [*range(len(alike))] * len(rows)), items)
+            sums.append(summed)
             count += tokens
-    assert total is not None, "training episodes without a query"
-    return total / count
+    assert sums, "training episodes without a query"
+    return torch.stack(sums).sum() / count
+
+
+def _item(lm: LM, ask: Ask, *, follows: bool) -> tuple[list[int], list[int]]:
+    """`training_item` with the pieces of the query's window in its prompt."""
+    window = window_ids(lm, ask, follows=follows)
+    prompt, target = training_item(lm, ask, follows=follows or bool(window))
+    return [*window, *prompt], target
 
 
 def training_item(

@@ -81,17 +81,25 @@ SAME = 1e-6
 """A kept and a dropped singular value whose squares differ by less than this share of the largest square: which of
 their directions is kept is chance, and no gradient turns one into the other."""
 
+NOTHING = 1e-6
+"""Singular values of no more than this share of the largest have no vectors that could be told from noise."""
+
 
 def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
     """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
     if settings.svd == "exact":
-        decomposed = by_eigenvectors if sum_BRK.device.type == "cuda" else torch.linalg.svd
-        left_BRN, values_BN, right_BNK = decomposed(sum_BRK, full_matrices=False)
+        left_BRN, values_BN, right_BNK = _decomposed(sum_BRK)
         rank = settings.rank
         left_BRQ, values_BQ, right_BQK = left_BRN[..., :rank], values_BN[..., :rank], right_BNK[..., :rank, :]
     else:
         left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
     return left_BRQ * _kept(values_BQ, settings)[..., None, :], right_BQK
+
+
+def _decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    decomposed = by_eigenvectors if sum_BRK.device.type == "cuda" else torch.linalg.svd
+    left_BRN, values_BN, right_BNK = decomposed(sum_BRK, full_matrices=False)
+    return left_BRN, values_BN, right_BNK
 
 
 def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,11 +108,11 @@ def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Te
     It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors.
     """
     assert not full_matrices
-    sum_BRK = sum_BRK.double()
+    dtype, sum_BRK = sum_BRK.dtype, sum_BRK.double()
     squares_BR, left_BRR = torch.linalg.eigh(sum_BRK @ sum_BRK.mT)
     left_BRR, values_BR = left_BRR.flip(-1), squares_BR.clamp(min=0.0).sqrt().flip(-1)
     right_BRK = left_BRR.mT @ sum_BRK / values_BR.clamp(min=torch.finfo(torch.float64).tiny)[..., None]
-    return left_BRR.float(), values_BR.float(), right_BRK.float()
+    return left_BRR.to(dtype), values_BR.to(dtype), right_BRK.to(dtype)
 
 
 def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
@@ -130,34 +138,38 @@ class _Directions(torch.autograd.Function):
 
     With S = U diag(s) V', F = U' dS V and h 1 where a value is kept, 0 where not, d(U diag(h) V') is
     U (a * F + b * F') V' of a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2) and b_ij = (h_i s_j - h_j s_i) / the same:
-    1 / (s_i + s_j) and its negative for two that are kept, 0 for two that are not.
+    1 / (s_i + s_j) and its negative for two that are kept, 0 for two that are not. Of directions that S has nothing
+    in, s_j is 0: a is 1 / s_i and b is 0, so that all of them together are a projection, and need no vectors.
     """
 
     @staticmethod
     def forward(ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-        left_BRR, values_BQ, right_BKK = torch.linalg.svd(sum_BRK, full_matrices=True)
-        size, rank = max(sum_BRK.shape[-2:]), settings.rank
-        values_BN = pad(values_BQ, (0, size - values_BQ.shape[-1]))
-        kept_BN = _kept(values_BN, settings) & (torch.arange(size, device=values_BN.device) < rank)
-        ctx.save_for_backward(left_BRR, values_BN, kept_BN, right_BKK)
-        return left_BRR[..., :rank] * kept_BN[..., None, :rank], right_BKK[..., :rank, :]
+        left_BRN, values_BN, right_BNK = _decomposed(sum_BRK)
+        kept_BN = _kept(values_BN, settings) & (
+            torch.arange(values_BN.shape[-1], device=values_BN.device) < settings.rank
+        )
+        seen_BN = (values_BN > NOTHING * values_BN[..., :1])[..., None]
+        ctx.save_for_backward(left_BRN * seen_BN.mT, values_BN, kept_BN, right_BNK * seen_BN)
+        return left_BRN[..., : settings.rank] * kept_BN[..., None, : settings.rank], right_BNK[..., : settings.rank, :]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_left_BRQ: Tensor, to_right_BQK: Tensor) -> tuple[Tensor, None]:
-        left_BRR, values_BN, kept_BN, right_BKK = ctx.saved_tensors
+        left_BRN, values_BN, kept_BN, right_BNK = ctx.saved_tensors
         rank = to_left_BRQ.shape[-1]
-        kept_BQ = kept_BN[..., :rank]
+        kept_BQ1 = kept_BN[..., :rank, None]
+        to_left_BRQ, to_right_BQK = to_left_BRQ * kept_BQ1.mT, to_right_BQK * kept_BQ1
         # the gradient of the product in the basis of singular vectors; of two that are dropped it does not count
-        whole_BRK = left_BRR.mT @ pad(to_left_BRQ * kept_BQ[..., None, :], (0, right_BKK.shape[-1] - rank))
-        rows_BQK = to_right_BQK * kept_BQ[..., None] @ right_BKK.mT
-        whole_BRK[..., :rank, :] = torch.where(kept_BQ[..., None], rows_BQK, whole_BRK[..., :rank, :])
+        columns_BNQ, rows_BQN = left_BRN.mT @ to_left_BRQ, to_right_BQK @ right_BNK.mT
+        whole_BNN = pad(columns_BNQ, (0, values_BN.shape[-1] - rank))
+        whole_BNN[..., :rank, :] = torch.where(kept_BQ1, rows_BQN, whole_BNN[..., :rank, :])
         same_BNN, turned_BNN = _weights(values_BN, kept_BN)
-        size = values_BN.shape[-1]
-        square_BNN = pad(whole_BRK, (0, size - whole_BRK.shape[-1], 0, size - whole_BRK.shape[-2]))
-        inner_BNN = same_BNN * square_BNN + (turned_BNN * square_BNN).mT
-        inner_BRK = inner_BNN[..., : whole_BRK.shape[-2], : whole_BRK.shape[-1]]
-        return left_BRR @ inner_BRK @ right_BKK, None
+        inner_BNN = same_BNN * whole_BNN + (turned_BNN * whole_BNN).mT
+        over_BQ1 = kept_BQ1 / values_BN[..., :rank, None].masked_fill(~kept_BQ1, 1.0)
+        beside_BRQ = (to_left_BRQ - left_BRN @ columns_BNQ) * over_BQ1.mT
+        beside_BQK = (to_right_BQK - rows_BQN @ right_BNK) * over_BQ1
+        first = left_BRN[..., :rank] @ beside_BQK + beside_BRQ @ right_BNK[..., :rank, :]
+        return left_BRN @ inner_BNN @ right_BNK + first, None
 
 
 def _weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.patching import check_fits, deltas_applied, select_rows
+from ttabench.lm.forward.patching import check_fits, deltas_applied
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
-from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import cached, prefix_of, read_on
 from ttabench.methods.parts.lora import dense
@@ -26,7 +25,7 @@ from ttabench.methods.parts.newest import ids_of, window_of
 from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter.segments import by_layer, read_segment, state_after
-from ttabench.methods.trainable import Trainable, training_item
+from ttabench.methods.trainable import Trainable
 
 LABEL_NOTES = {
     "later_pieces_read_apart": {
@@ -114,24 +113,11 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         return compared(judged(networks, ids_BT, stride), stride)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers under the deltas. Demonstrations are read in one batch by the
-        base model (no gradient), mapped, and the queries answered by the adapted weights: two forwards, one
-        backward. With a window, each query follows what was read before it."""
+        """Mean negative log-likelihood of the answers under the deltas: what is read is read by the base model (no
+        gradient), mapped, and the queries answered by the adapted weights."""
         self._learning = torch.is_grad_enabled()
         try:
-            asks = [episode.asks() for episode in episodes]
-            read_first = all(isinstance(step, Ask) for e, own in zip(episodes, asks, strict=True)
-                             for step in e.steps[len(e.steps) - len(own) :])  # fmt: skip
-            if self.settings.window is not None or not read_first:
-                return super().loss_parts(episodes)
-            start = self.begin(1)
-            pieces = [new_ids(self.lm, start, [[piece] for piece in e.observes()])[0] for e in episodes]
-            rows = [list(chain(*own)) for own in pieces]
-            state = State(len(rows), self._whole(self.begin(len(rows)), rows))
-            owners = [row for row, own in enumerate(asks) for _ in own]
-            patch = select_rows(self.patch(state, []), owners)
-            summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for own in asks for ask in own])
-            return {"answer": summed / tokens}
+            return super().loss_parts(episodes)
         finally:
             self._learning = False
 
