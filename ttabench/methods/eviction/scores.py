@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.lm.attention.interface import Call
-from ttabench.methods.eviction.settings import Group, Pool
 from ttabench.methods.parts.amount import Amount, in_tokens
 
 BLOCK = 256
@@ -81,22 +80,17 @@ class ColumnSums:
         return torch.stack([sums.to(self._counted_BT.device) for sums in known])
 
 
-def pooled(scores_BNS: Tensor, kernel: int, how: Pool) -> Tensor:
+def pooled(scores_BNS: Tensor, kernel: int, how: str) -> Tensor:
     """Scores smoothed over neighbouring slots, same shape: stride 1; averages count the zeros beyond either end."""
     flat = scores_BNS.flatten(0, -2).unsqueeze(1)
     smooth = (max_pool1d if how == "max" else avg_pool1d)(flat, kernel, stride=1, padding=kernel // 2)
     return smooth.view_as(scores_BNS)
 
 
-def grouped(scores_BNS: Tensor, heads: int, how: Group) -> Tensor:
-    """Scores of the G query heads of each key/value head as one, [B, H, S]; `per_query` leaves them apart."""
-    if how == "per_query":
-        return scores_BNS
-    *front, count, slots = scores_BNS.shape
-    split = scores_BNS.view(*front, heads, count // heads, slots)
-    if how == "max":
-        return split.amax(-2)
-    return split.sum(-2) if how == "sum" else split.mean(-2)
+def grouped(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
+    """Query heads in this dimension as key/value heads and those that share them: [..., N, ...] as [..., H, G, ...]."""
+    split: Tensor = scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
+    return split
 
 
 def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
