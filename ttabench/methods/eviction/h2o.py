@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
-from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
@@ -78,9 +77,9 @@ class HeavyHitters:
     budget: tuple[Tensor, Tensor] | None = None
     """The same in tokens, int64 [B] each: those of the first eviction, after the prompt, hold for the whole answer."""
 
-    def step(self, mask_BT: Tensor) -> _Step:
+    def step(self, mask_BT: Tensor) -> Step:
         """Watch the next tokens being read."""
-        return _Step(self, mask_BT)
+        return Step(self, mask_BT)
 
     def select(self, rows_N: Tensor) -> HeavyHitters:
         """That of these rows."""
@@ -91,22 +90,18 @@ class HeavyHitters:
         return replace(self, kept=self.kept.select(rows_N), budget=budget)
 
 
-class _Step:
+class Step(ColumnSums):
     """Some tokens read under the rule."""
 
     def __init__(self, rule: HeavyHitters, mask_BT: Tensor) -> None:
+        super().__init__(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
         self.rule, self.mask_BT = rule, mask_BT
-        self.sums = ColumnSums(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
-
-    def __call__(self, call: Call) -> None:
-        """Add up the attention of one layer."""
-        self.sums(call)
 
     def left(self, whole: Prefix, *, evict: bool) -> Prefix:
         """Heavy hitters and recent slots; with all scores brought up to date."""
         rule = self.rule
         kept = joined(rule.kept, whole, self.mask_BT, rule.rotary)
-        kept = scored(replace(kept, scores=self.sums.total()), rule.kept)
+        kept = scored(replace(kept, scores=self.total()), rule.kept)
         budget = rule.budget
         if evict:
             heavy, recent = rule.amounts
