@@ -344,12 +344,10 @@ class Sizes(BaseMethod[NoSettings]):
 
 LINEAR: dict[str, Callable[[int], float]] = {
     "tokens": lambda tokens: 64 * tokens,
-    "groups of four tokens, the rest apart": lambda tokens: 256 * (tokens // 4) + 64 * (tokens % 4),
     "a buffer beside them": lambda tokens: 9000 + 64 * tokens,
 }
 NOT_LINEAR: dict[str, Callable[[int], float]] = {
     "square": lambda tokens: tokens**2,
-    "logarithm": lambda tokens: 1000 * tokens.bit_length(),
     "full after half": lambda tokens: 64 * min(tokens, 112),
     "empty": lambda tokens: 0,  # noqa: ARG005
 }
