@@ -79,21 +79,13 @@ def load(
         raise UserError(
             f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
-    tensors = _read(folder / WEIGHTS, stored.step)
-    method = cls(lm, chosen)
-    _fill(dict(method.modules().named_parameters()), tensors, folder)
-    return method
-
-
-def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
+    path = folder / WEIGHTS
     tensors, metadata = files_of_tensors.read(path, hint="Copy the whole folder again, or train again.")
-    if (step_of_weights := metadata.get("step")) != (None if step is None else str(step)):
-        fault = f"{path} is of step {step_of_weights}, {HEADER} of step {step}: a save was cut off between them."
+    if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
+        fault = f"{path} is of step {step}, {HEADER} of step {stored.step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
-    return tensors
-
-
-def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    method = cls(lm, chosen)
+    parameters = dict(method.modules().named_parameters())
     if odd := files_of_tensors.unfit(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {odd}."
         raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
@@ -102,3 +94,4 @@ def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Te
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
+    return method

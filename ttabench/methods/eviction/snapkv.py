@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.core.types import Ask
 from ttabench.lm.attention.interface import watched
@@ -21,7 +22,7 @@ from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended
 from ttabench.methods.eviction.evicting import EvictingMethod, observed
-from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest, pooled
+from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest
 from ttabench.methods.eviction.settings import SnapKVSettings
 
 
@@ -90,5 +91,7 @@ def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: S
     valid_BS = whole.valid
     window_BS = newest(valid_BS, window_B)
     past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
-    scores = grouped(pooled(past, settings.kernel, settings.pool), whole.keys.shape[2], 2).mean(3)
+    smooth = max_pool1d if settings.pool == "max" else avg_pool1d  # averages count the zeros beyond either end
+    flat = smooth(past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2)
+    scores = grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
     return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)

@@ -28,7 +28,7 @@ from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import kept_slots, newest, oldest
+from ttabench.methods.eviction.scores import kept_slots, newest
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
 
@@ -215,6 +215,6 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         valid_BS = whole.valid
         amounts = [self.settings.amounts(read) for read in whole.next.tolist()]
         sinks_B, recent_B = whole.next.new_tensor(amounts).unbind(1)
-        stays_BS = oldest(valid_BS, sinks_B) | newest(valid_BS, recent_B)
+        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
         return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))
