@@ -170,14 +170,9 @@ class TwicePress(ScorerPress):
         yield
 
 
-@dataclass
-class DecodingPress(TwicePress):
-    """Would evict while the answer is generated."""
-
-
 PRESSES = (
     BasePress, ScorerPress, LastPress, KeyRerotationPress, UnevenPress, ObservedAttentionPress, AdaKVPress, BothPress,
-    KVzipPress, TwicePress, DecodingPress,
+    KVzipPress, TwicePress,
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
@@ -57,17 +56,3 @@ def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
     checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
     with pytest.raises(UserError, match="Give --base-checkpoint a checkpoint of lora"):
         merge_checkpoint(lm, tmp_path / "mac", "mac")
-
-
-def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    from ttabench.lm.model import load
-
-    trained(load(str(common[5]), device="cpu"), tmp_path / "tuned")
-    ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", tmp_path / "tuned", "--limit", 1, "--json")
-    (run,) = ran.json()["runs"]
-    assert run["model"]["stands_on"]["name"] == str(tmp_path / "tuned")
-    assert run["rows"][0]["model"].endswith("-tuned")
-    plain = ttabench("eval", "--method", "icl", *common, "--limit", 1, "--json").json()["runs"][0]
-    assert plain["id"] != run["id"]
-    assert plain["model"]["fingerprint"] != run["model"]["fingerprint"]
-    assert "no checkpoint" in one_line(ttabench("eval", *common, "--base-checkpoint", tmp_path))

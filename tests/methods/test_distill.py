@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +12,12 @@ from torch import Tensor
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes
-from ttabench.lm.forward.patching import encoded, forward, text_start
+from ttabench.lm.forward.patching import encoded
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods.distill import DistillSettings
 from ttabench.methods.distill.method import BREAK, Distill, joined, taught
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge
 
 TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
 
@@ -99,25 +97,3 @@ def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [observes(TEXTS[2])])
     assert torch.equal(apart.tensors["weights"], state.tensors["weights"])
     assert not torch.equal(later.tensors["weights"], state.tensors["weights"])
-
-
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_peft_loads_a_trained_prefix(make: Any, tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    lm = make()
-    method = Distill(lm, replace(TINY, target="prefix"))
-    patch = method.patch(read(method, *TEXTS), [])
-    assert is_cartridge(patch)
-    assert not exportable(patch)
-    ids = torch.tensor([[*text_start(lm, patch), *lm.encode(PROMPTS[0])]])
-    with torch.no_grad():
-        ours, _ = forward(lm, patch, ids)
-    base = make()
-    base.model.set_attn_implementation("sdpa")
-    loaded = PeftModel.from_pretrained(base.model, save_cartridge(lm, patch, tmp_path / "peft"))
-    assert loaded.active_peft_config.peft_type == "CARTRIDGE"
-    with torch.no_grad():
-        theirs = loaded(input_ids=ids).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-    assert float((ours - forward(lm, Patch(), ids)[0]).abs().max()) > 1e-2

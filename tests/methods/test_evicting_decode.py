@@ -92,7 +92,7 @@ def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeyp
     for number, (prefix, _) in enumerate(steps(lm, patch, [65, 66, 67], list(range(70, 85)))):
         new = range(read, read + 3) if number == 0 else range(read + 2 + number, read + 3 + number)
         for each in seen:
-            rows = grouped(dense_sums(each.query, each.key), lm.kv_heads, "sum")[0]
+            rows = grouped(dense_sums(each.query, each.key), lm.kv_heads, 1).sum(2)[0]
             for h in heads:
                 table = scores[each.layer, h]
                 for place, value in zip([*table, *new], rows[h].tolist(), strict=True):

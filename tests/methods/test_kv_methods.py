@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tests.methods.reading import QUESTION, logits, read
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.evicted_cache import EvictedCache
@@ -28,6 +29,7 @@ from ttabench.methods.icl.method import InContext
 CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow, "random_slots": RandomSlots}
 FULL: dict[str, Any] = {
     "snapkv": SnapKVSettings(budget=400, window=8),
+    "snapkv-aware": SnapKVSettings(budget=400, window=8, query_aware=True),
     "h2o": H2OSettings(heavy=200, recent=200),
     "window": WindowSettings(recent=400),
     "random_slots": RandomSlotsSettings(budget=400),
@@ -44,6 +46,7 @@ SHARES: dict[str, Any] = {
     "h2o": H2OSettings(),
     "random_slots": RandomSlotsSettings(),
 }
+AWARE = SnapKVSettings(budget=20, window=6, query_aware=True)
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
 
@@ -132,3 +135,34 @@ def test_a_random_choice_prefers_no_place() -> None:
     assert abs(float(neighbours) - 0.2 * 19 / 99) < 0.002
     chi_square = float(((stays.sum(0) - 4096 * 0.2) ** 2).sum()) / spread**2
     assert 50 < chi_square < 160, "neither more even nor less than drawing gives"
+
+
+@pytest.mark.parametrize("positions", ["original", "cache"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, positions: str) -> None:
+    """Another route: question and context are one text, the question is its window."""
+    lm = tiny_llama()
+    count = len(lm.encode(f"\n\n{prompt}"))
+    aware = SnapKV(lm, replace(AWARE, window=count, budget=40, positions=positions))
+    plain = SnapKV(lm, replace(AWARE, window=count, budget=40 + count, query_aware=False, positions=positions))
+    asked = asks(prompt)
+    kept = EvictedCache.of(plain.adapt(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
+    held = EvictedCache.of(read(aware, *TEXTS))
+    assert kept is not None
+    assert held is not None
+    found = aware._looked_at(held, asked)
+    assert torch.equal(found.index, kept.index[..., :-count])
+    torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)
+
+
+def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -> None:
+    method = SnapKV(tiny_llama(), replace(AWARE, window=12))
+    kept = EvictedCache.of(read(method, *TEXTS))
+    assert kept is not None
+    short, long = asks("Who?", "Where does Ada live?")
+    found = method._looked_at(kept, [short, long])
+    assert not torch.equal(found.index[:, 0], found.index[:, 1])
+    tokens = int(kept.next)
+    assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
+    in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
+    assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])

@@ -1,13 +1,12 @@
-"""`rag` with encoders: each pools as its own files say, and an index is of one encoder and one collection.
+"""`rag` with encoders: each pools as its own files say, and an index is of one encoder.
 
-Encoders are random BERTs of one layer, saved in the layouts of sentence-transformers, Contriever and DPR.
+Encoders are random BERTs of one layer, saved in the layouts of sentence-transformers and Contriever.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ from torch.nn.functional import normalize
 from transformers import (
     BertConfig,
     BertModel,
-    DPRConfig,
-    DPRContextEncoder,
-    DPRQuestionEncoder,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -34,9 +30,9 @@ from ttabench.contract.case import Case
 from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.methods.parts import stored
-from ttabench.methods.parts.stored import MODULE, SentenceEncoder
+from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 from ttabench.methods.rag import RAG, RagSettings
+from ttabench.methods.rag.dense import DenseRetriever, Manner
 from ttabench.methods.rag.method import Rag
 
 WORDS = "ada bo lives in port ansel collects blue stamps sails where does who query document to . ? :".split()
@@ -79,11 +75,6 @@ def bert(seed: int = 0, **more: Any) -> BertModel:
     return BertModel(BertConfig(**SIZES | more)).eval()
 
 
-def dpr(cls: type[PreTrainedModel], seed: int = 0, **more: Any) -> PreTrainedModel:
-    torch.manual_seed(seed)
-    return cls(DPRConfig(**SIZES | more)).eval()
-
-
 def modules(*kinds: str) -> list[dict[str, Any]]:
     folders = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
     return [
@@ -110,35 +101,34 @@ def hidden(model: PreTrainedModel, text: str) -> torch.Tensor:
     [
         ("mean_tokens", lambda states: states.mean(0)),
         ("cls_token", lambda states: states[0]),
-        ("max_tokens", lambda states: states.amax(0)),
     ],
 )
 def test_sentence_transformers_pool_as_their_files_say(
     tmp_path: Path, pooling: str, by_hand: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    encoder = SentenceEncoder(sentence(tmp_path, pooling), CPU)
+    encoder = DenseRetriever(sentence(tmp_path, pooling), CPU)
     wanted = torch.stack([normalize(by_hand(hidden(bert(), text)), dim=0) for text in TEXTS])
-    torch.testing.assert_close(encoder(TEXTS, "document"), wanted)
-    torch.testing.assert_close(encoder(TEXTS, "document").norm(dim=1), torch.ones(len(TEXTS)))
+    torch.testing.assert_close(torch.cat(encoder.documents(TEXTS)), wanted)
+    torch.testing.assert_close(torch.cat(encoder.documents(TEXTS)).norm(dim=1), torch.ones(len(TEXTS)))
 
 
 def test_vectors_are_normalised_where_the_model_says_so_or_says_cosine(tmp_path: Path) -> None:
     plain = {"config_sentence_transformers": {"similarity_fn_name": "dot"}}
-    dotted = SentenceEncoder(sentence(tmp_path / "a", normal=False, **plain), CPU)
-    cosine = SentenceEncoder(sentence(tmp_path / "b", normal=False), CPU)
-    raw = dotted(TEXTS, "document")
+    dotted = DenseRetriever(sentence(tmp_path / "a", normal=False, **plain), CPU)
+    cosine = DenseRetriever(sentence(tmp_path / "b", normal=False), CPU)
+    raw = torch.cat(dotted.documents(TEXTS))
     torch.testing.assert_close(raw[0], hidden(bert(), TEXTS[0]).mean(0))
-    torch.testing.assert_close(cosine(TEXTS, "document"), normalize(raw, dim=1))
+    torch.testing.assert_close(torch.cat(cosine.documents(TEXTS)), normalize(raw, dim=1))
     assert not torch.allclose(raw, normalize(raw, dim=1))
 
 
-def test_prompts_case_and_length_are_those_of_the_files(tmp_path: Path) -> None:
+def test_prompts_and_length_are_those_of_the_files(tmp_path: Path) -> None:
     told = {"prompts": {"query": "query: ", "document": "document: "}}
-    more = {"sentence_bert_config": {"max_seq_length": 6, "do_lower_case": True}, "config_sentence_transformers": told}
-    encoder = SentenceEncoder(sentence(tmp_path, **more), CPU)
+    more = {"sentence_bert_config": {"max_seq_length": 6}, "config_sentence_transformers": told}
+    encoder = DenseRetriever(sentence(tmp_path, **more), CPU)
     first = hidden(bert(), "query: Ada lives")  # CLS, four tokens, SEP: what fits into six
-    torch.testing.assert_close(encoder(["ADA lives in Port Ansel."], "question")[0], normalize(first.mean(0), dim=0))
-    assert not torch.allclose(encoder(["Ada"], "question"), encoder(["Ada"], "document"))
+    torch.testing.assert_close(encoder.questions(["ADA lives in Port Ansel."])[0][0], normalize(first.mean(0), dim=0))
+    assert not torch.allclose(encoder.questions(["Ada"])[0], encoder.documents(["Ada"])[0])
 
 
 def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
@@ -148,29 +138,14 @@ def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
     assert len(bare) < len(weights)
     save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
     torch.testing.assert_close(
-        SentenceEncoder(str(tmp_path), CPU)(TEXTS, "document")[0], hidden(bert(), TEXTS[0]).mean(0)
+        DenseRetriever(str(tmp_path), CPU).documents(TEXTS)[0][0], hidden(bert(), TEXTS[0]).mean(0)
     )
     del bare["encoder.layer.0.output.dense.weight"]
     save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
         UserError, match=r"Tensor encoder\.layer\.0\.output\.dense\.weight of the encoder .* is missing"
     ):
-        SentenceEncoder(str(tmp_path), CPU)
-
-
-@pytest.mark.parametrize("projection", [0, 8])
-def test_dpr_has_an_encoder_of_questions_beside_that_of_documents(tmp_path: Path, projection: int) -> None:
-    documents = saved(tmp_path / "tiny-ctx_encoder", dpr(DPRContextEncoder, 1, projection_dim=projection))
-    questions = saved(tmp_path / "tiny-question_encoder", dpr(DPRQuestionEncoder, 2, projection_dim=projection))
-    method = Rag(tiny_llama(), RagSettings(retriever=documents, top=1))
-    asked = tokenizer()("Who sails?", return_tensors="pt").input_ids
-    with torch.no_grad():
-        wanted = dpr(DPRQuestionEncoder, 2, projection_dim=projection)(input_ids=asked).pooler_output
-    torch.testing.assert_close(method.retriever.questions(["Who sails?"])[0], wanted)
-    assert wanted.shape[1] == (projection or 16)
-    assert method.settings.question_encoder == questions
-    with pytest.raises(UserError, match="encodes documents, not questions"):
-        Rag(tiny_llama(), RagSettings(retriever=documents, question_retriever=documents))
+        DenseRetriever(str(tmp_path), CPU)
 
 
 def test_the_nearest_document_is_found(tmp_path: Path) -> None:
@@ -188,14 +163,11 @@ def test_it_keeps_its_promises(tmp_path: Path) -> None:
         keeps(case)
 
 
-def test_an_index_of_another_encoder_or_collection_is_refused(tmp_path: Path) -> None:
+def test_an_index_of_another_encoder_is_refused(tmp_path: Path) -> None:
     folder = sentence(tmp_path / "encoder")
     method = Rag(tiny_llama(), RagSettings(retriever=folder))
     state = method.adapt(method.begin(1), [[Observe(text=text)] for text in TEXTS])
     ask = [Ask(prompt="Who sails?", key="q")]
-    fewer = {**state.tensors, "vectors_sizes": state.tensors["vectors_sizes"][:, :3]}
-    with pytest.raises(UserError, match="index is of another collection: 3 documents, and 4 texts are kept"):
-        Rag(tiny_llama(), method.settings).patch(replace(state, tensors=fewer), ask)
     sentence(tmp_path / "encoder", seed=1)
     other = Rag(tiny_llama(), RagSettings(retriever=folder))
     for use in (lambda: other.patch(state, ask), lambda: other.adapt(state, [[Observe(text="More.")]])):
@@ -219,11 +191,10 @@ def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Pat
 
 
 @pytest.mark.english
-@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{stored.REQUIREMENT} is not installed")
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
 def test_minilm_of_the_package_ranks_by_meaning() -> None:
-    encoder = SentenceEncoder("dense", CPU)
-    documents = encoder(["The cat sat on the mat.", "Shares fell on Monday."], "document")
-    asked = encoder(["What did the kitten lie on?", "How was the stock market?"], "question")
+    encoder = DenseRetriever("dense", CPU)
+    documents = torch.cat(encoder.documents(["The cat sat on the mat.", "Shares fell on Monday."]))
+    asked = torch.cat(encoder.questions(["What did the kitten lie on?", "How was the stock market?"]))
     assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
-    assert encoder.manner == stored.Manner("mean", True, 256, False, {})
-    assert asdict(encoder.manner)["normalised"]
+    assert encoder.manner == Manner("mean", True, 256, {})

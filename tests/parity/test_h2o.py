@@ -34,7 +34,7 @@ def test_reading_keeps_what_the_published_rule_keeps_at_every_step(case: str) ->
             scores = torch.cat([kept.scores, scores], 3)
         counted = torch.ones(rows, end - begin, dtype=torch.bool)
         sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
-        scores = scores + grouped(sums, spec["kv_heads"], "sum")
+        scores = scores + grouped(sums, spec["kv_heads"], 1).sum(2)
         kept = evicted(EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
         expected = t["kept_after_step"][:, step]
         assert torch.equal(kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
@@ -51,7 +51,7 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
     spec, t = fixture.spec, fixture.tensors
     rows, first = spec["layers"], spec["first_step_tokens"]
     places = torch.arange(first, dtype=torch.int32).expand(1, rows, spec["kv_heads"], -1)
-    sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], "sum")
+    sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], 1).sum(2)
     keys = t["k"][None, :, :, :first]
     read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))

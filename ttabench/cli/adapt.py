@@ -196,12 +196,10 @@ def _write(
 ) -> dict[str, Json]:
     """Write the state, and what it says in peft's form; returns its header."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.peft_weights import exportable, is_cartridge, save_cartridge, save_lora
+    from ttabench.methods.peft_weights import exportable, save_lora
 
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     save = save_lora if exportable(patch) else None
-    if method.prefix_for_peft and is_cartridge(patch):
-        save = save_cartridge
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
     return folder.write(state, {**header, "window_tokens": window}, save and partial(save, method.lm, patch))
 

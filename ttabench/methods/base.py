@@ -84,8 +84,6 @@ class BaseMethod(Generic[SettingsT]):
     """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
     one_reader: bool = False
     """Whether it reads for one reader at a time, as what trains on what it reads: no state of several rows begins."""
-    prefix_for_peft: bool = False
-    """Whether the key/value prefix of its patch is trained, and leaves as peft's CARTRIDGE, see `peft_weights`."""
     label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {}
     """What notes of a run say of a label of its states, by the label's value: a sentence that goes on from the method's
     name. A value without one is not mentioned; a label without any is shown as it stands."""

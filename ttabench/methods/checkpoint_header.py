@@ -30,8 +30,8 @@ WITHOUT_WEIGHTS = (
 STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
 HARMLESS = frozenset(
-    "auto_mapping bias corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
-    "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core modules_to_save "
+    "auto_mapping corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
+    "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core "
     "qalora_group_size runtime_config task_type".split()
 )
 """Fields of training, of initialisation, or of what the names of the tensors say."""
@@ -53,8 +53,7 @@ class PeftConfig(BaseModel):
     rank_pattern: dict[str, Rank] | None = None
     alpha_pattern: dict[str, Alpha] | None = None
     use_rslora: bool = False
-    use_dora: bool = False
-    lora_bias: bool = False
+    bias: str = "none"
     init_lora_weights: bool | str = True
     target_modules: list[str] | str | None = None
 
@@ -93,8 +92,8 @@ def config_of(folder: Path) -> PeftConfig:
         for pattern in (*(config.rank_pattern or ()), *(config.alpha_pattern or ())):
             re.compile(f"({pattern})")
     unread = [name for name, value in (config.model_extra or {}).items() if value and name not in HARMLESS]
-    if config.init_lora_weights not in STARTS:
-        unread.append(f"init_lora_weights={config.init_lora_weights}")
+    unread += [] if config.bias == "none" else [f"bias={config.bias}"]
+    unread += [] if config.init_lora_weights in STARTS else [f"init_lora_weights={config.init_lora_weights}"]
     if unread:
         raise UserError(f"{folder} is a LoRA with {min(unread)}, which is not read here.", MERGE)
     return config

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
+from ttabench.core.files import unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm.loading import safetensors_io as files_of_tensors
@@ -19,7 +19,7 @@ from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import HEADER, Header, header, is_peft, settings_in
-from ttabench.methods.peft_weights import PeftLora
+from ttabench.methods.peft_weights import load_lora
 
 WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -54,8 +54,7 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         files_of_tensors.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"Checkpoint folder {folder} cannot be written: {reason}.", "Choose another --out.") from None
+        raise unwritable(folder, error) from None
     write_atomically(folder / HEADER, json.dumps(asdict(header), indent=1) + "\n")
 
 
@@ -71,7 +70,7 @@ def load(
         )
     chosen = settings_in(stored, cls.spec, settings or {}, folder)
     if is_peft(folder):
-        return PeftLora(lm, chosen, folder)
+        return load_lora(lm, chosen, folder)
     if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(chosen):
         under = str(stored.stands_on.get("name", ""))
         theirs = f"{stored.base_name} on {under}" if under else stored.base_name
@@ -80,21 +79,13 @@ def load(
         raise UserError(
             f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
-    tensors = _read(folder / WEIGHTS, stored.step)
-    method = cls(lm, chosen)
-    _fill(dict(method.modules().named_parameters()), tensors, folder)
-    return method
-
-
-def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
+    path = folder / WEIGHTS
     tensors, metadata = files_of_tensors.read(path, hint="Copy the whole folder again, or train again.")
-    if (step_of_weights := metadata.get("step")) != (None if step is None else str(step)):
-        fault = f"{path} is of step {step_of_weights}, {HEADER} of step {step}: a save was cut off between them."
+    if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
+        fault = f"{path} is of step {step}, {HEADER} of step {stored.step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
-    return tensors
-
-
-def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    method = cls(lm, chosen)
+    parameters = dict(method.modules().named_parameters())
     if odd := files_of_tensors.unfit(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {odd}."
         raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
@@ -103,3 +94,4 @@ def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Te
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
+    return method

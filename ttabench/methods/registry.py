@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import cache
@@ -22,8 +21,6 @@ from ttabench.methods.spec import MethodFamily, MethodSpec
 
 GROUP = "ttabench.methods"
 """Entry points of other packages."""
-CLASS = re.compile(r"[\w.]+:\w+")
-"""Where the class of a method is."""
 
 
 def _of_package(offer: Offer) -> MethodSpec:
@@ -33,10 +30,7 @@ def _of_package(offer: Offer) -> MethodSpec:
     if not isinstance(spec, MethodSpec) or spec.name != offer.name:
         named = f"calls itself {spec.name!r}" if isinstance(spec, MethodSpec) else "is no MethodSpec"
         raise UserError(f"{where} {named}.", f"Uninstall {offer.package}, or let it offer one of that name.")
-    fault = _fault(spec)
-    if not fault and not isinstance(spec.where, type) and not CLASS.fullmatch(str(spec.where)):
-        fault = f"has where={spec.where!r}, which is no package.module:Class"
-    if fault:
+    if fault := _fault(spec):
         raise UserError(f"{where} {fault}.", f"Mend or uninstall {offer.package}.")
     return replace(spec, origin=offer.origin)
 
@@ -52,12 +46,8 @@ def _specs(path: Path) -> dict[str, MethodSpec]:
         if not isinstance(spec, MethodSpec):
             continue
         fault = _fault(spec)
-        if not issubclass(cls, BaseMethod):
-            fault = "is no BaseMethod"
-        elif cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
-            fault = "has no adapt or no patch of its own"
-        elif spec.name in specs:
-            fault = f"shares the name {spec.name} with another class"
+        if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
+            fault = "is no BaseMethod with an adapt and a patch of its own"
         if fault:
             raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
         specs[spec.name] = replace(spec, where=cls, origin=code_at(path))
@@ -210,7 +200,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     spec = family.stands_for if family else find_installed(name)
     if spec.origin != origin:
         raise UserError(f"{name} is now of {spec.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
-    return defaults(spec)
+    return {**spec.retired, **defaults(spec)}
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:

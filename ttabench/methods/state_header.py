@@ -28,7 +28,7 @@ def header(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
     if content.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", ANEW)
-    if not is_whole(content) or not _typed(content):
+    if not is_whole(content):
         raise UserError(f"{path} was changed after it was written.", ANEW)
     return content
 
@@ -36,21 +36,6 @@ def header(folder: Path) -> dict[str, Any]:
 def is_whole(content: Mapping[str, Json]) -> bool:
     """Whether a header is of this version and says what it said when it was written."""
     return content.get("schema_version") == SCHEMA and content.get("digest") == header_digest(content)
-
-
-def _typed(content: Mapping[str, Json]) -> bool:
-    """Whether the values of a header are what they are read as."""
-    rows, meta, files, read = (content.get(key) for key in ("rows", "meta", "files", READ))
-    if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
-        return False
-    for entry in [] if read is None else read if isinstance(read, list) else [read]:
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in READ_KEYS):
-            return False
-    of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
-    return isinstance(meta.get("labels", {}), dict) and all(
-        isinstance(value, list) and len(value) == rows and all(type(entry) in (int, float) for entry in value)
-        for value in of_rows
-    )
 
 
 def header_digest(content: Mapping[str, Json]) -> str:

@@ -165,7 +165,6 @@ class Distill(BaseMethod[DistillSettings]):
 
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
-        self.prefix_for_peft = settings.target == "prefix"
         self._student = Slots(lm, settings) if settings.target == "prefix" else Factors(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:

@@ -58,6 +58,7 @@ SNAPKV = MethodSpec(
     # at most half of it goes to the window, so that the attention which it pays decides about the other half
     keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     checked=SnapKVSettings(budget=16, window=4),
+    retired={"group": "mean"},
     paper="2404.14469",
 )
 H2O = MethodSpec(
@@ -80,11 +81,11 @@ KVZIP = MethodSpec(
     summary="what the text's repetition attends to, of all layers and heads together",
     where="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
-    presets={"plus": KVzipSettings(score="plus"), "grad": KVzipSettings(score="grad", repeat_chunk=256)},
     growth="linear",
     cost=cost.kvzip,
     keep=as_budget,
     checked=KVzipSettings(budget=12),
+    retired={"score": "max"},
     paper="2505.23416",
 )
 ATTENTION_MATCHING = MethodSpec(
@@ -96,6 +97,7 @@ ATTENTION_MATCHING = MethodSpec(
     cost=cost.attention_matching,
     keep=as_budget,
     checked=MatchingSettings(budget=12),
+    retired={"score": "max", "keys": "kvzip", "queries": "repeat", "fit_bias": True, "fit_values": True, "seed": 0},
     paper="2602.16284",
 )
 RANDOM_SLOTS = MethodSpec(

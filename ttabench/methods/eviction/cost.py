@@ -20,10 +20,7 @@ from ttabench.methods.eviction.settings import (
     SnapKVSettings,
     WindowSettings,
 )
-from ttabench.methods.parts.amount import in_tokens
 
-Budget = Callable[[int], int]
-"""Slots that stay, by tokens read so far."""
 Watching = Callable[[int, int, int], int]
 """Operations of watching: tokens of the part, slots before it, tokens read so far."""
 
@@ -48,7 +45,6 @@ def _evicting(
     settings: ReadingSettings,
     shape: Shape,
     work: Workload,
-    budget: Budget,
     watching: Watching = lambda *_: 0,
     *,
     parts: list[int] | None = None,
@@ -67,8 +63,8 @@ def _evicting(
         read += part
         flops += shape.forward(part, kept, band) + watching(part, kept, read)
         peak = max(peak, kept + part)
-        shared = shared and (not by_head or kept + part <= budget(read))
-        kept = min(kept + part, budget(read))
+        shared = shared and (not by_head or kept + part <= settings.kept(read))
+        kept = min(kept + part, settings.kept(read))
     heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
     places, scores = kept * (1 if shared else heads), carried * heads * kept
     return in_window(
@@ -98,7 +94,7 @@ def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | Non
         window = min(part, settings.amounts(read)[1])
         return _watched(shape, window, kept + part - window)
 
-    return _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read), watching)
+    return _evicting(settings, shape, work, watching)
 
 
 def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
@@ -106,16 +102,12 @@ def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
 
     evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
     """
-
-    def budget(read: int) -> int:
-        return in_tokens(settings.heavy, read) + in_tokens(settings.recent, read)
-
-    cost = _evicting(settings, shape, work, budget, lambda part, kept, _: _watched(shape, part, kept), carried=1)
+    cost = _evicting(settings, shape, work, lambda part, kept, _: _watched(shape, part, kept), carried=1)
     if not settings.evict_decode or not work.pieces:
         return cost
     kept, prompt, one = cost.ask_slots - work.asked, work.prompt_tokens, replace(shape, dense=False)
     flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept)
-    most = budget(shape.starts + work.tokens + prompt)
+    most = settings.kept(shape.starts + work.tokens + prompt)
     first, written = min(kept + prompt, most), work.new_tokens - 1
     growing = min(most - first, written)
     for held, times in [*((first + more, 1) for more in range(growing)), (first + growing, written - growing)]:
@@ -126,30 +118,24 @@ def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
 
 def random_slots(settings: RandomSlotsSettings, shape: Shape, work: Workload) -> Cost:
     """Full attention, and a random choice that costs nothing."""
-    return _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read))
+    return _evicting(settings, shape, work)
 
 
 def window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
-
-    def budget(read: int) -> int:
-        return sum(settings.amounts(read))
-
     if not work.pieces:
         return closed_book(shape, work)
     if settings.mode == "postprefill":
-        return _evicting(replace(settings, positions="original"), shape, work, budget, by_head=False)
-    sinks, recent = settings.amounts(work.tokens)
+        return _evicting(replace(settings, positions="original"), shape, work, by_head=False)
+    sinks, kept = settings.amounts(work.tokens)[0], settings.kept(work.tokens)
     if settings.mode == "stride":
-        return read_again(shape, work, min(recent - 1, work.tokens))
-    kept, moved, chunk = sinks + recent, _moved(settings, shape), settings.chunk or STREAM_BLOCK
+        return read_again(shape, work, min(kept, work.tokens))
+    moved, chunk = _moved(settings, shape), settings.chunk or STREAM_BLOCK
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
     turned = 2 * shape.layers * shape.width * sinks if moved else 0  # scores of sinks, from turned queries
     parts, band = _parts(settings, shape, work, chunk), kept + (settings.evict == "after")
-    return _evicting(
-        settings, shape, work, budget, lambda part, *_: turned * part, parts=parts, by_head=False, band=band
-    )
+    return _evicting(settings, shape, work, lambda part, *_: turned * part, parts=parts, by_head=False, band=band)
 
 
 def kvzip(settings: KVzipSettings, shape: Shape, work: Workload) -> Cost:
@@ -165,7 +151,7 @@ def attention_matching(settings: MatchingSettings, shape: Shape, work: Workload)
         read += part
         tokens = min(settings.query_tokens, sum(words for _, words in _repetitions(settings, part)))
         queries, slots, size = tokens * shape.heads // shape.kv_heads, kept + part, shape.head_dim
-        kept = min(slots, in_tokens(settings.budget, read))
+        kept = min(slots, settings.kept(read))
         attended = 2 * queries * slots * 2 * size
         fitted = 2 * queries * kept * (2 * kept + 2 * size + 1) + FIT_STEPS * 2 * kept * kept
         flops += shape.layers * shape.kv_heads * (attended + fitted + 2 * kept**3 // 3 + 2 * kept * kept * size)
@@ -188,14 +174,13 @@ def _repeating(settings: KVzipSettings, shape: Shape, work: Workload, carried: i
     asked, which may hold all that was read."""
 
     def watching(part: int, kept: int, _: int) -> int:
-        passes = 3 if settings.score == "grad" else 1  # a backward pass takes as much as two forward
         return sum(
-            passes * shape.forward(words, kept + part)
+            shape.forward(words, kept + part)
             + shape.layers * shape.heads * 2 * shape.head_dim * shape.pairs(words, slots)
             for slots, words in _repetitions(settings, part)
         )
 
-    cost = _evicting(settings, shape, work, lambda read: in_tokens(settings.budget, read), watching, carried=carried)
+    cost = _evicting(settings, shape, work, watching, carried=carried)
     if not work.pieces:
         return cost
     kept, heads = cost.ask_slots - work.asked, shape.layers * shape.kv_heads

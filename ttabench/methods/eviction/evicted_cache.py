@@ -81,6 +81,13 @@ class EvictedCache(Held):
 
         return EvictedCache(**{name: pick(part, int(name != "next")) for name, part in self.tensors().items()})
 
+    def compact(self) -> EvictedCache:
+        """The same with the padding of each row in front, so that neighbours in the cache are neighbours in the row."""
+        valid_BS = self.valid
+        if bool((valid_BS[:, 1:] >= valid_BS[:, :-1]).all()):
+            return self
+        return self.take(valid_BS.long().argsort(dim=1, stable=True)[None, :, None])
+
     def take(self, slots_LBHP: Tensor) -> EvictedCache:
         """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
         held = self.index.shape[-1]
@@ -164,13 +171,6 @@ def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
     index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
     return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
-
-
-def padding_first(valid_BS: Tensor) -> Tensor | None:
-    """Order [1, B, 1, S] that moves padding to the front of each row; None where it stands there already."""
-    if bool((valid_BS[:, 1:] >= valid_BS[:, :-1]).all()):
-        return None
-    return valid_BS.long().argsort(dim=1, stable=True)[None, :, None]
 
 
 _FLAT = ("keys", "values", "index", "scores", "bias")

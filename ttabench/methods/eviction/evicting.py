@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +18,7 @@ from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.evicted_cache import EvictedCache, extended, padding_first
+from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
 from ttabench.methods.eviction.scores import ColumnSums
 from ttabench.methods.eviction.settings import ReadingSettings
 
@@ -30,6 +31,8 @@ class EvictingMethod(BaseMethod[SettingsT]):
     needs: tuple[str, ...] = ("hooks", "gaps", "shape")
     Cache: ClassVar[type[Any]] = EvictedCache
     """What a state holds: `EvictedCache` or `RaggedCache`."""
+    asked = 0
+    """Tokens of prompt and answer that must fit beside a context for it to be called whole."""
     rotary: Rotary | None
     chunk: int | None
     """Tokens after which it evicts at the latest."""
@@ -39,6 +42,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
         moving = settings.positions == "cache" or (settings.positions == "auto" and ways_of(lm).rotates)
         self.rotary = rotary_of(lm) if moving else None
         self.chunk = settings.chunk
+        self.growth = "linear" if settings.kept(2**20) > settings.kept(2**19) else "constant"
         self.reads = "run" if settings.join else "pieces"
 
     @torch.no_grad()
@@ -63,11 +67,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
     def evicts_nothing(self, tokens: int) -> bool:
         """Whether as many tokens stay as there are; BOS, or what opens a chat, is kept like text."""
         whole = tokens + len(self.lm.start_ids)
-        return self._room(torch.tensor([whole])) >= whole
-
-    @abstractmethod
-    def _room(self, read_B: Tensor) -> int:
-        """How many tokens stay of a row that has read so many, int64 [1]."""
+        return self.settings.kept(whole) >= whole + self.asked
 
     def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
         """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
@@ -87,16 +87,8 @@ class EvictingMethod(BaseMethod[SettingsT]):
 
 def observed(
     lm: LM, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor, counted_BT: Tensor, rotary: Rotary | None
-) -> tuple[EvictedCache, Tensor]:
-    """Everything kept and read, and the attention float32 [L, B, N, S] each slot got from the tokens that count."""
+) -> EvictedCache:
+    """Everything kept and read, its scores the attention [L, B, N, S] each slot got from the tokens that count."""
     sums = ColumnSums(lm.layers, 0 if kept is None else kept.index.shape[-1], counted_BT)
     whole = extended(lm, kept, ids_BT, mask_BT, rotary, sums)
-    return whole, sums.total()
-
-
-def compacted(whole: EvictedCache, scores_LBHS: Tensor) -> tuple[EvictedCache, Tensor]:
-    """The same with the padding of each row in front, so that neighbours in the cache are neighbours in the row."""
-    order = padding_first(whole.valid)
-    if order is None:
-        return whole, scores_LBHS
-    return whole.take(order), scores_LBHS.gather(-1, order.expand_as(scores_LBHS))
+    return replace(whole, scores=sums.total())

@@ -13,19 +13,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
-from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
-from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed
+from ttabench.methods.eviction.evicting import EvictingMethod, observed
 from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest, tokens_of
 from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.parts.amount import Amount
-
-ASKED = 256
-"""Tokens of prompt and answer that must fit beside a context for it to be called whole, where these evict too."""
 
 
 class H2O(EvictingMethod[H2OSettings]):
@@ -35,18 +31,12 @@ class H2O(EvictingMethod[H2OSettings]):
 
     def __init__(self, lm: LM, settings: H2OSettings) -> None:
         super().__init__(lm, settings)
-        shares = isinstance(settings.heavy, float) or isinstance(settings.recent, float)
-        self.growth = "linear" if shares else "constant"
+        self.asked = 256 if settings.evict_decode else 0
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        whole, sums = observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary)
-        whole = scored(whole, sums, kept)
+        whole = scored(observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept)
         heavy_B, recent_B = (tokens_of(share, whole.next) for share in (self.settings.heavy, self.settings.recent))
         return evicted(whole, heavy_B, recent_B)
-
-    def _room(self, read_B: Tensor) -> int:
-        room = int(tokens_of(self.settings.heavy, read_B) + tokens_of(self.settings.recent, read_B))
-        return room - ASKED if self.settings.evict_decode else room
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
@@ -57,13 +47,13 @@ class H2O(EvictingMethod[H2OSettings]):
         return replace(patch, prefix=replace(patch.prefix, eviction=eviction))
 
 
-def scored(whole: EvictedCache, sums_LBNS: Tensor, before: EvictedCache | None) -> EvictedCache:
-    """Everything kept and read with its scores: the new sums, on top of what the slots from before had."""
-    scores = grouped(sums_LBNS, whole.keys.shape[2], "sum")
+def scored(whole: EvictedCache, before: EvictedCache | None) -> EvictedCache:
+    """Everything kept and read with scores by key/value head: the new sums, on top of what slots from before had."""
+    assert whole.scores is not None, "attention was watched"
+    scores = grouped(whole.scores, whole.keys.shape[2], 2).sum(3)
     if before is not None and before.scores is not None:
         scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
-    whole, scores = compacted(whole, scores)
-    return replace(whole, scores=scores)
+    return replace(whole, scores=scores).compact()
 
 
 def evicted(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> EvictedCache:
@@ -87,9 +77,9 @@ class HeavyHitters:
     budget: tuple[Tensor, Tensor] | None = None
     """The same in tokens, int64 [B] each: those of the first eviction, after the prompt, hold for the whole answer."""
 
-    def step(self, mask_BT: Tensor) -> _Step:
+    def step(self, mask_BT: Tensor) -> Step:
         """Watch the next tokens being read."""
-        return _Step(self, mask_BT)
+        return Step(self, mask_BT)
 
     def select(self, rows_N: Tensor) -> HeavyHitters:
         """That of these rows."""
@@ -100,21 +90,18 @@ class HeavyHitters:
         return replace(self, kept=self.kept.select(rows_N), budget=budget)
 
 
-class _Step:
+class Step(ColumnSums):
     """Some tokens read under the rule."""
 
     def __init__(self, rule: HeavyHitters, mask_BT: Tensor) -> None:
+        super().__init__(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
         self.rule, self.mask_BT = rule, mask_BT
-        self.sums = ColumnSums(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
-
-    def __call__(self, call: Call) -> None:
-        """Add up the attention of one layer."""
-        self.sums(call)
 
     def left(self, whole: Prefix, *, evict: bool) -> Prefix:
         """Heavy hitters and recent slots; with all scores brought up to date."""
         rule = self.rule
-        kept = scored(joined(rule.kept, whole, self.mask_BT, rule.rotary), self.sums.total(), rule.kept)
+        kept = joined(rule.kept, whole, self.mask_BT, rule.rotary)
+        kept = scored(replace(kept, scores=self.total()), rule.kept)
         budget = rule.budget
         if evict:
             heavy, recent = rule.amounts

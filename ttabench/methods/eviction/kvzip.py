@@ -1,35 +1,115 @@
 """KVzip: keep the keys and values that the model needs to repeat the text, of whichever layer and head they are.
 
-Kim et al., arXiv 2505.23416 (released code: snu-mllab/KVzip); KVzip+ and KVgrad as in kvpress.
-Shape letters: L layers · H key/value heads · P slots of the text · D head size.
+Kim et al., arXiv 2505.23416 (section 3; released code: snu-mllab/KVzip): a text that was read is repeated behind
+itself, and every slot is scored by the attention that its repetition pays.
+Shape letters: L layers · H key/value heads · N query heads · G = N / H · R tokens of a repetition ·
+    P slots of the text · C slots that compete · D head size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
+from ttabench.lm.attention.interface import Call, watched, widened
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import RaggedCache, stacked
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.repeating import Repetition, repeated
-from ttabench.methods.eviction.scores import tokens_of
+from ttabench.methods.eviction.scores import BLOCK, grouped, seen
 from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
 from ttabench.methods.parts.cached import read_on
 
 STAYS = torch.finfo(torch.float32).max
 """Score of a slot that must stay."""
-SettingsT = TypeVar("SettingsT", bound=KVzipSettings)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries of a layer that its attention is to be kept for."""
+
+    query_NTD: Tensor
+    seen_HTP: Tensor | None
+    """[1 or H, T, P]: which slots of the text each of them sees; None for all."""
+    scaling: float
+
+
+@dataclass
+class Repetition:
+    """A watcher of one chunk being repeated. `text`: slots of the text, of which the chunk is a part; `chunk`: its
+    first slot, and the one behind it; `sinks`: first slots that compete with any chunk."""
+
+    text: int
+    chunk: tuple[int, int]
+    sinks: int
+    kept_queries: int = 0
+    scores: dict[int, Tensor] = field(default_factory=dict)
+    """float32 [H, chunk], by layer: the largest attention that each slot of the chunk receives."""
+    queries: dict[int, Queries] = field(default_factory=dict)
+
+    def __call__(self, call: Call) -> None:
+        """Look at one layer."""
+        self.scores[call.layer] = self._scored(call)
+        if self.kept_queries:
+            self.queries[call.layer] = self._queries(call)
+
+    def _queries(self, call: Call) -> Queries:
+        """Those of a layer, or as many of them as are kept, at even distances."""
+        if call.weights is not None:
+            kind = type(call.module).__name__
+            fault = f"The attention of {kind} has terms (sinks, a soft cap) that only the model's own code computes"
+            raise UserError(f"{fault}, so it cannot be matched.", "Use --method kvzip.")
+        tokens = call.query.shape[2]
+        places = torch.linspace(0, tokens - 1, min(tokens, self.kept_queries), device=call.query.device).long()
+        seen_HTP = None if call.mask is None else call.mask[0][:, places][..., : self.text]
+        return Queries(call.query[0, :, places].detach(), seen_HTP, call.scaling)
+
+    def _scored(self, call: Call) -> Tensor:
+        heads, tokens = call.key.shape[1], call.query.shape[2]
+        first, behind = self.chunk
+        columns = self._columns(call)
+        sinks = len(columns) - (behind - first) - tokens
+        key_HDC = call.key[0][:, columns].float().transpose(1, 2)
+        bias_H1C = _bias(call, columns)
+        best_HC = torch.full((heads, behind - first), -1.0, device=call.key.device)
+        for begin in range(0, tokens, BLOCK):
+            part = slice(begin, min(begin + BLOCK, tokens))
+            if call.weights is not None:
+                paid = grouped(call.weights[0, :, part, first:behind].float(), heads)
+            else:
+                query_HXD = grouped(call.query[0, :, part].float(), heads).flatten(1, 2)
+                scores = (query_HXD @ key_HDC * call.scaling).view(heads, -1, part.stop - begin, len(columns))
+                scores = scores if bias_H1C is None else scores + bias_H1C
+                hidden = ~seen(call, part)[0][..., columns]
+                lowest = torch.finfo(torch.float32).min
+                paid = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)[..., sinks : sinks + behind - first]
+            best_HC = torch.maximum(best_HC, paid.amax((1, 2)))
+        return best_HC
+
+    def _columns(self, call: Call) -> Tensor:
+        """Slots that share the attention: sinks, the chunk, the repetition."""
+        first, behind = self.chunk
+        slots, tokens = call.key.shape[2], call.query.shape[2]
+        parts = (0, min(self.sinks, first)), (first, behind), (slots - tokens, slots)
+        return torch.cat([torch.arange(*part, device=call.key.device) for part in parts])
+
+
+def _bias(call: Call, columns: Tensor) -> Tensor | None:
+    """[H, 1, 1, C], or [H, G, 1, C] of query heads: what is added to the scores of these slots."""
+    if call.bias is None:
+        return None
+    bias_MS = widened(call.bias.float(), call.key.shape[2])[0]
+    return grouped(bias_MS[:, columns], call.key.shape[1])[:, :, None]
 
 
 @dataclass(frozen=True)
@@ -47,19 +127,13 @@ class Text:
     chunks: list[Repetition]
 
 
-class RepeatingMethod(EvictingMethod[SettingsT]):
-    """What methods that score by repetition share; state: a `RaggedCache`."""
+class KVzip(EvictingMethod[KVzipSettings]):
+    """The slots of all layers and heads that the repetition of the text looks at. State: a `RaggedCache`."""
 
+    spec = eviction.KVZIP
     Cache = RaggedCache
     query_tokens = 0
     """Tokens of repetitions whose queries are kept."""
-
-    def __init__(self, lm: LM, settings: SettingsT) -> None:
-        super().__init__(lm, settings)
-        self.growth = "linear" if isinstance(settings.budget, float) else "constant"
-
-    def _room(self, read_B: Tensor) -> int:
-        return int(tokens_of(self.settings.budget, read_B))
 
     def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:
         rows = [None if kept is None else kept.row(row) for row in range(len(ids_BT))]
@@ -75,7 +149,7 @@ class RepeatingMethod(EvictingMethod[SettingsT]):
 
     def _stays(self, text: Text) -> Tensor:
         """bool [L, H, P]: the best slots, of every head or of all together."""
-        budget, scores = self._room(text.prefix.next_position_B), text.scores
+        budget, scores = self.settings.kept(int(text.prefix.next_position_B)), text.scores
         if self.settings.uniform:
             return best(scores, budget)
         heads = scores.shape[0] * scores.shape[1]
@@ -91,8 +165,10 @@ class RepeatingMethod(EvictingMethod[SettingsT]):
         chunks, kept_queries = [], self.query_tokens // len(asked)
         for first, behind, words in asked:
             place = before + first, before + behind
-            chunks.append(Repetition(self.settings, before + len(ids), place, kept_queries=kept_queries))
-            repeated(self.lm, whole, words, chunks[-1])
+            chunks.append(Repetition(before + len(ids), place, self.settings.sinks, kept_queries))
+            with torch.no_grad(), watched(chunks[-1]):
+                window = Window(self.lm, whole, 1, room=len(words), retain=False)
+                window.feed(torch.tensor([words], device=self.lm.device))
         keys, values = (
             torch.stack([layer[0].to(self.lm.device) for layer in part])
             for part in (whole.keys_LBHPD, whole.values_LBHPD)
@@ -154,9 +230,3 @@ def nothing(lm: LM) -> RaggedCache:
     return RaggedCache(
         keys=slots, values=slots, index=slots[:, 0].int(), scores=slots[:, 0].float(), counts=counts, next=start
     )
-
-
-class KVzip(RepeatingMethod[KVzipSettings]):
-    """The slots of all layers and heads that the repetition of the text looks at."""
-
-    spec = eviction.KVZIP

@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-from ttabench.lm.model import LM
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
 from ttabench.methods.eviction.evicting import EvictingMethod
@@ -23,19 +22,12 @@ class RandomSlots(EvictingMethod[RandomSlotsSettings]):
 
     spec = eviction.RANDOM_SLOTS
 
-    def __init__(self, lm: LM, settings: RandomSlotsSettings) -> None:
-        super().__init__(lm, settings)
-        self.growth = "linear" if isinstance(settings.budget, float) else "constant"
-
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         whole = extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
         places_LBHS = whole.index.long()
         scores = drawn(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
         scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(places_LBHS < 0, -math.inf)
         return whole.take(kept_slots(scores, tokens_of(self.settings.budget, whole.next)))
-
-    def _room(self, read_B: Tensor) -> int:
-        return int(tokens_of(self.settings.budget, read_B))
 
 
 def drawn(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:

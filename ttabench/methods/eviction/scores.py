@@ -1,4 +1,4 @@
-"""Which keys and values to keep: attention received, smoothed, grouped, and the best so many of it.
+"""Which keys and values to keep: attention received, grouped, and the best so many of it.
 
 SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048.
 Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
@@ -11,10 +11,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.lm.attention.interface import Call
-from ttabench.methods.eviction.settings import Group, Pool
 from ttabench.methods.parts.amount import Amount, in_tokens
 
 BLOCK = 256
@@ -81,33 +79,16 @@ class ColumnSums:
         return torch.stack([sums.to(self._counted_BT.device) for sums in known])
 
 
-def pooled(scores_BNS: Tensor, kernel: int, how: Pool) -> Tensor:
-    """Scores smoothed over neighbouring slots, same shape: stride 1; averages count the zeros beyond either end."""
-    flat = scores_BNS.flatten(0, -2).unsqueeze(1)
-    smooth = (max_pool1d if how == "max" else avg_pool1d)(flat, kernel, stride=1, padding=kernel // 2)
-    return smooth.view_as(scores_BNS)
-
-
-def grouped(scores_BNS: Tensor, heads: int, how: Group) -> Tensor:
-    """Scores of the G query heads of each key/value head as one, [B, H, S]; `per_query` leaves them apart."""
-    if how == "per_query":
-        return scores_BNS
-    *front, count, slots = scores_BNS.shape
-    split = scores_BNS.view(*front, heads, count // heads, slots)
-    if how == "max":
-        return split.amax(-2)
-    return split.sum(-2) if how == "sum" else split.mean(-2)
+def grouped(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
+    """Query heads in this dimension as key/value heads and those that share them: [..., N, ...] as [..., H, G, ...]."""
+    split: Tensor = scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
+    return split
 
 
 def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
     """bool [B, S]: the last so many valid slots of each row."""
     from_end_BS = valid_BS.long().flip(1).cumsum(1).flip(1)
     return valid_BS & (from_end_BS <= amount_B[:, None])
-
-
-def oldest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
-    """bool [B, S]: the first so many valid slots of each row."""
-    return valid_BS & (valid_BS.long().cumsum(1) <= amount_B[:, None])
 
 
 def kept_slots(scores_LBHS: Tensor, budget_B: Tensor) -> Tensor:

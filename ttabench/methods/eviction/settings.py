@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 
-Pool: TypeAlias = Literal["max", "avg"]
-Group: TypeAlias = Literal["mean", "max", "sum", "per_query"]
 STREAM_BLOCK = 512
 """Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
 BEGINS_WITH = 8
@@ -32,6 +30,26 @@ class ReadingSettings:
 
     def __post_init__(self) -> None:
         at_least(1, chunk=self.chunk)
+
+    def kept(self, read: int) -> int:
+        """Tokens that stay of so many that were read."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetSettings(ReadingSettings):
+    """Settings of methods with one budget."""
+
+    budget: Amount = 0.2
+    """Tokens that stay in every layer and head, or their share of the tokens read."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("budget", self.budget)
+
+    def kept(self, read: int) -> int:
+        """The budget in tokens."""
+        return in_tokens(self.budget, read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +98,14 @@ class WindowSettings(ReadingSettings):
         sinks = 0 if self.mode == "stride" else min(self.n_sink, kept // 2)
         return sinks, kept - sinks
 
+    def kept(self, read: int) -> int:
+        """Sinks and recent tokens; with mode=stride one fewer, since the query brings one."""
+        sinks, recent = self.amounts(read)
+        return recent - 1 if self.mode == "stride" else recent + sinks
+
 
 @dataclass(frozen=True, kw_only=True)
-class SnapKVSettings(ReadingSettings):
+class SnapKVSettings(BudgetSettings):
     """Settings of `snapkv`; window, kernel and pool default to the paper's LongBench configuration."""
 
     budget: Amount = 1024
@@ -94,11 +117,8 @@ class SnapKVSettings(ReadingSettings):
     """Largest share of the budget that the window takes."""
     kernel: int = 7
     """Slots whose scores are pooled around each one; odd."""
-    pool: Pool = "max"
+    pool: Literal["max", "avg"] = "max"
     """How they are pooled; averages count zeros beyond the ends."""
-    group: Group = "mean"
-    """How the query heads of one key/value head are heard. per_query (as released: one cache a query head) needs a
-    model without grouped queries, where all ways are alike."""
     query_aware: bool = False
     """The question is read behind the context before anything is evicted: its tokens end the window, and those it
     leaves free are the context's last, which stay. The state is then the full cache, and grows with the context;
@@ -106,7 +126,6 @@ class SnapKVSettings(ReadingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_amount("budget", self.budget)
         check_amount("window", self.window)
         check_amount("window_share", float(self.window_share))
         if self.kernel < 1 or self.kernel % 2 == 0:
@@ -116,7 +135,7 @@ class SnapKVSettings(ReadingSettings):
 
     def amounts(self, read: int) -> tuple[int, int]:
         """Budget and window in tokens, of so many that were read."""
-        budget = in_tokens(self.budget, read)
+        budget = self.kept(read)
         return budget, min(in_tokens(self.window, read), in_tokens(float(self.window_share), budget))
 
 
@@ -137,9 +156,13 @@ class H2OSettings(ReadingSettings):
         check_amount("heavy", self.heavy)
         check_amount("recent", self.recent)
 
+    def kept(self, read: int) -> int:
+        """Heavy hitters and recent tokens."""
+        return in_tokens(self.heavy, read) + in_tokens(self.recent, read)
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSlotsSettings(ReadingSettings):
+class RandomSlotsSettings(BudgetSettings):
     """Settings of `random_slots`."""
 
     budget: Amount = 0.2
@@ -147,20 +170,13 @@ class RandomSlotsSettings(ReadingSettings):
     seed: int = 0
     """Of the choice."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_amount("budget", self.budget)
-
 
 @dataclass(frozen=True, kw_only=True)
-class KVzipSettings(ReadingSettings):
+class KVzipSettings(BudgetSettings):
     """Settings of `kvzip`; the defaults are the released code's, with the first slots that kvpress keeps."""
 
     budget: Amount = 0.2
     """Slots kept, as their share of the tokens read or as a number of tokens, of all layers and heads together."""
-    score: Literal["max", "plus", "grad"] = "max"
-    """The largest attention that a slot receives from the text's repetition; weighed by what its value can write
-    (KVzip+); or also by how much the last hidden states depend on it (KVgrad: a backward pass a chunk)."""
     uniform: bool = False
     """The same number of slots for every layer and head; false: the best of all of them."""
     sinks: int = 4
@@ -174,7 +190,6 @@ class KVzipSettings(ReadingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_amount("budget", self.budget)
         at_least(0, sinks=self.sinks)
         at_least(1, repeat_chunk=self.repeat_chunk)
         if self.positions != "original":
@@ -185,27 +200,13 @@ class KVzipSettings(ReadingSettings):
 class MatchingSettings(KVzipSettings):
     """Settings of `attention_matching`."""
 
-    keys: Literal["kvzip", "uniform", "omp"] = "kvzip"
-    """Which slots stay: those of KVzip; of every head as many, those of the largest attention (root mean square); or as
-    many as KVzip gives a head, those that orthogonal matching pursuit picks."""
-    queries: Literal["repeat", "self-study", "random"] = "repeat"
-    """Queries that attention is matched for: of the repetition; of questions that the model asks itself and answers;
-    or normal numbers with the mean and the spread that each channel has in the repetition."""
     query_tokens: int = 1024
     """Tokens whose queries are matched, at most, of all chunks together."""
-    fit_bias: bool = True
-    """Fit what is added to the scores of kept slots, by non-negative least squares of the attention's mass."""
-    fit_values: bool = True
-    """Fit the values of kept slots, by least squares of the attention's output."""
     ridge: float = 1e-3
     """Weight of staying near the values that were read, against that of an average slot's attention."""
-    seed: int = 0
-    """Of random queries and of what self-study writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, query_tokens=self.query_tokens)
         if not self.ridge > 0:
             raise ValueError(f"ridge must be positive, got {self.ridge}")
-        if self.keys == "uniform" and self.uniform:
-            raise ValueError("keys=uniform shares out evenly already: leave uniform out")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask
 from ttabench.lm.attention.interface import watched
 from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
@@ -19,16 +20,9 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, padding_first
-from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed
-from ttabench.methods.eviction.scores import (
-    ColumnSums,
-    grouped,
-    kept_slots,
-    newest,
-    pooled,
-    tokens_of,
-)
+from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended
+from ttabench.methods.eviction.evicting import EvictingMethod, observed
+from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest
 from ttabench.methods.eviction.settings import SnapKVSettings
 
 
@@ -39,24 +33,17 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     def __init__(self, lm: LM, settings: SnapKVSettings) -> None:
         super().__init__(lm, settings)
-        self.looks_at_question = settings.query_aware
-        self.growth = "linear" if settings.query_aware or isinstance(settings.budget, float) else "constant"
-        if settings.group == "per_query" and lm.kv_heads < lm.heads:
-            fault = f"group=per_query keeps a cache for each of the {lm.heads} query heads of {lm.name},"
-            raise UserError(f"{fault} whose attention takes {lm.kv_heads}.", "Use --set group=mean, max or sum.")
+        if settings.query_aware:
+            self.looks_at_question, self.growth = True, "linear"
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
-            whole = extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
-            order = padding_first(whole.valid)
-            return whole if order is None else whole.take(order)
+            return extended(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
         budget_B, window_B = self._amounts(mask_BT.sum(1) if kept is None else mask_BT.sum(1) + kept.next)
-        whole, sums = observed(self.lm, kept, ids_BT, mask_BT, newest(mask_BT, window_B), self.rotary)
-        whole, sums = compacted(whole, sums)
-        return whole.take(kept_slots(ranked(sums, whole, window_B, self.settings), budget_B))
-
-    def _room(self, read_B: Tensor) -> int:
-        return int(tokens_of(self.settings.budget, read_B))
+        whole = observed(self.lm, kept, ids_BT, mask_BT, newest(mask_BT, window_B), self.rotary).compact()
+        assert whole.scores is not None, "attention was watched"
+        slots = kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
+        return replace(whole, scores=None).take(slots)
 
     def nothing_free(self, tokens: int) -> str:
         """Why attention chose nothing: the window takes all of the budget, where one of them is a share."""
@@ -104,5 +91,7 @@ def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: S
     valid_BS = whole.valid
     window_BS = newest(valid_BS, window_B)
     past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
-    scores = grouped(pooled(past, settings.kernel, settings.pool), whole.keys.shape[2], settings.group)
+    smooth = max_pool1d if settings.pool == "max" else avg_pool1d  # averages count the zeros beyond either end
+    flat = smooth(past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2)
+    scores = grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
     return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)

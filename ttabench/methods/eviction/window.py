@@ -26,9 +26,9 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
-from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined, padding_first
+from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import kept_slots, newest, oldest
+from ttabench.methods.eviction.scores import kept_slots, newest
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
 
@@ -137,8 +137,6 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if settings.mode == "stride":
             self.needs = ()  # tokens alone are kept
         super().__init__(lm, settings)
-        limit = settings.recent if settings.budget is None else settings.budget
-        self.growth = "linear" if isinstance(limit, float) else "constant"
         if settings.mode == "stride":
             self.own_tensors = ("tokens", "lengths")
         if settings.mode != "postprefill":
@@ -167,16 +165,12 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             return super().adapt(state, chunks)
         new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
-        kept = appended(self.lm, state.tensors, new, self.settings.amounts(0)[1] - 1)
+        kept = appended(self.lm, state.tensors, new, self.settings.kept(0))
         return State(state.rows, kept, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix; with mode=stride the ids that stay, to be read again."""
         return window_of(state.tensors) if self.settings.mode == "stride" else super().patch(state, asks)
-
-    def _room(self, read_B: Tensor) -> int:
-        sinks, recent = self.settings.amounts(int(read_B))
-        return recent - 1 if self.settings.mode == "stride" else recent + sinks
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
@@ -217,11 +211,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def _cut(self, whole: EvictedCache) -> EvictedCache:
         """Sinks and recent tokens only, the same ones in every layer and head."""
-        order = padding_first(whole.valid)
-        whole = whole if order is None else whole.take(order)
+        whole = whole.compact()
         valid_BS = whole.valid
         amounts = [self.settings.amounts(read) for read in whole.next.tolist()]
         sinks_B, recent_B = whole.next.new_tensor(amounts).unbind(1)
-        stays_BS = oldest(valid_BS, sinks_B) | newest(valid_BS, recent_B)
+        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
         return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

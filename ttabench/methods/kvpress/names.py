@@ -22,15 +22,6 @@ ABSTRACT = ("BasePress", "ScorerPress")
 OVER_ALL = {"KVzipPress": True, "KVgradPress": True, "FastKVzipPress": True, "KVComposePress": False}
 """Presses that decide when all layers were read, after further passes or none, and share their budget out over all
 layers and heads; whether they count the slots that go, not those that stay (see `removed_share`)."""
-_WHILE_ANSWERING = "evicts while the answer is generated, and ttabench compresses what was read before"
-UNREAD = {
-    "DecodingPress": _WHILE_ANSWERING,
-    "CompressionRatioDecodingPress": _WHILE_ANSWERING,
-    "PrefillDecodingPress": _WHILE_ANSWERING,
-    "FinchPress": "needs the question behind the text, and ttabench compresses a text before it is asked",
-    "RestoreKVPress": "loads a LoRA into the model and leaves it there, and ttabench keeps the model as it was",
-}
-"""Presses whose passes ttabench does not run, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +82,7 @@ def known_presses() -> dict[str, type[Any]]:
 
 def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
     """A new press."""
-    cls = class_of(wanted, known)
+    cls = _class_of(wanted, known)
     taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
     hints = get_type_hints(cls.__init__)
     places = [name for name in taken if _takes_a_press(hints[name], tuple(known.values()))]
@@ -115,7 +106,7 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
         raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", hint) from None
 
 
-def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
+def _class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
     """The class of a press."""
     if wanted.name not in known:
         raise UnknownName("press", wanted.name, sorted(known))
@@ -132,14 +123,12 @@ def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
 def check_passes(wanted: Press, known: Mapping[str, type[Any]]) -> None:
     """Whether ttabench can have a text read as these presses want it."""
     for press in wanted.all():
-        cls = class_of(press, known)
+        cls = _class_of(press, known)
         first = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))
         if vars(first)["__call__"] is cls.__call__ or (press is wanted and press.name in OVER_ALL):
             continue
-        why = UNREAD.get(press.name, "reads the text in a way of its own, which ttabench does not know")
-        if press.name in OVER_ALL:
-            why = f"reads the text several times, which {wanted.name} leaves out"
-        raise UserError(f"{press.name} {why}.", "Choose another press, or use kvpress's own pipeline.")
+        fault = f"{press.name} reads in a way of its own, which does not run here, or not within another press."
+        raise UserError(fault, "Choose another press, or use kvpress's own pipeline.")
 
 
 def takes_a_budget(press: Any) -> bool:

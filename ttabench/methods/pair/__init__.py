@@ -124,6 +124,11 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         looks_at_question=any(part.looks_at_question for part in parts),
         checked=made(**joined(labels, [part.checked or part.Settings() for part in parts])),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
+        retired={
+            f"{label}_{key}": value
+            for label, part in zip(labels, parts, strict=True)
+            for key, value in part.retired.items()
+        },
         origin=", ".join(part.origin for part in parts if part.origin),
         cost=cost if all(part.cost for part in parts) else None,
         most=most,

@@ -16,9 +16,6 @@ CHARACTERS_A_WORD = 9
 
 BM25 = "bm25"
 
-DOCUMENTS, QUESTIONS = "ctx_encoder", "question_encoder"
-"""What tells the two encoders of DPR apart in their names."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RagSettings:
@@ -26,9 +23,7 @@ class RagSettings:
 
     retriever: str = BM25
     """What ranks documents: bm25; dense (all-MiniLM-L6-v2 of a package); or a sentence encoder, by folder or hub id
-    (facebook/contriever, facebook/dpr-ctx_encoder-single-nq-base)."""
-    question_retriever: str = ""
-    """Encoder of questions where that is another one; empty: the same, or DPR's own beside its encoder of documents."""
+    (facebook/contriever)."""
     top: int = 3
     """Documents that are read in front of a question (1, 3 and 5 in Table 2 of arXiv 2403.04317)."""
     read: Amount | None = None
@@ -44,8 +39,6 @@ class RagSettings:
     def __post_init__(self) -> None:
         if not self.retriever:
             raise ValueError("retriever must name one: bm25, dense, a folder or a hub id")
-        if self.retriever == BM25 and self.question_retriever:
-            raise ValueError(f"question_retriever is for encoders, got {self.question_retriever!r} beside {BM25}")
         if self.read is not None:
             check_amount("read", self.read)
         at_least(1, top=self.top, document_tokens=self.document_tokens)
@@ -56,11 +49,6 @@ class RagSettings:
     def room(self, read: int, starts: int) -> int | None:
         """Tokens of documents in front of a question, where the context has so many and a text begins with `starts`."""
         return None if self.read is None else max(1, in_tokens(self.read, read + starts) - starts)
-
-    @property
-    def question_encoder(self) -> str:
-        """Name of the encoder of questions."""
-        return self.question_retriever or self.retriever.replace(DOCUMENTS, QUESTIONS)
 
 
 def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
@@ -96,6 +84,7 @@ RAG = MethodSpec(
     cost=cost,
     keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),
+    retired={"question_retriever": ""},
     paper="2403.04317",
 )
 

@@ -178,7 +178,7 @@ class Rag(BaseMethod[RagSettings]):
         if settings.retriever != BM25:
             from ttabench.methods.rag.dense import DenseRetriever
 
-            self.retriever = DenseRetriever(settings.retriever, settings.question_encoder, lm.device)
+            self.retriever = DenseRetriever(settings.retriever, lm.device)
         self._settled: tuple[weakref.ref[Tensor], list[Collection]] | None = None
 
     def begin(self, rows: int) -> State:
@@ -222,10 +222,10 @@ class Rag(BaseMethod[RagSettings]):
         collections, read = self._collections(state), tokens_read(state)
         asked = self.retriever.questions([ask.question_text for ask in asks])
         found = []
-        for row, query in zip(_rows(state, asks), asked, strict=True):
-            scores, room = collections[row].scores(query), self.settings.room(read[row], len(self.lm.start_ids))
-            ranked = best(scores, self.settings.top) if room is None else in_order(scores)
-            found.append(self._ids(collections[row], ranked, room))
+        for row, query in zip([0] * len(asks) if state.rows == 1 else range(state.rows), asked, strict=True):
+            room = self.settings.room(read[row], len(self.lm.start_ids))
+            ranked = ranking(collections[row].scores(query))
+            found.append(self._ids(collections[row], ranked[: self.settings.top] if room is None else ranked, room))
         return found
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
@@ -277,28 +277,12 @@ class Rag(BaseMethod[RagSettings]):
             made = []
             for row in range(state.rows):
                 kept, indexed = (items(state.tensors, name, row) for name in ("texts", self.retriever.tensor))
-                if len(indexed) != len(kept):
-                    fault = f"The index is of another collection: {len(indexed)} documents, and {len(kept)} texts"
-                    raise UserError(f"{fault} are kept.", "Read the documents again.")
                 made.append(Collection([text.cpu() for text in kept], self.retriever.scorer(indexed)))
             self._settled = weakref.ref(texts), made
         return self._settled[1]
 
 
-def _rows(state: State, asks: Sequence[Ask]) -> Sequence[int]:
-    """Whose documents answer each question: one reader's all of them, or each its own reader's."""
-    return [0] * len(asks) if state.rows == 1 else range(state.rows)
-
-
-def best(scores: NDArray[np.float32], top: int) -> list[int]:
-    """The places of the `top` highest scores, in their order; of equal ones the last."""
-    if len(scores) <= top:
-        return list(range(len(scores)))
-    least = np.partition(scores, len(scores) - top)[len(scores) - top]
-    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
-    return sorted([*above.tolist(), *equal[len(equal) - (top - len(above)) :].tolist()])
-
-
-def in_order(scores: NDArray[np.float32]) -> list[int]:
+def ranking(scores: NDArray[np.float32]) -> list[int]:
     """All places, the highest score first; of equal ones the last."""
-    return sorted(range(len(scores)), key=lambda place: (-scores[place], -place))
+    places: list[int] = np.argsort(scores, kind="stable")[::-1].tolist()
+    return places
