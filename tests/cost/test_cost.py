@@ -67,7 +67,6 @@ CASES: dict[str, tuple[str, Any]] = {
     "attention_matching": ("attention_matching", MatchingSettings(budget=12, prompt="")),
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "mac": ("mac", TINY_MAC),
-    "mac tree": ("mac", replace(TINY_MAC, hierarchy=2)),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "ccm stream": ("ccm", CcmSettings(comp_tokens=2, rank=2, window=24, piece=8, memory=4)),
     "rag": ("rag", RagSettings(top=4)),
