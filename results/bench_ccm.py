@@ -25,9 +25,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.ccm import CCM
+from ttabench.methods.ccm import CCM, CcmSettings
 from ttabench.methods.ccm.method import Ccm
-from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.trainable import training_item
 from ttabench.readers import load as load_task
 

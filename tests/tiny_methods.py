@@ -10,8 +10,8 @@ from ttabench.contract.case import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.mac import TINY as TINY_MAC
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.mac.settings import TINY as TINY_MAC
 from ttabench.methods.registry import find, methods
 
 __all__ = [

@@ -28,7 +28,7 @@ from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.ccm.settings import CcmSettings, CompressiveSettings, GistingSettings
+from ttabench.methods.ccm import CcmSettings, CompressiveSettings, GistingSettings
 from ttabench.methods.distill import DistillSettings
 from ttabench.methods.eviction.settings import (
     H2OSettings,
@@ -67,9 +67,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "attention_matching": ("attention_matching", MatchingSettings(budget=12, prompt="")),
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "mac": ("mac", TINY_MAC),
-    "mac tree": ("mac", replace(TINY_MAC, hierarchy=2)),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
-    "ccm stream": ("ccm", CcmSettings(comp_tokens=2, rank=2, window=24, piece=8, memory=4)),
     "rag": ("rag", RagSettings(top=4)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),

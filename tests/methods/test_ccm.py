@@ -16,9 +16,9 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe, Score, Step
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
+from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.comp_tokens import laid
 from ttabench.methods.ccm.method import Ccm
-from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss
 

@@ -16,8 +16,8 @@ from tests.tiny_methods import observes
 from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.methods.ccm import CompressiveSettings
 from ttabench.methods.ccm.compressive import Compressive
-from ttabench.methods.ccm.settings import CompressiveSettings
 from ttabench.methods.trainable import answer_loss
 
 WAYS: list[dict[str, Any]] = [

@@ -17,9 +17,9 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
+from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.ccm.compressive import Compressive
 from ttabench.methods.ccm.method import Ccm, Gisting, GistingOnline
-from ttabench.methods.ccm.settings import CcmSettings, GistingSettings
 from ttabench.methods.trainable import answer_loss
 
 

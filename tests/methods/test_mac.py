@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import T5Model
 
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
-from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import bank, pooling
-from ttabench.methods.mac.latents import PrefixExpansion
-from ttabench.methods.mac.method import Mac
+from ttabench.methods.mac import pooling
+from ttabench.methods.mac.method import Mac, appended
+from ttabench.methods.mac.networks import PrefixExpansion
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.mac.t5 import config_of
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -55,14 +51,10 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
 # The bank has no order, and its padding and blocks mean nothing.
 
 
-@pytest.mark.parametrize("block", [1, 5, 28, 1000])
-def test_streamed_attention_equals_dense(pool: Aggregator, block: int) -> None:
+def test_padding_of_a_bank_means_nothing(pool: Aggregator) -> None:
     x, entries = draw(2, 3, 4, 24), draw(2, 7, 4, 24, seed=2) * 3
     mask = torch.tensor([[True] * 7, [False] * 2 + [True] * 3 + [False] * 2])
-    torch.testing.assert_close(pool(x, entries, None, block), pool(x, entries), **CLOSE)
-    torch.testing.assert_close(pool(x, entries, mask, block), pool(x, entries, mask), **CLOSE)
-    alone = pool(x[1:], entries[1:, 2:5])
-    torch.testing.assert_close(pool(x, entries, mask, block)[1:], alone, **CLOSE)
+    torch.testing.assert_close(pool(x, entries, mask)[1:], pool(x[1:], entries[1:, 2:5]), **CLOSE)
 
 
 def test_shares_go_with_the_pieces_in_whatever_order_they_were_read(lm: LM) -> None:
@@ -91,8 +83,7 @@ def test_shares_of_a_full_bank_name_all_that_an_entry_holds(lm: LM) -> None:
 # Hierarchy.
 
 
-@pytest.mark.parametrize("block", [1, 12, 1000])
-def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Aggregator, block: int) -> None:
+def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Aggregator) -> None:
     """Seven documents in groups of three: winners of three groups, by each question's own attention."""
     x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2) * 2
     winners = []
@@ -100,12 +91,12 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
         shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
     expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
-    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, "attended"), expected, **CLOSE)
     assert len({tuple(each) for each in winners}) > 1
-    deeper = pooling.latent(pool, x, entries, 2, block, "attended")
+    deeper = pooling.latent(pool, x, entries, 2, "attended")
     assert float((deeper - expected).detach().abs().max()) > 1e-3
     flat = pool(x[None], entries[None, :3])[0]
-    torch.testing.assert_close(pooling.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
+    torch.testing.assert_close(pooling.latent(pool, x, entries[:3], 3, "attended"), flat, **CLOSE)
 
 
 # Texts.
@@ -186,7 +177,7 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
 def test_nearest_pairs_equal_a_full_search() -> None:
     """The cosines kept up to date while entries merge and leave are those of a fresh table."""
     vectors = draw(30, 2, 3)
-    kept, _ = bank.append(vectors[:0], [], vectors, [str(i) for i in range(30)], replace(TINY_MAC, bank_cap=8), 0)
+    kept, _ = appended(vectors[:0], [], vectors, [str(i) for i in range(30)], replace(TINY_MAC, bank_cap=8), 0)
     slow = list(vectors[:8])
     for latent in vectors[8:]:
         slow.append(latent)
@@ -290,14 +281,10 @@ def test_only_the_chosen_documents_carry_gradient(lm: LM, lite: str, count: int)
 
 def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
     assert set(loss(tiny_mac(lm))) == {"answer"}
-    mac = tiny_mac(lm, retrieval_aux=0.5, attention_aux=0.25, own_aux=1.0, words_aux=1.0)
+    mac = tiny_mac(lm, retrieval_aux=0.5, attention_aux=0.25, words_aux=1.0)
     parts = loss(mac)
-    assert set(parts) == {"answer", "own", "retrieval", "attention", "words"}
+    assert set(parts) == {"answer", "retrieval", "attention", "words"}
     assert float(parts["attention"]) == pytest.approx(0.25 * math.log(4), abs=0.2)
-    alone = tiny_mac(lm, own_aux=1.0)
-    one = episode(documents=1)
-    both = alone.loss_parts([one])
-    torch.testing.assert_close(both["own"], both["answer"], **CLOSE)
 
 
 def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,21 +306,6 @@ def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.Monke
     assert float(found["answer"].detach()) != pytest.approx(
         float(tiny_mac(lm).loss_parts([one, other])["answer"].detach()), abs=1e-4
     )
-
-
-# Settings, presets, T5s.
-
-
-def test_training_starts_from_a_given_t5(lm: LM, tmp_path: Path) -> None:
-    given = T5Model(config_of(TINY_MAC.amortiser, lm.vocab_size))
-    given.save_pretrained(tmp_path)
-    mac = tiny_mac(lm, amortiser_init=str(tmp_path), input_encoder="scratch:8,1,2,16")
-    before = mac.networks.input_encoder.t5.shared.weight.clone()
-    mac.prepare_training()
-    assert torch.equal(mac.networks.amortiser.t5.shared.weight, given.shared.weight)
-    assert torch.equal(mac.networks.input_encoder.t5.shared.weight, before)
-    with pytest.raises(UserError, match="another shape than the amortiser"):
-        tiny_mac(lm, amortiser_init=str(tmp_path), amortiser="scratch:8,1,2,16").prepare_training()
 
 
 def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:

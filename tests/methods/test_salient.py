@@ -7,7 +7,7 @@ import pytest
 from tests.tiny import tiny_gpt2
 from ttabench.core.types import Observe
 from ttabench.methods.online import SalientSettings
-from ttabench.methods.online.salient import SalientSpans, entities_by_rule
+from ttabench.methods.online.method import SalientSpans, entities_by_rule
 
 RULE = SalientSettings(spans="rule", dropout=False)
 

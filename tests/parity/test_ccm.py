@@ -18,8 +18,8 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.method import Ccm
-from ttabench.methods.ccm.settings import CcmSettings
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file("ccm_model.json").read_text(encoding="utf-8"))["configs"]
 WAYS = {"concat_recur": {}, "merge_recur": {"update": "merge"}}

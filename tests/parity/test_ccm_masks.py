@@ -20,8 +20,8 @@ from tests.parity.fixtures import Fixture, base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.model import LM
+from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.comp_tokens import laid, laid_whole, merged, sees_all, sees_newest
-from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.parts.one_forward import Batch
 
 CASES: dict[str, dict[str, Any]] = {

@@ -16,10 +16,9 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.generation import generate
-from ttabench.methods.mac import pooling
-from ttabench.methods.mac.losses import Objective
+from ttabench.methods.mac import MacSettings, pooling
+from ttabench.methods.mac.losses import loss_parts
 from ttabench.methods.mac.networks import MacNetworks
-from ttabench.methods.mac.settings import MacSettings
 
 KEYS = {"gpt2": "out/qa_logits", "llama": "out/qa_logits_llama"}
 BASES = [(kind, key) for kind, key in KEYS.items() if key in load("mac").tensors]
@@ -167,14 +166,13 @@ def test_questions_become_query_tokens(reference: Reference) -> None:
     reference.check(encoder(ids, mask), "out/cond_0")
 
 
-@pytest.mark.parametrize("block", [None, 7, 1000])
-def test_aggregation_block_by_block(reference: Reference, block: int | None) -> None:
+def test_aggregation_block_by_block(reference: Reference) -> None:
     x_BTD, bank_KTD = reference.tensors["out/cond_0"], reference.tensors["out/bank"]
     x, bank = x_BTD.flatten(0, 1)[None], bank_KTD.flatten(0, 1)[None]
     for index, layer in enumerate(reference.networks.aggregator.blocks):
-        x = layer(x, bank, None, block)
+        x = layer(x, bank, None)
         reference.check(x.view_as(x_BTD), f"out/cond_{index + 1}")
-    latent = reference.networks.aggregator(x_BTD[None], bank_KTD[None], None, block)
+    latent = reference.networks.aggregator(x_BTD[None], bank_KTD[None])
     reference.check(latent[0], "out/latent")
 
 
@@ -237,7 +235,7 @@ def test_losses_and_gradients(tmp_path: Path, name: str) -> None:
     carrying = load("mac").spec["config"]["lift_ratio"] if name == "lift" else 1.0
     reference = Reference(tmp_path, backprop_dropout=1.0 - carrying)
     reference.networks.train()
-    loss = Objective(reference.networks).parts([reference.episode()])["answer"]
+    loss = loss_parts(reference.networks, [reference.episode()])["answer"]
     tolerance = reference.spec["tolerance"]["losses"]
     torch.testing.assert_close(loss.detach(), reference.tensors[f"out/loss_{name}"], rtol=0.0, **tolerance)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -261,11 +259,10 @@ def test_hierarchy_level_by_level(reference: Reference) -> None:
     level, group = reference.tensors["out/bank"][None], reference.spec["config"]["hier_window"]
     levels = sorted(key for key in reference.tensors if key.startswith("out/hier_level_"))
     for key in (*levels, "out/hier_final"):
-        level = pooling.by_group(aggregator, x, level, group, block=1000)
+        level = pooling.by_group(aggregator, x, level, group)
         reference.check(level[0], key)
-    for block in (1, 1000):
-        final = pooling.latent(aggregator, x, reference.tensors["out/bank"], group=group, block=block)
-        reference.check(final, "out/hier_final")
+    final = pooling.latent(aggregator, x, reference.tensors["out/bank"], group=group)
+    reference.check(final, "out/hier_final")
 
 
 def test_with_ordinary_masks(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from ttabench.core.types import Ask, Choose, Episode
 from ttabench.lm.model import LM
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.mac.latents import SlotLinear
 from ttabench.methods.mac.method import Mac
+from ttabench.methods.mac.networks import SlotLinear
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.run.plan import make_plan

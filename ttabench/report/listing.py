@@ -28,7 +28,7 @@ WHAT = ("methods", "tasks", "models", "adapters", "runs")
 EPISODES = "pieces an episode × queries a piece"
 COLUMNS = ("adapter", "#parameters", "trained on", EPISODES, "rate", "#seed", "#steps", "#pieces read", "#queries",
            "labels", "#tokens", "#minutes", "lies in", "chosen on")  # fmt: skip
-GOLD_LOSSES = ("own_aux", "retrieval_aux", "attention_aux")
+GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 """Weights of MAC's losses that are told which document holds the answer (`Ask.source_key`)."""
 
 

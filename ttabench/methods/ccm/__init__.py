@@ -1,24 +1,279 @@
-"""CCM, compressed context memory, and what it is compared with: a text becomes keys and values of a few slots."""
+"""CCM, compressed context memory, and what it is compared with: a text becomes keys and values of a few slots.
+
+Settings (those of the paper), presets, how each is trained, and cost on paper. Kim et al., "Compressed Context Memory
+for Online Language Model Interaction", arXiv 2312.03414; code: snu-mllab/Context-Memory.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil
+from typing import Literal
 
+from ttabench.core.bounds import at_least
 from ttabench.core.types import Json
-from ttabench.methods.ccm import cost
-from ttabench.methods.ccm.settings import (
-    COMPRESSIVE_PRESETS,
-    GISTING_PRESETS,
-    OTHER_RECIPES,
-    PRESETS,
-    RECIPES,
-    CcmSettings,
-    CompressiveSettings,
-    GistingSettings,
-)
-from ttabench.methods.parts.amount import Amount
+from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window
+from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
+from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.spec import MethodSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLora(LoraShape):
+    """A LoRA on the maps of attention."""
+
+    rank: int = 8
+    """Rank of each delta."""
+    alpha: float = 16.0
+    """Deltas are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GistingSettings(AttentionLora):
+    """Settings of `gisting` and `gisting_online`; the defaults are those of CCM's comparison on MetaICL."""
+
+    comp_tokens: int = 8
+    """n: COMP tokens; their keys and values are what the text that they read becomes."""
+    conditional: bool = True
+    """Whether the deltas act at COMP tokens only; false: at every token, those of questions and answers too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, comp_tokens=self.comp_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CcmSettings(GistingSettings):
+    """Settings of `ccm`; the defaults are the paper's for MetaICL."""
+
+    update: Literal["concat", "merge"] = "concat"
+    """Whether the memory keeps what every piece became, or their mean, slot by slot."""
+    ema: float | None = None
+    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
+    recursive: bool = True
+    """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
+    sink: bool = False
+    """Whether the token that begins the text stays visible after the first piece."""
+    held: Amount | None = None
+    """Slots that a concatenated memory keeps, at least one group of COMP tokens, the oldest go: a number, or a share of
+    the tokens read. None: all. Training keeps all."""
+    window: int | None = None
+    """A stream: so many keys and values are held, of what begins the text, of the memory and of the newest text; with a
+    token more the oldest `piece` of the text is compressed. None: every piece that is read becomes memory."""
+    piece: int = 64
+    """Tokens of a stream that are compressed at once."""
+    memory: int = 8
+    """COMP slots that a stream keeps; the oldest go."""
+    n_sink: int | None = None
+    """First tokens of a stream that always stay. None: what begins a text (BOS), or else its first token."""
+    compress: bool = True
+    """False: a stream throws as many slots away, and what stays are the first and the newest (StreamingLLM)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, piece=self.piece, memory=self.memory)
+        at_least(0, n_sink=self.n_sink)
+        if self.window is not None:
+            self._check_stream(self.window)
+        elif not self.compress or self.n_sink is not None:
+            raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink in place of n_sink)")
+        if self.held is not None:
+            check_amount("held", self.held)
+        if self.ema is not None and not 0 < self.ema <= 1:
+            raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
+        if self.ema is not None and self.update != "merge":
+            raise ValueError("ema is the weight of the newest piece in a merged memory: give update=merge, too")
+
+    def _check_stream(self, window: int) -> None:
+        if self.update != "concat" or not self.recursive:
+            raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
+        if self.held is not None:
+            raise ValueError(f"a stream holds `window` slots: give another window in place of held={self.held}")
+        if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
+            given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
+            raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}")
+        if window <= self.memory + self.piece:
+            given = f"window={window}, memory={self.memory}, piece={self.piece}"
+            raise ValueError(f"a window must be larger than memory and piece together, got {given}")
+
+    def groups(self, read: int) -> int | None:
+        """Groups of COMP tokens that are kept where so many tokens were read, those of BOS among them; None for all."""
+        if self.held is None or self.update == "merge":
+            return None
+        return max(1, in_tokens(self.held, read) // self.comp_tokens)
+
+    def weight(self, step: int) -> float:
+        """a_t: weight of piece t, from 1 on, in a merged memory."""
+        return 1.0 if step == 1 else 1 / step if self.ema is None else self.ema
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressiveSettings(AttentionLora):
+    """Settings of `compressive`; the deltas act at the tokens of pieces, not at questions and answers."""
+
+    ratio: int = 8
+    """Tokens whose keys and values become one slot; the last ones of a piece may be fewer."""
+    slots: int | None = None
+    """Into how many slots a piece is pooled, whatever its length, in equal shares; None: as many as `ratio` makes."""
+    pool: Literal["conv", "mean", "max"] = "conv"
+    """A learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
+    heads, which begins as the mean; or the mean, or the largest number of each channel."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, ratio=self.ratio)
+        if self.slots is not None:
+            at_least(1, slots=self.slots)
+            if self.pool == "conv":
+                raise ValueError("a convolution has a kernel of `ratio` tokens: slots goes with pool=mean or pool=max")
+
+
+PRESETS: Mapping[str, CcmSettings] = {
+    "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
+    "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
+    "nano-two-stage": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
+    "smollm2-135m": CcmSettings(comp_tokens=2),
+    "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
+    "smollm2-135m-two-stage": CcmSettings(comp_tokens=2),
+    "llama-7b": CcmSettings(),
+    "llama-7b-merge": CcmSettings(update="merge"),
+}
+GISTING_PRESETS: Mapping[str, GistingSettings] = {
+    "nano": GistingSettings(comp_tokens=4, rank=32, alpha=32.0),
+    "smollm2-135m": GistingSettings(comp_tokens=2),
+    "llama-7b": GistingSettings(),
+}
+COMPRESSIVE_PRESETS: Mapping[str, CompressiveSettings] = {
+    "nano": CompressiveSettings(rank=32, alpha=32.0),
+    "smollm2-135m": CompressiveSettings(),
+    "llama-7b": CompressiveSettings(),
+}
+
+_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
+_PAPER = Recipe(documents=(16,), batch_documents=2048, steps=2000, lr=3e-4, warmup=60, schedule="cosine")
+_NANO = replace(
+    _OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3, optimizer="muon"
+)
+_REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=150, lr=2e-3, warmup=10)
+
+
+def _after_full_context(recipe: Recipe, first: Recipe, rank: int) -> Recipe:
+    """The same behind the paper's first stage: a LoRA with full context on the same data."""
+    shape = (f"rank={rank}", f"alpha={2 * rank}", "targets=q_proj,k_proj,v_proj,o_proj", "full_context=true")
+    return replace(recipe, first=Stage(settings=shape, recipe=first))
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "nano": _NANO,
+    "nano-merge": _NANO,
+    "nano-two-stage": _after_full_context(_NANO, replace(_NANO, steps=200, lr=1e-3, optimizer="adam"), 32),
+    "smollm2-135m": _REAL,
+    "smollm2-135m-merge": _REAL,
+    "smollm2-135m-two-stage": _after_full_context(_REAL, replace(_REAL, steps=75, lr=5e-4), 8),
+    "llama-7b": _after_full_context(_PAPER, _PAPER, 8),
+    "llama-7b-merge": _after_full_context(_PAPER, _PAPER, 8),
+}
+"""The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
+DailyDialog, after a LoRA with full context on the same data."""
+OTHER_RECIPES = {name: recipe for name, recipe in RECIPES.items() if name in GISTING_PRESETS}
+"""What CCM is compared with is trained as it is."""
+
+
+def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None:
+    """CCM (arXiv 2312.03414, equations 1 to 3, figure 5 and table 3); None of a stream, and where deltas act at every
+    token (`conditional=false`). The paper's "MB" are MiB at 4 bytes a number, and count no BOS; merging and means are
+    left out."""
+    if not settings.conditional or not work.pieces:
+        return _closed(settings, shape, work)
+    if settings.window is not None:
+        return None
+    comp, sink = settings.comp_tokens, shape.starts if settings.sink else 0
+    held = peak = 0
+    flops = shape.forward(shape.starts)
+    for number, (piece, read) in enumerate(zip(work.pieces, accumulate(work.pieces), strict=True)):
+        behind = shape.starts if not number else held if settings.recursive else sink
+        flops += shape.forward(piece + comp, behind) + _adapting(settings, shape, piece)
+        peak = max(peak, behind + piece + comp)
+        held = comp + (held if settings.update == "concat" and number else sink)
+        if (groups := settings.groups(read + shape.starts)) is not None:
+            held = min(held, sink + groups * comp)
+    return _kept(shape, work, _added(settings, shape), flops, peak, held, comp)
+
+
+def gisting_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
+    """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): whatever is read on, everything is compressed again."""
+    if not settings.conditional or not work.pieces:
+        return _closed(settings, shape, work)
+    comp, flops = settings.comp_tokens, 0
+    for text in accumulate(work.runs):
+        flops += shape.forward(shape.starts) + shape.forward(text + comp, shape.starts)
+        flops += _adapting(settings, shape, text)
+    peak = shape.starts + work.tokens + comp
+    return _kept(shape, work, _added(settings, shape), flops, peak, comp, comp, 2 + work.tokens)
+
+
+def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
+    """Gisting, each piece alone (arXiv 2312.03414, section 4); what begins the text stands before the first. Slots
+    that wait beside a piece being compressed are not counted, as in the paper."""
+    if not settings.conditional or not work.pieces:
+        return _closed(settings, shape, work)
+    comp, peak, flops, before = settings.comp_tokens, 0, shape.forward(shape.starts), shape.starts
+    for piece in work.pieces:
+        flops += shape.forward(piece + comp, before) + _adapting(settings, shape, piece)
+        peak, before = max(peak, piece + comp + before), 0
+    return _kept(shape, work, _added(settings, shape), flops, peak, comp * len(work.pieces), comp)
+
+
+def compressive_cost(settings: CompressiveSettings, shape: Shape, work: Workload) -> Cost:
+    """Compressive Transformer (arXiv 1911.05507), pieces pooled as `compressive` does."""
+    factors = _factors(settings, shape)
+    taps = settings.ratio if settings.pool == "conv" else 0
+    added = factors.size + 2 * shape.layers * taps * shape.head_dim**2
+    if not work.pieces:
+        return replace(closed_book(shape, work), added_parameters=added)
+    held, peak, flops, behind = 0, 0, shape.forward(shape.starts), shape.starts
+    for piece in work.pieces:
+        slots = min(settings.slots, piece) if settings.slots else -(-piece // settings.ratio)
+        flops += shape.forward(piece, behind) + factors.forward(piece)
+        flops += 2 * slots * taps * shape.head_dim * shape.slot_floats
+        peak, held = max(peak, behind + piece), held + slots
+        behind = held
+    return _kept(shape, work, added, flops, peak, held, 0)
+
+
+def _factors(settings: AttentionLora, shape: Shape) -> Factors:
+    maps = targeted(settings.targets, shape) if settings.targets else list(shape.attention_linears)
+    return Factors(shape, settings.rank, maps)
+
+
+def _adapting(settings: GistingSettings, shape: Shape, text: int) -> int:
+    """Operations of the factors at COMP tokens; `dense` counts those of text, too, which are computed and left out."""
+    return _factors(settings, shape).forward(settings.comp_tokens + (text if shape.dense else 0))
+
+
+def _added(settings: GistingSettings, shape: Shape) -> int:
+    return _factors(settings, shape).size + settings.comp_tokens * shape.hidden
+
+
+def _closed(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
+    bare = replace(closed_book(shape, work), added_parameters=_added(settings, shape))
+    return bare if settings.conditional else None
+
+
+def _kept(
+    shape: Shape, work: Workload, added: int, flops: int, peak: int, kept: int, beyond: int, integers: int = 1
+) -> Cost:
+    """The cost where what is kept are slots; `beyond`: positions behind the text read, `integers`: in the state."""
+    floats = shape.slot_floats * kept
+    own = {"added_parameters": added, "state_floats": floats, "adapt_slots": peak, "adapt_flops": flops}
+    own["positions"] = shape.starts + work.tokens + max(beyond, work.asked)
+    return in_window(shape, work, kept, **own, state_bytes=floats * work.value_bytes + INTEGER * integers)
 
 
 def _gists(amount: Amount) -> dict[str, Json]:
@@ -44,7 +299,7 @@ CCM = MethodSpec(
     recipes=RECIPES,
     growth="linear",
     trainable=True,
-    cost=cost.ccm,
+    cost=ccm_cost,
     keep=lambda amount: {"held": amount},  # COMP tokens are as trained; the oldest groups go
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
@@ -57,7 +312,7 @@ GISTING = replace(
     Settings=GistingSettings,
     presets=GISTING_PRESETS,
     recipes=OTHER_RECIPES,
-    cost=cost.gisting,
+    cost=gisting_cost,
     keep=_gists,
     checked=GistingSettings(comp_tokens=2, rank=2),
     paper="2304.08467",
@@ -68,7 +323,7 @@ GISTING_ONLINE = replace(
     summary="Gisting, each piece by itself",
     where="ttabench.methods.ccm.method:GistingOnline",
     trained_as="gisting",
-    cost=cost.gisting_online,
+    cost=gisting_online_cost,
     keep=None,
 )
 COMPRESSIVE = replace(
@@ -78,7 +333,7 @@ COMPRESSIVE = replace(
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
     presets=COMPRESSIVE_PRESETS,
-    cost=cost.compressive,
+    cost=compressive_cost,
     keep=_compresses,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",

@@ -21,7 +21,7 @@ from ttabench.lm.forward.patching import hidden_states, read
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
-from ttabench.methods.ccm.settings import AttentionLora, CcmSettings, GistingSettings
+from ttabench.methods.ccm import AttentionLora, CcmSettings, GistingSettings
 from ttabench.methods.parts import one_forward
 from ttabench.methods.parts.lora import OwnLora
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll

@@ -21,9 +21,8 @@ from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.ccm import COMPRESSIVE
+from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
 from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of, with_more
-from ttabench.methods.ccm.settings import CompressiveSettings
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 
 

@@ -20,7 +20,7 @@ from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Reads
-from ttabench.methods.ccm import CCM, GISTING, GISTING_ONLINE
+from ttabench.methods.ccm import CCM, GISTING, GISTING_ONLINE, CcmSettings, GistingSettings
 from ttabench.methods.ccm.comp_tokens import (
     CompTokens,
     Memory,
@@ -33,7 +33,6 @@ from ttabench.methods.ccm.comp_tokens import (
     sees_all,
     sees_newest,
 )
-from ttabench.methods.ccm.settings import CcmSettings, GistingSettings
 from ttabench.methods.ccm.stream import CompUse, Stream, row_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.parts.newest import appended, ids_of

@@ -22,7 +22,7 @@ from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
-from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.eviction.evicted_cache import EvictedCache, behind, extended
 
 OnStep: TypeAlias = Callable[[range], None]
@@ -36,7 +36,7 @@ class Stream:
         assert settings.window is not None, "a stream has a window"
         self.lm, self.settings, self.window = lm, settings, settings.window
         self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
-        self.first = settings.first_slots(len(lm.start_ids))
+        self.first = max(1, len(lm.start_ids)) if settings.n_sink is None else settings.n_sink
         """Slots that always stay."""
         needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1
         if needed > self.window:

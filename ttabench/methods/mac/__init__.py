@@ -1,14 +1,195 @@
-"""MAC, Memory of Amortized Contexts."""
+"""MAC, Memory of Amortized Contexts: its settings, presets of the paper, of its released code and of nano, its cost.
+
+Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeAlias
 
+from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
-from ttabench.methods.mac.settings import PRESETS, RECIPES, TINY, MacSettings
+from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
+
+HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
+
+_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank",
+           "document_tokens", "question_tokens", "num_beams")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MacSettings:
+    """Settings of `mac`; the defaults are the paper's (GPT2-large)."""
+
+    GONE: ClassVar[Mapping[str, Json]] = {
+        "bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0,
+    }  # fmt: skip
+    """Settings that earlier versions stored, and the value that goes on being read."""
+
+    amortiser: str = "t5-base"
+    """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
+    input_encoder: str = "t5-base"
+    """T5 that reads questions."""
+    design: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
+    """What reads documents, and questions (Table 7): the T5; or an encoder (a T5's, `dense` for all-MiniLM-L6-v2, a
+    folder, a hub id) or a causal LM (a folder, a hub id, scratch: a GPT-2) of the text and T learnable tokens."""
+    tokenizer: Literal["auto", "own", "base"] = "auto"
+    """Whose tokenizer the T5s use; auto: the base model's for scratch shapes and random weights, else their own."""
+    num_virtual_tokens: int = 24
+    """T: latent tokens of a document and of a question."""
+    prefix_length: int = 2
+    """Key/value positions filled in each layer (released code; the paper does not state it)."""
+    blocks: int = 4
+    """Cross-attention blocks of the aggregator."""
+    heads: int = 8
+    """Heads of each block."""
+    head_dim: int = 96
+    """Size of each head, whatever the base model's width."""
+    expansion_hidden: int = 768
+    """Inner width of the feed-forward networks of the expansion."""
+    modulation: Literal["prefix", "lora"] = "prefix"
+    """What a latent becomes: P-tuning v2 key/value prefixes, or low-rank weight deltas (Table 4)."""
+    lora_rank: int = 8
+    """Rank of each delta (`modulation=lora`)."""
+    lora_targets: tuple[str, ...] = ("q_proj", "v_proj", "c_attn")
+    """Last parts of the names of the linear layers that get a delta."""
+    document_tokens: int = 512
+    """A document keeps its first so many T5 tokens."""
+    question_tokens: int = 128
+    """A question keeps its last so many T5 tokens; in training the same holds for the base model's tokens."""
+    mask_pads: bool = True
+    """False lets the T5 decoders see padding, as the released code does."""
+    pad_to: int = 0
+    """Pad documents to at least so many tokens (1022 in the released code); matters only without `mask_pads`."""
+    question_pad_to: int = 0
+    """The same for questions."""
+    dedupe: bool = True
+    """Whether a text that was read before is left out of the bank."""
+    bank_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Number format of the stored latents; aggregation computes in float32."""
+    bank_cap: int | None = None
+    """Most entries in the bank (1,250 in Figure 7); None lets it grow."""
+    bank_reduce: Literal["random", "average_random", "average_nearest"] = "average_nearest"
+    """What happens when an append exceeds the cap: an entry is dropped, or two are averaged."""
+    hierarchy: int | None = None
+    """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
+    hierarchy_by: HierarchyBy = "aggregated"
+    """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
+    of it that is attended to most; see `pooling`."""
+    hierarchy_aware: float = 0.0
+    """Share of the training episodes whose bank is aggregated by a tree of groups of random size."""
+    num_beams: int = 1
+    """Beams of generation; 3 gives what the released 12 beams in 4 groups give."""
+    backprop_dropout: float = 0.0
+    """p: share of the documents of a training episode that carry no gradient through the amortiser."""
+    lite: Literal["random", "released"] = "random"
+    """Which documents carry gradient: a random subset (all questions count), or the first (as many questions count)."""
+    base_dropout: bool = False
+    """Train with the base model's own dropout on, as the released code does."""
+    seed: int = 0
+    """Of initial weights and of the random bank reductions."""
+    embeddings_from_base: bool = False
+    """Beyond the paper: a scratch T5 starts with the base model's word embeddings (same width and vocabulary)."""
+    retrieval_aux: float = 0.0
+    """Beyond the paper: weight of a contrastive loss between question and document latents (needs `Ask.source_key`)."""
+    retrieval_temperature: float = 0.05
+    """Temperature of the cosines in `retrieval_aux`."""
+    attention_aux: float = 0.0
+    """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
+    words_aux: float = 0.0
+    """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `losses`."""
+
+    def __post_init__(self) -> None:
+        at_least(1, **{name: getattr(self, name) for name in _COUNTS})
+        at_least(0, pad_to=self.pad_to, question_pad_to=self.question_pad_to)
+        if self.hierarchy is not None and self.hierarchy < 2:
+            raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
+        at_least(2, bank_cap=self.bank_cap)
+        if not 0.0 <= self.backprop_dropout < 1.0:
+            raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
+        if not 0.0 <= self.hierarchy_aware <= 1.0:
+            raise ValueError(f"hierarchy_aware must lie in [0, 1], got {self.hierarchy_aware}")
+
+
+_RELEASED = {
+    "mask_pads": False,
+    "document_tokens": 1022,
+    "pad_to": 1022,
+    "question_pad_to": 128,
+    "lite": "released",
+    "base_dropout": True,
+    "dedupe": False,
+    "num_beams": 3,
+}
+
+_DISTILGPT2 = MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12)
+_LARGE = MacSettings()
+_XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
+
+PRESETS: Mapping[str, MacSettings] = {
+    "nano": MacSettings(
+        amortiser="scratch:128,3,8,512",
+        input_encoder="scratch:128,2,8,512",
+        num_virtual_tokens=16,
+        head_dim=16,
+        expansion_hidden=128,
+        embeddings_from_base=True,
+        retrieval_aux=0.5,
+        words_aux=1.0,
+        attention_aux=0.3,
+    ),
+    "distilgpt2": _DISTILGPT2,
+    "gpt2-large": _LARGE,
+    "gpt2-xl": _XL,
+    "llama-2-7b": _XL,
+    "distilgpt2-released": replace(
+        _DISTILGPT2,
+        amortiser="t5-base",
+        input_encoder="t5-base",
+        **_RELEASED,  # type: ignore[arg-type]
+    ),
+    "gpt2-large-released": replace(_LARGE, backprop_dropout=0.75, **_RELEASED),  # type: ignore[arg-type]
+    "gpt2-xl-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
+    "llama-2-7b-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
+}
+
+TINY = MacSettings(
+    amortiser="scratch:16,1,2,32",
+    input_encoder="scratch:16,1,2,32",
+    num_virtual_tokens=4,
+    blocks=2,
+    heads=2,
+    head_dim=8,
+    expansion_hidden=16,
+    bank_dtype="float32",
+)
+
+_PAPER = Recipe(lr=1e-5, documents=(32,))
+RECIPES: Mapping[str, Recipe] = {
+    "nano": Recipe(
+        documents=(8, 16, 32, 64),
+        questions=2,
+        batch_documents=64,
+        steps=1200,
+        lr=3e-3,
+        warmup=50,
+        schedule="cosine",
+        optimizer="muon",
+        beta2=0.98,
+        clip=1.0,
+    ),
+    "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
+    "gpt2-large": _PAPER,
+    "gpt2-xl": _PAPER,
+    "llama-2-7b": _PAPER,
+}
+"""The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
+`--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's."""
 
 BUCKETS = 32
 """Relative distances that a T5 tells apart."""
@@ -18,7 +199,7 @@ PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-
 
 
 @dataclass(frozen=True)
-class T5:
+class _T5:
     """An encoder-decoder with as many layers on either side, and the networks that make latents of what it reads."""
 
     width: int
@@ -29,18 +210,13 @@ class T5:
     feed_forward: int
     vocabulary: int
 
-    @property
-    def parameters(self) -> int:
-        """All of the T5, norms and distance biases too."""
+    def parameters(self, hidden: int, latents: int) -> int:
+        """All of the T5, and beside it prompts, norms and an MLP a latent."""
         attention, feed = 4 * self.width * self.inner, 2 * self.width * self.feed_forward
-        encoder, decoder = attention + feed + 2 * self.width, 2 * attention + feed + 3 * self.width
         ends = self.vocabulary * self.width + 2 * self.width + 2 * BUCKETS * self.heads
-        return self.layers * (encoder + decoder) + ends
-
-    def around(self, hidden: int, latents: int) -> int:
-        """Parameters beside it: prompts, norms, an MLP a latent."""
         lift, mix = (self.width + 1) * hidden, (hidden + 1) * hidden
-        return latents * (3 * self.width + lift + mix + (0 if self.width == hidden else lift))
+        beside = latents * (3 * self.width + mix + (1 if self.width == hidden else 2) * lift)
+        return self.layers * (3 * attention + 2 * feed + 5 * self.width) + ends + beside
 
     def read(self, shape: Shape, tokens: int, latents: int) -> int:
         """Operations: encode the text; decoder tokens see it and those before them; an MLP for each."""
@@ -52,42 +228,39 @@ class T5:
         return self.layers * (encoder + decoder + crossed) + 2 * latents * (lift + shape.hidden**2)
 
 
-def _t5(name: str, shape: Shape) -> T5 | None:
+def _t5(name: str, shape: Shape) -> _T5 | None:
     """The T5 of that name; None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
+    if name in PUBLISHED:
+        width, layers, heads, feed_forward = PUBLISHED[name]
+        return _T5(width, layers, heads, 64 * heads, feed_forward, T5_VOCABULARY)
     numbers = name.removeprefix("scratch:").split(",")
-    if name.startswith("scratch:") and len(numbers) == 4 and all(number.isdecimal() for number in numbers):
-        width, layers, heads, feed_forward = map(int, numbers)
-        return T5(width, layers, heads, width, feed_forward, shape.vocabulary)
-    if name not in PUBLISHED:
+    if not name.startswith("scratch:") or len(numbers) != 4 or not all(number.isdecimal() for number in numbers):
         return None
-    width, layers, heads, feed_forward = PUBLISHED[name]
-    return T5(width, layers, heads, 64 * heads, feed_forward, T5_VOCABULARY)
+    width, layers, heads, feed_forward = map(int, numbers)
+    return _T5(width, layers, heads, width, feed_forward, shape.vocabulary)
 
 
 def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
-    """MAC (arXiv 2403.04317, algorithms 2 and 3): a latent a document, one aggregation and expansion a question."""
+    """MAC (arXiv 2403.04317, algorithm 2): a latent a document, one aggregation and expansion a question. Of trees,
+    other designs, LoRA and T5s whose sizes are not known here, None."""
     s, latents, hidden = settings, settings.num_virtual_tokens, shape.hidden
-    documents = _t5(s.amortiser, shape)
-    questions = documents if s.share_t5 else _t5(s.input_encoder, shape)
-    usual = (s.design, s.modulation, s.hierarchy_by) == ("encoder-decoder", "prefix", "aggregated")
+    documents, questions = _t5(s.amortiser, shape), _t5(s.input_encoder, shape)
+    usual = (s.design, s.modulation, s.hierarchy) == ("encoder-decoder", "prefix", None)
     if documents is None or questions is None or not usual:
         return None
-    lengths = [max(min(piece, s.document_tokens), s.pad_to) for piece in work.pieces]
-    kept = min(len(lengths), s.bank_cap or len(lengths))
-    asked = max(min(work.prompt_tokens, s.question_tokens), s.question_pad_to)
+    kept = min(len(work.pieces), s.bank_cap or len(work.pieces))
     expanded, out = 2 * shape.layers * s.prefix_length, shape.kv_heads * shape.head_dim
     weights = (hidden + out) * s.expansion_hidden + (0 if out == hidden else hidden * out)
     inner, feed = s.heads * s.head_dim, min(hidden, 768)
-    added = sum(reader.around(hidden, latents) for reader in (documents, questions))
-    added += documents.parameters + (0 if s.share_t5 else questions.parameters)
+    added = documents.parameters(hidden, latents) + questions.parameters(hidden, latents)
     added += s.blocks * (4 * hidden * inner + 2 * hidden * feed + 8 * hidden + feed)
     added += expanded * (weights + 2 * hidden + s.expansion_hidden + out)
-    floats, bare = kept * latents * hidden, replace(closed_book(shape, work), added_parameters=added)
+    bare = replace(closed_book(shape, work), added_parameters=added)
     if not kept:
         return bare
-    own = 4 * latents * hidden * (inner + feed)
-    entry = 4 * latents * hidden * inner + 4 * latents * latents * inner
-    aggregating = s.blocks * sum(groups * own + entries * entry for entries, groups in _levels(kept, s.hierarchy))
+    floats, lengths = kept * latents * hidden, [max(min(each, s.document_tokens), s.pad_to) for each in work.pieces]
+    asked = max(min(work.prompt_tokens, s.question_tokens), s.question_pad_to)
+    block = 4 * latents * (hidden * (inner + feed) + kept * inner * (hidden + latents))
     return replace(
         bare,
         state_floats=floats,
@@ -95,19 +268,11 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
         ask_slots=bare.ask_slots + s.prefix_length,
         adapt_flops=sum(documents.read(shape, length, latents) for length in lengths),
         ask_flops=questions.read(shape, asked, latents)
-        + aggregating
+        + s.blocks * block
         + 2 * expanded * weights
         + answer(shape, work, s.prefix_length, begun=False),
         positions=bare.positions + s.prefix_length,
     )
-
-
-def _levels(kept: int, group: int | None) -> Iterator[tuple[int, int]]:
-    """Entries and groups of every level; one group of all where there is no tree."""
-    groups = 1 if group is None else -(-kept // group)
-    yield kept, groups
-    if groups > 1:
-        yield from _levels(groups, group)
 
 
 MAC = MethodSpec(

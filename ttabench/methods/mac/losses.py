@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import pooling
+from ttabench.methods.mac import MacSettings, pooling
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.t5 import word_size
 from ttabench.methods.trainable import training_item
@@ -46,177 +46,144 @@ class Batch:
     own_N: Tensor
     """Index of the document with its answer in the episode's bank; -1 where `Ask.source_key` names none."""
     x_NTD: Tensor
-
-    def by_episode(self) -> Tensor:
-        """Query tokens [R, Q, T, D], zero where an episode has fewer questions."""
-        questions = int(self.slot_N.max()) + 1
-        x_RQTD = self.x_NTD.new_zeros(self.bank_RKTD.shape[0], questions, *self.x_NTD.shape[1:])
-        return x_RQTD.index_put((self.episode_N, self.slot_N), self.x_NTD)
+    x_RQTD: Tensor
+    """The same by episode, zero where one has fewer questions."""
 
 
-class Objective:
-    """The training loss of MAC's networks."""
+def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+    """Weighted losses by name: of the answers, and the auxiliary ones that the settings switch on."""
+    s, batch = mac.settings, _batch(mac, episodes)
+    whole_RQTD, upper_shares = _aggregated(mac, batch)
+    parts = {"answer": _answers(mac, batch.asks, whole_RQTD[batch.episode_N, batch.slot_N])}
+    known = (batch.own_N >= 0).nonzero()[:, 0]
+    if known.numel() and s.retrieval_aux:
+        parts["retrieval"] = s.retrieval_aux * _retrieval(batch, known, s.retrieval_temperature)
+    if known.numel() and s.attention_aux:
+        shares = mac.aggregator.document_shares(batch.x_RQTD, batch.bank_RKTD, batch.mask_RK)
+        own_share_N = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
+        parts["attention"] = -s.attention_aux * (own_share_N + SMALLEST_SHARE).log().mean()
+    if upper_shares and s.attention_aux:
+        parts["tree"] = -s.attention_aux * (torch.cat(upper_shares) + SMALLEST_SHARE).log().mean()
+    if s.words_aux:
+        parts["words"] = s.words_aux * _words(mac, batch)
+    return parts
 
-    def __init__(self, mac: MacNetworks) -> None:
-        self.mac = mac
 
-    def parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Weighted losses by name, see the module's text."""
-        mac, s = self.mac, self.mac.settings
-        batch = self._batch(episodes)
-        whole_RQTD, upper_shares = self._aggregated(batch)
-        parts = {"answer": self._answers(batch.asks, whole_RQTD[batch.episode_N, batch.slot_N])}
-        known = (batch.own_N >= 0).nonzero()[:, 0]
-        if known.numel() and s.own_aux:
-            own_N1TD = batch.bank_RKTD[batch.episode_N[known], batch.own_N[known]][:, None]
-            latent = mac.aggregator(batch.x_NTD[known][:, None], own_N1TD)[:, 0]
-            parts["own"] = s.own_aux * self._answers([batch.asks[index] for index in known.tolist()], latent)
-        if known.numel() and s.retrieval_aux:
-            parts["retrieval"] = s.retrieval_aux * self._retrieval(batch, known)
-        if known.numel() and s.attention_aux:
-            shares = mac.aggregator.document_shares(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
-            own_share_N = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
-            parts["attention"] = -s.attention_aux * (own_share_N + SMALLEST_SHARE).log().mean()
-        if upper_shares and s.attention_aux:
-            parts["tree"] = -s.attention_aux * (torch.cat(upper_shares) + SMALLEST_SHARE).log().mean()
-        if s.words_aux:
-            parts["words"] = s.words_aux * self._words(batch)
-        return parts
-
-    def _aggregated(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """phi* [R, Q, T, D], in `hierarchy_aware` of the episodes by a tree; and the attention that the questions of
-        those pay, at each upper level, to the entry that holds their own document."""
-        x_RQTD, bank_RKTD, mask_RK = batch.by_episode(), batch.bank_RKTD, batch.mask_RK
-        share, rows = self.mac.settings.hierarchy_aware, range(len(x_RQTD))
-        trees = [row for row, drawn in zip(rows, torch.rand(len(rows)).tolist(), strict=True) if drawn < share]
-        if not share or not trees:
-            return self.mac.aggregator(x_RQTD, bank_RKTD, mask_RK), []
-        flat = [row for row in rows if row not in trees]
-        latents: dict[int, Tensor] = {}
-        if flat:
-            latents.update(zip(flat, self.mac.aggregator(x_RQTD[flat], bank_RKTD[flat], mask_RK[flat]), strict=True))
-        shares: list[Tensor] = []
-        for row in trees:
-            asked_N = batch.episode_N == row
-            own_Q = torch.full((x_RQTD.shape[1],), -1, device=x_RQTD.device)
-            own_Q[batch.slot_N[asked_N]] = batch.own_N[asked_N]
-            latents[row], upper = self._by_tree(x_RQTD[row], bank_RKTD[row, mask_RK[row]], own_Q)
-            shares += upper
-        return torch.stack([latents[row] for row in rows]), shares
-
-    def _by_tree(self, x_QTD: Tensor, bank_KTD: Tensor, own_Q: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """phi* [Q, T, D] of an episode by a tree of groups of random size, and attention as `_aggregated` gives it."""
-        aggregator, shares, entries_QKTD = self.mac.aggregator, list[Tensor](), bank_KTD[None]
-        known = (own_Q >= 0).nonzero()[:, 0]
-        group = pooling.random_group(len(bank_KTD))
-        for entries_QKTD, documents in pooling.levels(
-            aggregator, x_QTD, bank_KTD, group, len(bank_KTD) * x_QTD.shape[1]
-        ):
-            if entries_QKTD.shape[1] > 1 and known.numel() and self.mac.settings.attention_aux:
+def _aggregated(mac: MacNetworks, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    """phi* [R, Q, T, D], in `hierarchy_aware` of the episodes by a tree of groups of random size; and the attention
+    that the questions of those pay, at each upper level, to the entry that holds their own document."""
+    share, aggregator, shares = mac.settings.hierarchy_aware, mac.aggregator, list[Tensor]()
+    trees = [drawn < share for drawn in torch.rand(len(batch.bank_RKTD)).tolist()]
+    if not any(trees):
+        return aggregator(batch.x_RQTD, batch.bank_RKTD, batch.mask_RK), shares
+    latents = []
+    for row, (x_QTD, bank_KTD, mask_K) in enumerate(zip(batch.x_RQTD, batch.bank_RKTD, batch.mask_RK, strict=True)):
+        if not trees[row]:
+            latents.append(aggregator(x_QTD[None], bank_KTD[None], mask_K[None])[0])
+            continue
+        mine = (batch.episode_N == row) & (batch.own_N >= 0)
+        slots, own, documents = batch.slot_N[mine], batch.own_N[mine], int(mask_K.sum())
+        for entries_QKTD, held in pooling.levels(aggregator, x_QTD, bank_KTD[mask_K], pooling.random_group(documents)):
+            if entries_QKTD.shape[1] > 1 and len(own) and mac.settings.attention_aux:
                 shares_QK = aggregator.document_shares(x_QTD[:, None], entries_QKTD)[:, 0]
-                shares.append(shares_QK[known, own_Q[known] // documents])
-        return entries_QKTD[:, 0], shares
-
-    def _batch(self, episodes: Sequence[Episode]) -> Batch:
-        mac = self.mac
-        episodes = [episode for episode in episodes if episode.observes()]
-        if not episodes:
-            raise UserError("MAC trains on documents, and no episode of a step has one.", "Give more --documents.")
-        observes = [episode.observes() for episode in episodes]
-        carries = [self._carrying(len(pieces)) for pieces in observes]
-        asks = [self._asked(episode, carry) for episode, carry in zip(episodes, carries, strict=True)]
-        banks, ids_C, states_CTE = self._banks([[piece.text for piece in pieces] for pieces in observes], carries)
-        lengths = torch.tensor([len(bank) for bank in banks], device=mac.lm.device)
-        bank_RKTD = pad_sequence(banks, batch_first=True)
-        own = [_own(ask, [piece.key for piece in observes[row]]) for row, group in enumerate(asks) for ask in group]
-        flat = [ask for group in asks for ask in group]
-        assert flat, "training episodes without a query"
-        return Batch(
-            bank_RKTD,
-            torch.arange(bank_RKTD.shape[1], device=mac.lm.device) < lengths[:, None],
-            ids_C,
-            states_CTE,
-            flat,
-            torch.tensor([row for row, group in enumerate(asks) for _ in group], device=mac.lm.device),
-            torch.tensor([slot for group in asks for slot in range(len(group))], device=mac.lm.device),
-            torch.tensor(own, device=mac.lm.device),
-            mac.questions([ask.question_text for ask in flat]),
-        )
-
-    def _carrying(self, documents: int) -> set[int]:
-        """The documents of an episode that carry gradient."""
-        s = self.mac.settings
-        if s.lite == "released":
-            share = round(1 - s.backprop_dropout, 9)  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
-            return set(range(max(1, int(share * documents))))
-        count = max(1, round((1 - s.backprop_dropout) * documents))
-        return set(torch.randperm(documents)[:count].tolist()) if count < documents else set(range(documents))
-
-    def _asked(self, episode: Episode, carrying: set[int]) -> list[Ask]:
-        """All questions; with `lite=released` and dropout only the first ones, as many as documents carry gradient."""
-        s = self.mac.settings
-        asks = episode.asks()
-        return asks[: len(carrying)] if s.lite == "released" and s.backprop_dropout else asks
-
-    def _banks(
-        self, texts: Sequence[Sequence[str]], carries: Sequence[set[int]]
-    ) -> tuple[list[Tensor], list[list[int]], Tensor]:
-        """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
-        mac = self.mac
-        flat = [text for row in texts for text in row]
-        ids, _ = mac.document_text.encode(flat, mac.settings.document_tokens, "start")
-        pairs = [(row, index) for row, group in enumerate(texts) for index in range(len(group))]
-        carrying = [place for place, (row, index) in enumerate(pairs) if index in carries[row]]
-        rest = [place for place, (row, index) in enumerate(pairs) if index not in carries[row]]
-        states_CTE = mac.document_states([ids[place] for place in carrying])
-        latents = mac.amortiser.lifted(states_CTE)
-        if rest:
-            with torch.no_grad():
-                fixed = mac.documents([ids[place] for place in rest])
-            order = torch.tensor(carrying + rest, device=latents.device).argsort()
-            latents = torch.cat([latents, fixed])[order]
-        banks = list(torch.split(latents, [len(group) for group in texts]))
-        return banks, [ids[place] for place in carrying], states_CTE
-
-    def _answers(self, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
-        mac = self.mac
-        items = [training_item(mac.lm, ask, mac.settings.question_tokens) for ask in asks]
-        patch = mac.modulate(latent_NTD)
-        if mac.settings.base_dropout:
-            mac.lm.model.train()
-        try:
-            total, tokens = nll(mac.lm, patch, items)
-        finally:
-            mac.lm.model.eval()
-        return total / tokens
-
-    def _retrieval(self, batch: Batch, known: Tensor) -> Tensor:
-        """Cosines of mean latents over a temperature; the candidates are the documents of all episodes in the batch."""
-        candidates = normalize(batch.bank_RKTD[batch.mask_RK].mean(1), dim=-1)
-        before_R = nn.functional.pad(batch.mask_RK.sum(1).cumsum(0), (1, 0))
-        target = before_R[batch.episode_N[known]] + batch.own_N[known]
-        questions = normalize(batch.x_NTD[known].mean(1), dim=-1)
-        return cross_entropy(questions @ candidates.T / self.mac.settings.retrieval_temperature, target)
-
-    def _words(self, batch: Batch) -> Tensor:
-        """Documents whose decoder states tell their words, see the module's text."""
-        head_VE = self.mac.amortiser.words
-        ids = [row[:-1] for row in batch.ids_C]
-        weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
-        scale = WORD_SCALE * head_VE.shape[1] ** -0.5 / word_size(self.mac.amortiser.transformer)
-        logits_CV = batch.states_CTE.mean(1) @ head_VE.T * scale
-        loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
-        return loss
+                shares.append(shares_QK[slots, own // held])
+        latents.append(entries_QKTD[:, 0])
+    return torch.stack(latents), shares
 
 
-def telling(ids: Sequence[list[int]], vocabulary: int) -> Tensor:
-    """Per document, how much each word tells it from the others: inverse document frequency, rows sum to 1, [N, V]."""
-    held_NV = torch.zeros(len(ids), vocabulary)
-    for row, words in zip(held_NV, ids, strict=True):
-        row[words] = 1
-    rarity_NV = held_NV * (len(ids) / held_NV.sum(0).clamp(min=1)).log()
-    return rarity_NV / rarity_NV.sum(1, keepdim=True).clamp(min=1e-6)
+def _batch(mac: MacNetworks, episodes: Sequence[Episode]) -> Batch:
+    episodes = [episode for episode in episodes if episode.observes()]
+    if not episodes:
+        raise UserError("MAC trains on documents, and no episode of a step has one.", "Give more --documents.")
+    observes, s, device = [episode.observes() for episode in episodes], mac.settings, mac.lm.device
+    carries = [_carrying(s, len(pieces)) for pieces in observes]
+    few = s.lite == "released" and s.backprop_dropout > 0  # as many questions as documents that carry gradient
+    pairs = zip(episodes, carries, strict=True)
+    asks = [episode.asks()[: len(carry) if few else None] for episode, carry in pairs]
+    banks, ids_C, states_CTE = _banks(mac, [[piece.text for piece in pieces] for pieces in observes], carries)
+    flat = [ask for group in asks for ask in group]
+    assert flat, "training episodes without a query"
+    keys = [[piece.key for piece in pieces] for pieces in observes]
+    own = [
+        keys[row].index(ask.source_key) if ask.source_key and ask.source_key in keys[row] else -1
+        for row, group in enumerate(asks)
+        for ask in group
+    ]
+    x_NTD = mac.questions([ask.question_text for ask in flat])
+    x_RQTD = pad_sequence(list(torch.split(x_NTD, [len(group) for group in asks])), batch_first=True)
+    lengths = torch.tensor([len(bank) for bank in banks], device=device)
+    return Batch(
+        bank_RKTD=pad_sequence(banks, batch_first=True),
+        mask_RK=torch.arange(int(lengths.max()), device=device) < lengths[:, None],
+        ids_C=ids_C,
+        states_CTE=states_CTE,
+        asks=flat,
+        episode_N=torch.tensor([row for row, group in enumerate(asks) for _ in group], device=device),
+        slot_N=torch.tensor([slot for group in asks for slot in range(len(group))], device=device),
+        own_N=torch.tensor(own, device=device),
+        x_NTD=x_NTD,
+        x_RQTD=x_RQTD,
+    )
 
 
-def _own(ask: Ask, keys: Sequence[str]) -> int:
-    return keys.index(ask.source_key) if ask.source_key and ask.source_key in keys else -1
+def _carrying(s: MacSettings, documents: int) -> set[int]:
+    """The documents of an episode that carry gradient."""
+    if s.lite == "released":
+        share = round(1 - s.backprop_dropout, 9)  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
+        return set(range(max(1, int(share * documents))))
+    count = max(1, round((1 - s.backprop_dropout) * documents))
+    return set(torch.randperm(documents)[:count].tolist()) if count < documents else set(range(documents))
+
+
+def _banks(
+    mac: MacNetworks, texts: Sequence[Sequence[str]], carries: Sequence[set[int]]
+) -> tuple[list[Tensor], list[list[int]], Tensor]:
+    """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
+    ids, _ = mac.document_text.encode([text for row in texts for text in row], mac.settings.document_tokens, "start")
+    pairs = [(row, index) for row, group in enumerate(texts) for index in range(len(group))]
+    carrying = [place for place, (row, index) in enumerate(pairs) if index in carries[row]]
+    rest = [place for place, (row, index) in enumerate(pairs) if index not in carries[row]]
+    states_CTE = mac.document_states([ids[place] for place in carrying])
+    latents = mac.amortiser.lifted(states_CTE)
+    if rest:
+        with torch.no_grad():
+            fixed = mac.documents([ids[place] for place in rest])
+        order = torch.tensor(carrying + rest, device=latents.device).argsort()
+        latents = torch.cat([latents, fixed])[order]
+    return list(torch.split(latents, [len(group) for group in texts])), [ids[place] for place in carrying], states_CTE
+
+
+def _answers(mac: MacNetworks, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
+    items = [training_item(mac.lm, ask, mac.settings.question_tokens) for ask in asks]
+    patch = mac.modulate(latent_NTD)
+    if mac.settings.base_dropout:
+        mac.lm.model.train()
+    try:
+        total, tokens = nll(mac.lm, patch, items)
+    finally:
+        mac.lm.model.eval()
+    return total / tokens
+
+
+def _retrieval(batch: Batch, known: Tensor, temperature: float) -> Tensor:
+    """Cosines of mean latents over a temperature; the candidates are the documents of all episodes in the batch."""
+    candidates = normalize(batch.bank_RKTD[batch.mask_RK].mean(1), dim=-1)
+    before_R = nn.functional.pad(batch.mask_RK.sum(1).cumsum(0), (1, 0))
+    target = before_R[batch.episode_N[known]] + batch.own_N[known]
+    questions = normalize(batch.x_NTD[known].mean(1), dim=-1)
+    return cross_entropy(questions @ candidates.T / temperature, target)
+
+
+def _words(mac: MacNetworks, batch: Batch) -> Tensor:
+    """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
+    weights [C, V] of a document sum to 1."""
+    head_VE = mac.amortiser.words
+    held_CV = torch.zeros(len(batch.ids_C), len(head_VE))
+    for row, words in zip(held_CV, batch.ids_C, strict=True):
+        row[words[:-1]] = 1
+    rarity_CV = held_CV * (len(held_CV) / held_CV.sum(0).clamp(min=1)).log()
+    weights_CV = (rarity_CV / rarity_CV.sum(1, keepdim=True).clamp(min=1e-6)).to(head_VE.device)
+    scale = WORD_SCALE * head_VE.shape[1] ** -0.5 / word_size(mac.amortiser.transformer)
+    logits_CV = batch.states_CTE.mean(1) @ head_VE.T * scale
+    loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
+    return loss

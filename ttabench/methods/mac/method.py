@@ -1,7 +1,8 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
 
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
+Shape letters: R readers · K documents · N new ones · P of both · B questions · Q questions of a reader · T latent
+tokens · D base width.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import PieceShares
-from ttabench.methods.mac import MAC, bank, pooling
-from ttabench.methods.mac.losses import Objective
+from ttabench.methods.mac import MAC, MacSettings, pooling
+from ttabench.methods.mac.losses import loss_parts
 from ttabench.methods.mac.networks import MacNetworks
-from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.trainable import Trainable
 
 ATTENDED_AT_ONCE = 8
@@ -53,7 +54,7 @@ class Mac(Trainable[MacSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Algorithm 1, with the auxiliary losses that the settings switch on, see `losses`."""
-        return Objective(self.networks).parts(episodes)
+        return loss_parts(self.networks, episodes)
 
     def begin(self, rows: int) -> State:
         """Empty banks."""
@@ -74,7 +75,7 @@ class Mac(Trainable[MacSettings]):
         for row, pieces in enumerate(fresh):
             span, read, members = slice(start, start + len(pieces)), meta["read"][row], meta["members"][row]
             names = [observe.key or digest for digest, observe in pieces]
-            added = bank.append(banks[row], members, latents_NTD[span], names, self.settings, len(read))
+            added = appended(banks[row], members, latents_NTD[span], names, self.settings, len(read))
             banks[row], meta["members"][row] = added
             meta["read"][row] = [*read, *(digest for digest, _ in pieces)]
             meta["tokens_read"][row] += sum(map(len, ids[span]))
@@ -134,14 +135,13 @@ class Mac(Trainable[MacSettings]):
         if s.hierarchy is None:
             held_RK = torch.arange(bank_RKTD.shape[1], device=bank_RKTD.device) < counts_R[:, None]
             mask = None if bool(held_RK.all()) else held_RK
-            latent_RQTD: Tensor = aggregator(x_RQTD, bank_RKTD, mask, s.bank_block)
+            latent_RQTD: Tensor = aggregator(x_RQTD, bank_RKTD, mask)
             return latent_RQTD.flatten(0, 1)
         rows = []
         for row, x_QTD in enumerate(x_RQTD):
             bank_KTD = self._bank_of(state, row)
-            empty = not len(bank_KTD)
-            of_row = (x_QTD, bank_KTD, s.hierarchy, s.bank_block, s.hierarchy_by)
-            rows.append(x_QTD if empty else pooling.latent(aggregator, *of_row))
+            tree = (x_QTD, bank_KTD, s.hierarchy, s.hierarchy_by)
+            rows.append(pooling.latent(aggregator, *tree) if len(bank_KTD) else x_QTD)
         return torch.cat(rows)
 
     def _bank_of(self, state: State, row: int) -> Tensor:
@@ -161,6 +161,47 @@ class Mac(Trainable[MacSettings]):
             if self.settings.dedupe:
                 before.add(digest)
         return fresh
+
+
+def appended(
+    bank_KTD: Tensor, members: list[list[str]], new_NTD: Tensor, names: Sequence[str], settings: MacSettings, read: int
+) -> tuple[Tensor, list[list[str]]]:
+    """The bank with N further entries, and the document names behind each entry. Whenever an append exceeds the cap, an
+    entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
+    entry give. `read`: documents this bank has taken in before, dropped and averaged ones included; it seeds the random
+    rules."""
+    s, cap, kept = settings, settings.bank_cap, len(bank_KTD)
+    pool_PTD = torch.cat([bank_KTD, new_NTD])
+    members = [*map(list, members), *([name] for name in names)]
+    if not cap or len(pool_PTD) <= cap:
+        return pool_PTD, members
+    nearest = s.bank_reduce == "average_nearest"
+    if nearest:  # pairs stand above the diagonal only, so that the first maximum is the one with the lowest indices
+        unit_PE = normalize(pool_PTD.float().flatten(1), dim=1)
+        near_PP = unit_PE @ unit_PE.T
+        near_PP.masked_fill_(torch.ones_like(near_PP).tril().bool(), -2.0)
+    order = list(range(kept))
+    for index in range(len(new_NTD)):
+        order.append(kept + index)
+        if len(order) <= cap:
+            continue
+        if nearest:
+            held = torch.tensor(order, device=near_PP.device)
+            first, second = divmod(int(near_PP[held][:, held].argmax()), len(order))
+        else:
+            draw = torch.Generator().manual_seed(s.seed * 1_000_003 + read + index)
+            second, first = torch.randperm(len(order), generator=draw)[:2].tolist()
+        if s.bank_reduce != "random":
+            first, second = min(first, second), max(first, second)
+            place, gone = order[first], order[second]
+            pool_PTD[place] = (pool_PTD[place].float() * 0.5 + pool_PTD[gone].float() * 0.5).to(pool_PTD.dtype)
+            members[place] += members[gone]
+        if nearest:
+            unit_PE[place] = normalize(pool_PTD[place].float().flatten(), dim=0)
+            cosine_P = unit_PE @ unit_PE[place]
+            near_PP[:place, place], near_PP[place, place + 1 :] = cosine_P[:place], cosine_P[place + 1 :]
+        del order[second]
+    return pool_PTD[order], [members[place] for place in order]
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

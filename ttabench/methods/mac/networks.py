@@ -1,41 +1,202 @@
-"""The four networks of MAC on one base model, and what they make of texts, banks and latents.
+"""The networks of MAC on one base model, and what they make of texts, banks and latents.
 
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
-Shape letters: B texts or questions · K documents · T latent tokens · D base width.
+Shape letters: B texts or questions · K documents · N text tokens · T latent tokens · A expanded tokens · S slots ·
+E width of the transformer, or head size · D base width · H key/value heads · P prefix positions · R rank · I/O
+features in and out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, T5Model
+from torch.nn.functional import gelu, layer_norm
+from transformers import PreTrainedModel
 
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix
-from ttabench.methods.mac.latents import (
-    Amortiser,
-    EncoderDecoder,
-    LowRankExpansion,
-    OneStack,
-    PrefixExpansion,
-)
+from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.mac.settings import MacSettings
-from ttabench.methods.mac.t5 import (
-    T5Text,
-    config_of,
-    is_scratch,
-    stack_of,
-    start_embeddings,
-    start_from,
-    start_stack,
-)
+from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, transformer_of
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""
+
+
+class SlotLinear(nn.Module):
+    """S linear maps side by side, each initialised like `nn.Linear`."""
+
+    def __init__(self, slots: int, features_in: int, features_out: int, bias: bool = True) -> None:
+        super().__init__()
+        bound = features_in**-0.5
+        self.weight = nn.Parameter(torch.empty(slots, features_in, features_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(slots, features_out).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, x_BSI: Tensor) -> Tensor:
+        """[B, S, I] -> [B, S, O]; slot s goes through map s."""
+        x_SBI = x_BSI.transpose(0, 1)
+        if self.bias is None:
+            return torch.bmm(x_SBI, self.weight).transpose(0, 1)
+        return torch.baddbmm(self.bias[:, None], x_SBI, self.weight).transpose(0, 1)
+
+
+class SlotNorm(nn.Module):
+    """S layer norms side by side: one statistic, S gains and shifts."""
+
+    def __init__(self, slots: int, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(slots, features))
+        self.bias = nn.Parameter(torch.zeros(slots, features))
+
+    def forward(self, x_BSI: Tensor) -> Tensor:
+        """[B, S, I] -> [B, S, I]."""
+        return layer_norm(x_BSI, x_BSI.shape[-1:]) * self.weight + self.bias
+
+
+class Amortiser(nn.Module):
+    """Text to T latent tokens of the base model's width.
+
+    A T5's decoder reads the learnable tokens, and stays causal over them. An encoder has them in front of the text and
+    a causal LM behind it, as one sequence, so that padding never changes a position.
+
+    Args:
+        transformer: what reads, of the design.
+        width: D.
+        settings: its `mask_pads` says whether a T5's decoder is kept from seeing padding. The released code lets it
+            see padding, so that a latent depends on the padded length.
+    """
+
+    def __init__(self, transformer: PreTrainedModel, width: int, settings: MacSettings) -> None:
+        super().__init__()
+        inner, tokens = int(transformer.config.hidden_size), settings.num_virtual_tokens
+        self.design, self.mask_pads = settings.design, settings.mask_pads
+        self.prompts = nn.Parameter(torch.randn(tokens, inner) * 0.02)
+        self.norm = SlotNorm(tokens, inner)
+        self.lift = SlotLinear(tokens, inner, width)
+        self.mix = SlotLinear(tokens, width, width)
+        self.skip = SlotLinear(tokens, inner, width) if inner != width else None
+        self.add_module("t5" if self.design == "encoder-decoder" else "stack", transformer)
+        if self.design != "encoder-decoder":  # learnable tokens begin as large as the words they stand beside
+            with torch.no_grad():
+                self.prompts.mul_(float(self.words.float().std()) / 0.02)
+
+    @property
+    def transformer(self) -> PreTrainedModel:
+        """The network that reads the text."""
+        network: PreTrainedModel = self.t5 if self.design == "encoder-decoder" else self.stack
+        return network
+
+    @property
+    def words(self) -> Tensor:
+        """Its word embeddings, [V, E]."""
+        weight_VE: Tensor = self.transformer.get_input_embeddings().weight
+        return weight_VE
+
+    def forward(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
+        """Latent tokens [B, T, D] of right-padded ids; the mask is 1 on text and 0 on padding."""
+        return self.lifted(self.hidden(ids_BN, mask_BN))
+
+    def lifted(self, x_BTE: Tensor) -> Tensor:
+        """The MLPs: states of the learnable tokens to latent tokens [B, T, D]."""
+        skip_BTD = x_BTE if self.skip is None else self.skip(x_BTE)
+        mixed_BTD: Tensor = self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
+        return skip_BTD + mixed_BTD
+
+    def hidden(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
+        """States of the T learnable tokens, [B, T, E], before the MLPs."""
+        tokens, network = len(self.prompts), self.transformer
+        prompts_BTE = self.prompts.expand(len(ids_BN), -1, -1)
+        if self.design == "encoder-decoder":
+            encoded_BNE = network.encoder(input_ids=ids_BN, attention_mask=mask_BN).last_hidden_state
+            seen = mask_BN if self.mask_pads else None
+            about = {"encoder_hidden_states": encoded_BNE, "encoder_attention_mask": seen, "use_cache": False}
+            decoded_BTE: Tensor = network.decoder(inputs_embeds=prompts_BTE, **about).last_hidden_state
+            return decoded_BTE
+        words_BNE, seen_BT = network.get_input_embeddings()(ids_BN), mask_BN.new_ones(len(ids_BN), tokens)
+        prompts_BTE = prompts_BTE.to(words_BNE.dtype)
+        if self.design == "encoder":
+            both, mask = torch.cat([prompts_BTE, words_BNE], 1), torch.cat([seen_BT, mask_BN], 1)
+            first_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask).last_hidden_state[:, :tokens]
+            return first_BTE
+        # Padding between the text and the learnable tokens counts for nothing.
+        both, mask = torch.cat([words_BNE, prompts_BTE], 1), torch.cat([mask_BN, seen_BT], 1)
+        places = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0), "use_cache": False}
+        last_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask, **places).last_hidden_state[:, -tokens:]
+        return last_BTE
+
+
+class TokenExpansion(nn.Module):
+    """T latent tokens to A tokens, each through its own residual feed-forward network."""
+
+    source: Tensor
+
+    def __init__(self, tokens: int, expanded: int, width: int, width_out: int, hidden: int) -> None:
+        super().__init__()
+        assert expanded >= tokens, (expanded, tokens)
+        copies = torch.full((tokens,), expanded // tokens)
+        copies[: expanded % tokens] += 1
+        source_A = torch.arange(tokens).repeat_interleave(copies, output_size=expanded)
+        self.register_buffer("source", source_A, persistent=False)
+        self.norm = SlotNorm(expanded, width)
+        self.feed_in = SlotLinear(expanded, width, hidden)
+        self.feed_out = SlotLinear(expanded, hidden, width_out)
+        self.project = SlotLinear(expanded, width, width_out, bias=False) if width_out != width else None
+
+    def forward(self, latent_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, A, width_out]."""
+        x_BAD = latent_BTD[:, self.source]
+        fed: Tensor = self.feed_out(gelu(self.feed_in(self.norm(x_BAD))))
+        return fed + (x_BAD if self.project is None else self.project(x_BAD))
+
+
+class PrefixExpansion(nn.Module):
+    """Latent to keys and values of some slots in every layer (P-tuning v2).
+
+    The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
+    `shape`: P, layers L, H and E of the base model's cache.
+    """
+
+    def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
+        super().__init__()
+        self.shape, (positions, layers, heads, size) = shape, shape
+        self.expand = TokenExpansion(tokens, 2 * layers * positions, width, heads * size, hidden)
+
+    def forward(self, latent_BTD: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Keys and values, one [B, H, P, E] a layer."""
+        positions, layers, heads, size = self.shape
+        x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size)
+        x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
+        return tuple(layer[0] for layer in x_LKBHPE), tuple(layer[1] for layer in x_LKBHPE)
+
+
+class LowRankExpansion(nn.Module):
+    """Latent to one low-rank delta per named linear layer. Each expanded token is one rank of one layer: its first
+    `features_in` numbers are a row of `a`, made through the feed-forward network; the column of `b` comes from a map
+    that starts at zero, so training starts at the base model. `linears`: (features in, features out) by module name
+    of the base model."""
+
+    def __init__(
+        self, tokens: int, width: int, linears: Mapping[str, tuple[int, int]], rank: int = 8, hidden: int = 768
+    ) -> None:
+        super().__init__()
+        self.linears, self.rank, expanded = dict(linears), rank, len(linears) * rank
+        widest_in, widest_out = (max(sizes) for sizes in zip(*linears.values(), strict=True))
+        self.expand = TokenExpansion(tokens, expanded, width, widest_in, hidden)
+        self.to_b = SlotLinear(expanded, widest_in, widest_out, bias=False)
+        nn.init.zeros_(self.to_b.weight)
+
+    def forward(self, latent_BTD: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """By module name: a [B, R, in] and b [B, out, R], scaled by 1 / R."""
+        x_BAI: Tensor = self.expand(latent_BTD)
+        b_BAO: Tensor = self.to_b(layer_norm(x_BAI, x_BAI.shape[-1:]))
+        deltas = {}
+        for index, (name, (into, out)) in enumerate(self.linears.items()):
+            ranks = slice(index * self.rank, (index + 1) * self.rank)
+            deltas[name] = (x_BAI[:, ranks, :into], b_BAO[:, ranks, :out].transpose(1, 2) / self.rank)
+        return deltas
 
 
 class MacNetworks(nn.Module):
@@ -45,52 +206,38 @@ class MacNetworks(nn.Module):
         super().__init__()
         self.lm, self.settings, s = lm, settings, settings
         self.document_text, self.question_text = self._text(s.amortiser), self._text(s.input_encoder)
+        readers = [(s.amortiser, self.document_text, s.document_tokens)]
+        readers += [(s.input_encoder, self.question_text, s.question_tokens)]
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            longest = s.document_tokens if not s.share_t5 else max(s.document_tokens, s.question_tokens)
-            reader = self._transformer(s.amortiser, self.document_text, longest)
-            asked = reader
-            if not s.share_t5:
-                asked = self._transformer(s.input_encoder, self.question_text, s.question_tokens)
-            self.amortiser, self.input_encoder = self._around(reader), self._around(asked)
+            transformers = [
+                transformer_of(
+                    name,
+                    s.design,
+                    vocabulary=lm.vocab_size if is_scratch(name) else len(text.tokenizer),
+                    positions=tokens + s.num_virtual_tokens,
+                )
+                for name, text, tokens in readers
+            ]
+            self.amortiser, self.input_encoder = (Amortiser(each, lm.hidden_size, s) for each in transformers)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
             self.expansion = _expansion(lm, s)
         self.to(lm.device).eval()
 
-    def _transformer(self, name: str, text: T5Text, tokens: int) -> PreTrainedModel:
-        vocabulary, s = self.lm.vocab_size if is_scratch(name) else len(text.tokenizer), self.settings
-        if s.design == "encoder-decoder":
-            return T5Model(config_of(name, vocabulary))
-        positions = tokens + s.num_virtual_tokens
-        return stack_of(name, causal=s.design == "decoder", vocabulary=vocabulary, positions=positions)
-
-    def _around(self, transformer: PreTrainedModel) -> Amortiser:
-        s, width = self.settings, self.lm.hidden_size
-        if isinstance(transformer, T5Model):
-            return EncoderDecoder(transformer, s.num_virtual_tokens, width, s.mask_pads)
-        return OneStack(transformer, s.num_virtual_tokens, width, causal=s.design == "decoder")
-
-    def _text(self, t5: str) -> T5Text:
-        stand_in = is_scratch(t5) or self.lm.random_weights
+    def _text(self, name: str) -> T5Text:
+        stand_in = is_scratch(name) or self.lm.random_weights
         if self.settings.tokenizer == "base" or (self.settings.tokenizer == "auto" and stand_in):
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(t5)
+        return T5Text.named(name)
 
     def load_pretrained(self) -> None:
-        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings."""
+        """Start what reads from its published weights, or from the base model's embeddings."""
         s = self.settings
-        pairs = [(self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)]
-        for encoder, t5 in pairs[: 1 if s.share_t5 else 2]:
-            if s.embeddings_from_base and is_scratch(t5):
-                start_embeddings(encoder.transformer, self.lm)
-            if isinstance(encoder, EncoderDecoder) and s.amortiser_init is not None:
-                start_from(encoder.t5, s.amortiser_init, must=encoder is self.amortiser)
-            elif is_scratch(t5) or self.lm.random_weights:
-                continue
-            elif isinstance(encoder, EncoderDecoder):
-                start_from(encoder.t5, t5, must=True)
-            else:
-                start_stack(encoder.transformer, t5)
+        for reader, name in ((self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)):
+            if s.embeddings_from_base and is_scratch(name):
+                start_embeddings(reader.transformer, self.lm)
+            if not is_scratch(name) and not self.lm.random_weights:
+                start(reader.transformer, name)
 
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""

@@ -115,30 +115,24 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
-def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
-    """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept.
+def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
+    """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept. Or
+    continual pretraining (arXiv 2411.05877): `epochs` times, `batch` documents alive in a step.
 
     Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
-    optimiser step itself does is left out.
+    optimiser step itself does, and what pads documents to one length, is left out. Back through a linear map goes the
+    gradient of what enters it, and of its weight: twice forward. So it is of the two products of attention.
     """
-    return _descended(settings, shape, work, passes=1, together=1)
-
-
-def cpt_cost(settings: CptSettings, shape: Shape, work: Workload) -> Cost:
-    """Continual pretraining (arXiv 2411.05877): as `cost`, `epochs` times, `batch` documents alive in a step; what pads
-    them to one length is left out."""
-    return _descended(settings, shape, work, passes=settings.epochs, together=settings.batch)
-
-
-def _descended(settings: DescentSettings, shape: Shape, work: Workload, *, passes: int, together: int) -> Cost:
-    bare = closed_book(shape, work)
+    bare, passes, together = closed_book(shape, work), 1, 1
+    if isinstance(settings, CptSettings):
+        passes, together = settings.epochs, settings.batch
     if not work.pieces:
         return bare
     read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
     factors = Factors(shape, settings.rank, targeted(settings.targets, shape)) if settings.restrict == "lora" else None
     size = factors.size if factors else shape.parameters
     floats = (3 if settings.optimizer == "adam" else 1) * size
-    step = factors.step if factors else lambda tokens, targets: whole_step(shape, tokens, targets)
+    step = factors.step if factors else lambda tokens, targets: 3 * (shape.forward(tokens) + shape.head(targets))
     return replace(
         bare,
         state_floats=floats,
@@ -157,26 +151,14 @@ HEAD = 128
 def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost | None:
     """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document. Of
     a proxy whose sizes are not known here, None."""
-    proxy = shape_of(settings.proxy) if settings.proxy else shape
+    proxy, base = shape_of(settings.proxy) if settings.proxy else shape, cost(settings, shape, work)
     if proxy is None:
         return None
-    head = HEAD * (proxy.hidden + 1) + HEAD + 1
-    untied = 0 if proxy.tied else proxy.vocabulary * proxy.hidden
-    base_cost = cost(settings, shape, work)
+    body = proxy.parameters - (0 if proxy.tied else proxy.vocabulary * proxy.hidden)
     read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
     weighing = sum(proxy.forward(tokens) + 2 * tokens * HEAD * (proxy.hidden + 1) for tokens in read)
-    return replace(
-        base_cost,
-        added_parameters=proxy.parameters - untied + head,
-        adapt_flops=base_cost.adapt_flops + weighing,
-    )
-
-
-def whole_step(shape: Shape, tokens: int, targets: int) -> int:
-    """Operations of a gradient step of all weights on `tokens`, of which `targets` positions have a loss. Back
-    through a linear map goes the gradient of what enters it, and of its weight: twice forward. So it is of the two
-    products of attention."""
-    return 3 * (shape.forward(tokens) + shape.head(targets))
+    added = body + HEAD * (proxy.hidden + 1) + HEAD + 1
+    return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
 
 UNIFORM = MethodSpec(
@@ -195,7 +177,7 @@ SALIENT_SPANS = replace(
     UNIFORM,
     name="salient_spans",
     summary="weights finetuned on the named entities of each document",
-    where="ttabench.methods.online.salient:SalientSpans",
+    where="ttabench.methods.online.method:SalientSpans",
     Settings=SalientSettings,
     presets=SALIENT_PRESETS,
     checked=SalientSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
@@ -219,7 +201,7 @@ CPT = MethodSpec(
     Settings=CptSettings,
     presets=CPT_PRESETS,
     growth="constant",
-    cost=cpt_cost,
+    cost=cost,
     checked=CptSettings(rank=2, lr=1e-2, eps=1e-3, epochs=2, batch=2),
     paper="2411.05877",
 )

@@ -20,7 +20,7 @@ from ttabench.lm.forward.tokens import pad, piece_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
-from ttabench.methods.online import CAMELS, CamelsSettings, OnlineSettings
+from ttabench.methods.online import CAMELS, HEAD, CamelsSettings, OnlineSettings
 from ttabench.methods.online.method import Online, weighted_loss
 from ttabench.methods.parts.trained import Factors, Weights, shaped
 from ttabench.methods.trainable import Trainable, training_item
@@ -134,7 +134,6 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         return self._texts[sum(map(ord, str(episode.key))) % WRITTEN]
 
 
-HIDDEN = 128
 BETA = 3.0
 
 
@@ -146,7 +145,7 @@ class TokenWeights(nn.Module):
         self.decoder = deepcopy(proxy.decoder).float().requires_grad_(True)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.lift, self.mix = nn.Linear(proxy.hidden_size, HIDDEN), nn.Linear(HIDDEN, 1)
+            self.lift, self.mix = nn.Linear(proxy.hidden_size, HEAD), nn.Linear(HEAD, 1)
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 

@@ -14,6 +14,7 @@ from ttabench.core.types import Growth, Json
 from ttabench.cost.load import Cost, Workload, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.parts.amount import Amount
+from ttabench.methods.settings import gone_of
 from ttabench.methods.spec import MethodSpec
 
 SIGN = "+"
@@ -148,5 +149,10 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec], check: C
         "__post_init__": lambda settings: check(settings) and None,
         "__doc__": f"Settings of {SIGN.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
+        "GONE": {
+            f"{label}_{key}": value
+            for label, part in zip(labels, parts, strict=True)
+            for key, value in gone_of(part).items()
+        },
     }
     return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
