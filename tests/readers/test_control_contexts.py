@@ -98,7 +98,7 @@ def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> No
     few = load("streamingqa", source=source, options={"documents": 5}, seed=3)
     ((_, left),) = words(few)
     assert [piece.text for piece in left.observes()] == read[5:]
-    assert few.describe_others()["notes"] == ["the other context has 2 documents, not 5"]
+    assert few.describe_others()["notes"] == ["1 of 1 other contexts have fewer pieces than the own"]
     with pytest.raises(UserError, match="no documents besides the 7"):
         order.describe_others()
 
@@ -117,7 +117,7 @@ def test_demonstrations_of_files_are_the_next_of_the_same_draw(tmp_path: Path) -
     ((six, _),) = words(load("superglue", source=source, options={**options, "shots": 6}, seed=5))
     assert [piece.text for piece in six.observes()] == [piece.text for e in (own, other) for piece in e.observes()]
     few = load("superglue", source=source, options={**options, "shots": 5}, seed=5)
-    assert few.describe_others()["notes"] == ["demonstrations of another context: sst2 has 2, not 5", OTHER_ROWS]
+    assert few.describe_others()["notes"] == ["1 of 1 other contexts have fewer pieces than the own", OTHER_ROWS]
     with pytest.raises(UserError, match="shown or asked"):
         load("superglue", source=source, options={**options, "shots": 7}).describe_others()
 

@@ -185,7 +185,7 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
     task = of(put(tmp_path, "test.txt", made))
     read = [[piece.text.split()[1] for piece in episode.observes()] for episode in task.others()]
     assert read == [["b"] * 4, ["c"] * 2, ["a"] * 4, ["d"] * 4, ["c"] * 7]
-    assert task.describe_others()["notes"] == ["1 of 5 other dialogues have fewer turns than are read"]
+    assert task.describe_others()["notes"] == ["1 of 5 other contexts have fewer pieces than the own"]
     alike = of(put(tmp_path, "alike.txt", [spoken(5)] * 3))
     with pytest.raises(Exception, match="there is no other context"):
         alike.describe_others()

@@ -132,10 +132,8 @@ def test_official_streamingqa_with_companion_articles(tmp_path: Path, suffix: st
     assert task.dropped == {"no article": 1}
 
 
-@pytest.mark.parametrize("layout", ["json", "csv", "parquet", "shards", "saved", "saved_dict"])
+@pytest.mark.parametrize("layout", ["json", "csv", "parquet", "shards"])
 def test_squad_layouts(tmp_path: Path, layout: str) -> None:
-    import datasets
-
     if layout == "json":
         (tmp_path / "dev-v1.1.json").write_text(json.dumps(nested(SQUAD)))
     elif layout == "csv":
@@ -143,13 +141,9 @@ def test_squad_layouts(tmp_path: Path, layout: str) -> None:
     elif layout == "parquet":
         (tmp_path / "plain_text").mkdir()
         write_parquet(tmp_path / "plain_text" / "validation-00000-of-00001.parquet", SQUAD)
-    elif layout == "shards":
+    else:
         write_parquet(tmp_path / "validation-00000-of-00002-abc123.parquet", SQUAD[:4])
         write_parquet(tmp_path / "validation-00001-of-00002-abc123.parquet", SQUAD[4:])
-    elif layout == "saved":
-        datasets.Dataset.from_list(SQUAD).save_to_disk(tmp_path)
-    else:
-        datasets.DatasetDict({"validation": datasets.Dataset.from_list(SQUAD)}).save_to_disk(tmp_path)
     task = load("squad_seq", source=str(tmp_path), options={"order": "file"})
     texts, asks = steps(task)
     assert texts == ["Text 0.", "Text 1.", "Text 2."]

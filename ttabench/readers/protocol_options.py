@@ -9,7 +9,7 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -19,10 +19,31 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
-from ttabench.readers import GROUP, READERS
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.faults import brief, first_fault
 from ttabench.readers.sources import Request, arguments_of, generator_of
+
+GROUP = "ttabench.readers"
+"""Entry points of other packages: functions of a card and a request."""
+READERS = (
+    "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
+    "ruler",
+)  # fmt: skip
+"""Modules here, each with a function `read`."""
+
+
+def reader_of(name: str) -> Callable[[Card, Request], Any]:
+    """The function that binds a card of this reader to its data."""
+    if name not in READERS and name not in offered(GROUP):
+        raise UnknownName("reader", name, sorted([*READERS, *offered(GROUP)]))
+    own = import_module(f"ttabench.readers.{name}").read if name in READERS else offered(GROUP)[name].load()
+    read: Callable[[Card, Request], Any] = own
+    return read
+
+
+def origin(reader: str) -> str:
+    """Of what package, in what state, a reader is; "" for those here."""
+    return "" if reader in READERS or reader not in offered(GROUP) else offered(GROUP)[reader].origin
 
 
 def _count(value: object) -> object:
@@ -140,9 +161,7 @@ def known_options(card: Card, source: str) -> list[str] | None:
 
 def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
-    if reader in READERS:
-        name = f"ttabench.readers.{reader}"
-    else:
-        name = getattr(offered(GROUP)[reader].load(), "__module__", "") if reader in offered(GROUP) else ""
-    settings = getattr(import_module(name) if name else None, "Settings", None)
+    if reader not in READERS and reader not in offered(GROUP):
+        return None
+    settings = getattr(import_module(reader_of(reader).__module__), "Settings", None)
     return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None

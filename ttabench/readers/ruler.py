@@ -22,13 +22,12 @@ from pydantic import Field
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
-from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.ruler_files import GIVE, material_of, published, samples_of
 from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Material, Question, Sample, draw, numbered, placed
 from ttabench.readers.sources import GENERATED, Request, generated
-from ttabench.readers.tokens import Tokens, counted_by
+from ttabench.readers.tokens import CutText, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
 SENTENCES = 8
@@ -237,7 +236,7 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
-    (row,) = generated(card, list, card.splits[split].twin, own, **arguments)
+    (row,) = generated(card, card.splits[split].twin, own, **arguments)
     needles, haystack, documents = row["needles"], row["haystack"], name in QA
 
     def write(size: int) -> str:

@@ -182,36 +182,29 @@ class Sessions(Bound[Settings]):
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
-        people, sessions = self._people(own), set(map(transcript, own.sessions))
-        wanted = len(self._read(own)) if self.settings.ask == "turns" else 1
-        most: Conversation | None = None
-        for other in self._candidates(self.found.index(own)):
+        known = self._told(own, own.sessions)
+        wanted = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
+        shorter = []
+        for other in self._candidates(own):
             pieces = self._read(other)
-            strange = other.published != own.published and people.isdisjoint(self._people(other))
-            if strange and sessions.isdisjoint(map(transcript, pieces)):
-                if len(pieces) >= max(1, wanted):
+            if pieces and known.isdisjoint(self._told(other, pieces)):
+                if len(pieces) >= wanted:
                     return other
-                if len(pieces) > (len(self._read(most)) if most else 0):
-                    most = other
-        if most is None:
+                shorter.append(other)
+        if not shorter:
             fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
             raise UserError(fault, "Give a source with several conversations.")
-        return most
+        return max(shorter, key=lambda one: len(self._read(one)))
 
-    def _people(self, conversation: Conversation) -> set[str]:
-        return {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
+    def _told(self, conversation: Conversation, read_: Sequence[Session]) -> set[str]:
+        """What two conversations must not share: in the miniature world the people that they name, too."""
+        people = {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
+        return {conversation.published, *map(transcript, read_), *people}
 
-    def _candidates(self, place: int) -> Iterator[Conversation]:
-        yield from behind(self.found, place)
-        if self.mini:
-            for seed in other_seeds(self.seed):
-                yield from self._written(seed, 4, self.arguments)
-
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        fewer = sum(len(self._read(self._next(own))) < len(self._read(own)) for own in self._asked())
-        unit = "turns" if self.settings.ask == "turns" else "sessions"
-        return [f"{fewer} conversations have fewer {unit} of others than of their own"] if fewer else []
+    def _candidates(self, own: Conversation) -> Iterator[Conversation]:
+        yield from behind(self.found, own)
+        for seed in other_seeds(self.seed) if self.mini else ():
+            yield from self._written(seed, 4, self.arguments)
 
     def _asked(self) -> list[Conversation]:
         return [conversation for conversation in self.chosen if conversation.id in self._asks]
