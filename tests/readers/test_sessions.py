@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -151,9 +150,9 @@ def test_training_reads_as_many_sessions_as_it_is_asked_for(tmp_path: Path) -> N
     assert {ask.at.count for ask in one.asks()} == {0, 1, 2}
 
 
-def put(folder: Path, rows: list[dict[str, Any]]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+def put(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(file, rows)
 
 
 def test_the_last_session_of_parlais_folders_holds_those_before_it(tmp_path: Path) -> None:

@@ -65,13 +65,7 @@ class Ruler(Bound[Settings]):
     """The sample of a sub-task, a seed and a number."""
     held: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     """Published samples by sub-task; empty where they are made."""
-    left_out: tuple[str, ...] = ()
-    """Why sub-tasks are left out."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        return list(self.left_out)
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
         """(key, sample) of every context that is asked about, its questions after `limit`."""
@@ -115,11 +109,8 @@ class Ruler(Bound[Settings]):
             )
 
     def _pieces(self, key: str, text: str, tokens: Tokens | None) -> Iterator[Observe]:
-        cut, start = CutText.of(text, tokens), 0
-        for end in cut.ends(self.settings.piece):
-            piece = cut.range(start, end)
-            yield Observe(text=piece.text, key=f"{key}@{start}" if start else key, joiner="", ids=piece.ids)
-            start = end
+        pieces = CutText.of(text, tokens).pieces(self.settings.piece, key)
+        return (replace(piece, key=piece.key.removesuffix("@0")) for piece in pieces)
 
     def _prompt(self, question: Question) -> str:
         asked = self.card.prompt.asked(question.text, self.settings.prompt, self.settings.examples)
@@ -172,22 +163,20 @@ class Ruler(Bound[Settings]):
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
         tells = [text for question in sample.questions for text in question.tells]
-        first = ""
+        texts = []
         for number, other in self._candidates(sample):
-            text = self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
-            if not any(told in text for told in tells):
-                return self._pieces(f"{key}/other", text, tokens)
-            first = first or text
-        if not first:
+            texts.append(self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip())
+            if not any(told in texts[-1] for told in tells):
+                return self._pieces(f"{key}/other", texts[-1], tokens)
+        if not texts:
             fault = f"{self.source} has no other context of {sample.subtask} for {key}."
             raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
-        return self._pieces(f"{key}/other", first, tokens)
+        return self._pieces(f"{key}/other", texts[0], tokens)
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return (
-            ["where every other context of a sub-task holds an answer, the first of them is read"] if self.held else []
-        )
+        note = "where every other context of a sub-task holds an answer, the first of them is read"
+        return [note] if self.held else []
 
     def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
         if self.held:
@@ -274,36 +263,30 @@ def read(card: Card, request: Request) -> Ruler:
         return bind(source="mini", names=tuple(names), draw=partial(_twin, card, request.split, settings))
     path, material, label = Path(request.source), Material(), GENERATED
     if request.source != GENERATED:
-        held = published(card, request, settings.length)
-        if held is not None:
-            return _published(bind, held.label, held.notes, samples_of(card, held), settings)
+        rows = published(card, request, settings.length)
+        if rows is not None:
+            held = samples_of(card, rows)
+            names = named(f"sub-task in {rows.label}", held, settings.tasks)
+            return bind(
+                source=rows.label,
+                data_notes=rows.notes,
+                names=tuple(names),
+                held=held,
+                draw=lambda name, _, number: held[name][number],
+            )
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
     lacking = [name for name in SUBTASKS if name in NEEDS and not getattr(material, NEEDS[name])]
-    names = named("sub-task of ruler", SUBTASKS, settings.tasks)
-    if settings.tasks == "all":
+    names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
+    if lacking and settings.tasks == "all":
         names = [name for name in names if name not in lacking]
+        needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+        left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
     elif missing := next((name for name in names if name in lacking), None):
         hint = f"Give --source DIR with {GIVE[NEEDS[missing]]}."
         raise UserError(f"{missing} of {card.name} needs files that are not given.", hint)
-    needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
-    left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
 
     def drawn(name: str, seed: int, number: int) -> Sample:
         place = f"{request.split} {seed} {number}"
         return draw(name, place, material, questions=settings.questions, length=settings.length)
 
-    return bind(
-        source=label, names=tuple(names), draw=drawn, left_out=left_out if lacking and settings.tasks == "all" else ()
-    )
-
-
-def _published(
-    bind: Callable[..., Ruler],
-    label: str,
-    notes: tuple[str, ...],
-    held: Mapping[str, Sequence[Sample]],
-    settings: Settings,
-) -> Ruler:
-    """The task over rows that others published."""
-    names = tuple(named(f"sub-task in {label}", held, settings.tasks))
-    return bind(source=label, data_notes=notes, names=names, held=held, draw=lambda name, _, number: held[name][number])
+    return bind(source=label, names=tuple(names), draw=drawn, data_notes=left_out)
