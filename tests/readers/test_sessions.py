@@ -132,7 +132,7 @@ def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> No
     task = load("msc", source=str(source))
     assert any("the id of another" in note for note in task.notes)
     assert [episode.key for episode in task.episodes()] == ["msc/test/a", "msc/test/a#2"]
-    with pytest.raises(UserError, match="no conversation of others"):
+    with pytest.raises(UserError, match="no other context"):
         task.describe_others()
     write_jsonl(source, [*same, row("b", [["Three."], ["Four."]], ["x"], "Q?")])
     texts = [[o.text for o in episode.observes()] for episode in load("msc", source=str(source)).others()]

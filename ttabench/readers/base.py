@@ -168,7 +168,11 @@ class Bound(Generic[SettingsT]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes with keys, queries and windows of their own and the observations of another context."""
-        return (with_pieces(episode, self.instead(own, tokens)) for episode, own in self.laid(tokens))
+        for episode, own in self.laid(tokens):
+            other = with_pieces(episode, self.instead(own, tokens))
+            if episode.observes() and not other.observes():
+                raise self.no_other()
+            yield other
 
     def remarks_on_others(self) -> list[str]:
         """Notes of this reader on the other contexts."""
@@ -188,8 +192,12 @@ class Bound(Generic[SettingsT]):
         for other in others:
             if known.isdisjoint(told(other)):
                 return other
-        fault = f"{self.source} has nothing else of this kind to read: there is no other context."
-        raise UserError(fault, "Read or ask less of it, or give a larger source.")
+        raise self.no_other()
+
+    def no_other(self) -> UserError:
+        """The error of a source that has nothing to read in place of one's own."""
+        fault = f"{self.source} has nothing to read that is neither read nor asked about: there is no other context."
+        return UserError(fault, "Read or ask less of it, or give a larger source.")
 
     # --- training and records ---
 

@@ -108,11 +108,7 @@ class Demonstrations(Bound[Settings]):
             pools = (other.draw(len(other.pool), 0)[0] for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
             return self.apart(own, draws, _categories)
-        items = part.others(shots, self.seed, one.asked)
-        if shots and not items:
-            fault = f"All rows of {part.name} in {self.source} are shown or asked: there is no other context."
-            raise UserError(fault, "Ask fewer (--limit N), or show fewer (--task-set shots=N).")
-        return items
+        return part.others(shots, self.seed, one.asked)
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""

@@ -104,8 +104,6 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict
     kept, validates = held.rows, request.split == "validation"
     if request.split != "test":  # training rows and those that validate, one in ten, are of one file
         kept = [row for number, row in enumerate(kept, 1) if (number % 10 == 0) == validates]
-    if not kept:
-        raise UserError(f"{held.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
     return *_users(part, replace(held, rows=kept), rows(golds[0])), held
 
 
@@ -265,8 +263,7 @@ class Profiles(Bound[Settings]):
         else:
             every = own
         if len(every) < 1 + (every is own):
-            fault = f"{self.source} has no other user here: there is no other context."
-            raise UserError(fault, "Ask more users (a larger --limit, or none), or give a file with more.")
+            raise self.no_other()
         told = [self._told(read_) for read_ in every]
         others = []
         for place, read_ in enumerate(own):

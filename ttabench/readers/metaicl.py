@@ -197,11 +197,6 @@ class MetaIcl(Bound[Settings]):
         else:
             taken = {row.pair for row in (*fits.shown, *task.asked)}
             fresh = tuple(row for row in self._short(task.spare, estimate) if row.pair not in taken)
-        if fits.shown and not fresh:
-            fault = (
-                f"{self.source} has no other draw of {task.name} whose rows are not asked: there is no other context."
-            )
-            raise UserError(fault, "Give the folder with all published draws, and ask --split test.")
         return map(self._observe, fresh[: len(fits.shown)])
 
     def remarks_on_others(self) -> list[str]:

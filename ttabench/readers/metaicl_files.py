@@ -92,8 +92,6 @@ def twin_tasks(
 
 def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -> tuple[list[MetaTask], list[str]]:
     """(tasks of a folder, notes about what it lacks)."""
-    if request.source == "hub":
-        raise UserError(f"The task {card.name} is on no hub.", f"{card.source.how} Then give --source DIR.")
     given = Path(request.source)
     above = [given.absolute().parent] if given.absolute().name == "data" else []
     base = next((place for place in (*tops(given, card.source.folders), *above) if (place / "data").is_dir()), None)

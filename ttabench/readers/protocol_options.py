@@ -108,11 +108,9 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         settings = _validated(card, model, {**base, **card.quirks}, options)
     arguments: dict[str, Scalar] = {}
     for key, value in (twin.arguments if twin else {}).items():
-        where = f"The task card {card.name}: twin.arguments.{key}"
         if key not in known:
-            assert twin is not None
-            raise UserError(f"{where} is no argument of {twin.generator}.", f"Known: {', '.join(known)}.")
-        arguments[key] = _argument(where, value, known[key])
+            raise UnknownName(f"twin.arguments of the task card {card.name}", key, list(known))
+        arguments[key] = _argument(f"The task card {card.name}: twin.arguments.{key}", value, known[key])
     for key, hint in known.items():
         if key in request.options:
             arguments[key] = _argument(f"--task-set {key} of {card.name}", request.options[key], hint)

@@ -159,11 +159,7 @@ class QAStream(Bound[Settings]):
         place, texts = self.documents.index(group[0]), {document.text for document in group}
         behind = (*self.documents[place + len(group) :], *self.documents[:place], *self.unread)
         fresh = [document for document in behind if document.text not in texts]
-        documents = ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
-        if not documents:
-            fault = f"{self.source} has no documents besides the {len(group)} that are read: there is no other context."
-            raise UserError(fault, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
-        return documents
+        return ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""

@@ -169,8 +169,7 @@ class Ruler(Bound[Settings]):
             if not any(told in texts[-1] for told in tells):
                 return self._pieces(f"{key}/other", texts[-1], tokens)
         if not texts:
-            fault = f"{self.source} has no other context of {sample.subtask} for {key}."
-            raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
+            raise self.no_other()
         return self._pieces(f"{key}/other", texts[0], tokens)
 
     def remarks_on_others(self) -> list[str]:

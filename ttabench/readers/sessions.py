@@ -192,8 +192,7 @@ class Sessions(Bound[Settings]):
                     return other
                 shorter.append(other)
         if not shorter:
-            fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
-            raise UserError(fault, "Give a source with several conversations.")
+            raise self.no_other()
         return max(shorter, key=lambda one: len(self._read(one)))
 
     def _told(self, conversation: Conversation, read_: Sequence[Session]) -> set[str]:
