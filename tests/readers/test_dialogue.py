@@ -157,20 +157,6 @@ def test_training_reads_on_after_every_turn_that_is_scored(tmp_path: Path) -> No
 # --- other contexts ------------------------------------------------------------------------------------------------
 
 
-def test_another_dialogue_of_a_twin_is_about_nobody_of_ones_own() -> None:
-    for options in ({"rows": 1}, {"rows": 12, "turns": 9}):
-        task = load("dailydialog", seed=2, options=options)
-        pairs = list(zip(task.episodes(LM), task.others(LM), strict=True))
-        for own, other in pairs:
-            assert own.key == other.key
-            assert own.asks() == other.asks()
-            assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
-            names = [{n for piece in e.observes() for n in names_in(piece.text)} for e in (own, other)]
-            assert all(names)
-            assert not names[0] & names[1]
-        assert task.describe_others() == load("dailydialog", seed=2, options=options).describe_others()
-
-
 def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> None:
     made = [spoken(6, "a"), spoken(4, "b"), spoken(7, "c"), spoken(6, "a"), spoken(14, "d")]
     task = of(put(tmp_path, "test.txt", made))

@@ -61,6 +61,22 @@ def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
     json.dumps(one.describe())
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "asks"),
+    [
+        ("streamingqa", {"questions": 2}, 12), ("lamp", {"entries": 4}, 3), ("metaicl", {"tasks": 2}, 3),
+        ("superglue", {}, 3), ("msc", {}, 12),
+    ],
+)  # fmt: skip
+def test_training_reads_and_asks_as_much_as_it_is_told(name: str, options: dict[str, Any], asks: int) -> None:
+    task = load(name, split="train", options=options)
+    episodes = list(islice(task.training(3, 4, 3), 3))
+    assert episodes == list(islice(task.training(3, 4, 3), 3))
+    assert {len(episode.observes()) for episode in episodes} == {4}
+    assert {len({ask.key for ask in episode.asks()}) for episode in episodes} == {asks}
+    assert len({episode.observes()[0].text for episode in episodes}) > 1
+
+
 def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:
     rows = [{"text": f"Text {i // 2}", "question": f"Q{i}?", "answers": f"a{i}"} for i in range(20)]
     task = load("streamingqa", source=str(write_csv(tmp_path / "train.csv", rows)), split="train")
