@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -76,7 +76,7 @@ class Demonstrations(Bound[Settings]):
 
     drawn: Sequence[Drawn]
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Drawn]]:  # noqa: ARG002  # what readers take
         """One episode a sub-task."""
         for one in self.drawn:
             name = one.part.name
@@ -88,27 +88,20 @@ class Demonstrations(Bound[Settings]):
             asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
             if asked:
                 key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*text[:border], *asked)), one.part
+                yield Episode(key=key, steps=(*text[:border], *asked)), one
 
-    def instead(self, own: Part, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
+    def instead(self, own: Drawn, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
         """The next demonstrations of the same draw, for a twin those of another rule."""
-        return (self._observe(own.name, item) for item in self._next[own.name])
-
-    @cached_property
-    def _next(self) -> Mapping[str, Sequence[Item]]:
-        return {one.part.name: self._other_items(one) for one in self.drawn if one.asked}
-
-    def _other_items(self, one: Drawn) -> Sequence[Item]:
-        """At most as many demonstrations as are shown."""
-        shots, part = len(one.shown), one.part
+        shots, part, items = len(own.shown), own.part, [*own.shown, *own.asked]
         if self.mini:
-            own = [*one.shown, *one.asked]
-            arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in own}
+            arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
             made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
             pools = (other.draw(len(other.pool), 0)[0] for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
-            return self.apart(own, draws, _categories)
-        return part.others(shots, self.seed, one.asked)
+            others = self.apart(items, draws, _categories)
+        else:
+            others = part.others(shots, self.seed, own.asked)
+        return (self._observe(part.name, item) for item in others)
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""

@@ -102,7 +102,7 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
         raise UserError(fault, "Give seeds 0 to 4.")
     training = request.split != "test"
     configured = object_of(base / "config" / f"{CONFIGURATION}.json", "Copy it from facebookresearch/MetaICL.")
-    chosen = named("MetaICL task", configured["train" if training else "test"], wanted)
+    chosen = named("MetaICL task", configured.get("train" if training else "test", []), wanted)
     paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (wanted != "all" or len(missing) == len(chosen)):

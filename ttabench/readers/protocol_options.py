@@ -56,25 +56,24 @@ def _count(value: object) -> object:
     return value
 
 
+def listed(value: object) -> object:
+    """`"1,2,4"` or one number as a tuple."""
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
 def _counts(value: object) -> object:
     """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
-    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
-    if not given:
-        raise ValueError("no length is given")
+    given = listed(value)
     return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
-
-
-def _listed(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 """A number of tokens in the settings of a protocol, also as `16k`."""
 TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
 """The same, where 0 means no limit."""
-TokenCounts = Annotated[tuple[TokenCount, ...], BeforeValidator(_counts)]
+TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(_counts)]
 """Several, also as `4k,16k`."""
-StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_listed)]
+StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(listed)]
 """Pieces after which something is asked, also as `1,2,4`."""
 
 

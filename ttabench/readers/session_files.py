@@ -107,7 +107,7 @@ def _of_folders(card: Card, request: Request, numbered: Mapping[int, Path], last
                 chains.setdefault(row.needed(["initial_data_id"]), []).append(row)
         rows = [
             RawRow(
-                final.place, {**final.values, "previous_dialogs": [{"dialog": row.values["dialog"]} for row in before]}
+                final.place, {**final.values, "previous_dialogs": [{"dialog": row.cell(["dialog"])} for row in before]}
             )
             for *before, final in chains.values()
         ]

@@ -27,7 +27,7 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
 from ttabench.readers.session_files import Conversation, Session, conversations, session_table, transcript
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
@@ -38,12 +38,6 @@ SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""
 
 
-def _steps(value: object) -> object:
-    if value in ("", "all", None):
-        return None
-    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
@@ -52,7 +46,7 @@ class Settings(ProtocolSettings):
     """How many, drawn by the seed; None for all of them."""
     session: Annotated[int, Field(gt=0)] | None = None
     """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
-    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, BeforeValidator(_steps)] = None
+    steps: Annotated[StepCounts | None, BeforeValidator(lambda value: None if value in ("", "all") else value)] = None
     """Sessions read before queries: "2,4"; "all" is after every one, of questions after all. Of ask=turns: sessions
     and turns."""
     include_current: bool = False
