@@ -23,10 +23,11 @@ def told(task: Task) -> tuple[set[str], set[str]]:
     skipped = ("Question:", "Input:", "Home:", "Easy", "Challenge")
     read, asked = set(), set()
     for episode in task.episodes():
-        for text, words in [
+        pairs = [
             *((piece.text, read) for piece in episode.observes()),
             *((ask.prompt, asked) for ask in episode.asks()),
-        ]:
+        ]
+        for text, words in pairs:
             words.add(next(word for word in text.split() if word not in skipped))
     return read, asked
 
