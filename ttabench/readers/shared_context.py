@@ -106,12 +106,6 @@ class Shared:
         return (self.text, *(text for turn in self.turns for text in (turn.question, *turn.answers, *turn.options)))
 
 
-def sub_task_of(where: str) -> str:
-    """The sub-task of SCBench that a path names ("scbench_kv.jsonl", "scbench_kv/test.parquet"), or ""."""
-    names = (part.split(".")[0] for part in reversed(Path(where).parts))
-    return next((name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)), "")
-
-
 def contexts_of(card: Card, data: Table) -> tuple[list[Shared], dict[str, int]]:
     """(contexts in file order, dropped rows by reason); of one id the later ones end in #2, #3 ..."""
     seen = Counter[str]()
@@ -291,7 +285,9 @@ class SharedContext(Bound[Settings]):
 
 def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tuple[Card, Settings]:
     """Card and settings of the sub-task that is asked for, or that the source is named after."""
-    name = settings.task.removeprefix(PREFIX) or sub_task_of(where)
+    parts = (part.split(".")[0] for part in reversed(Path(where).parts))  # scbench_kv.jsonl, scbench_kv/test.parquet
+    name = settings.task or next((part for part in parts if part.startswith(PREFIX)), "")
+    name = name.removeprefix(PREFIX)
     if name not in SUB_TASKS:
         if settings.task:
             raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
