@@ -32,9 +32,6 @@ def _question(tag: str, number: int) -> dict[str, Any]:
 
 def openbookqa(base: Path) -> None:
     data = base / "OpenBookQA-V1-Sep2018" / "Data"
-    put(data.parent / "README.txt", "OpenBookQA\n")
-    put(data / "Main" / "openbook.txt", "a fact\n")
-    put(data / "Additional" / "crowdsourced-facts.txt", "a fact\n")
     for split in ("train", "dev", "test"):
         rows = [_question(split, number) for number in range(4)]
         lines(data / "Main" / f"{split}.jsonl", rows)
@@ -45,7 +42,6 @@ def openbookqa(base: Path) -> None:
 
 def arc(base: Path) -> None:
     top = base / "ARC-V1-Feb2018-2"
-    put(top / "ARC_Corpus.txt", "a sentence\n")
     for kind in ("Easy", "Challenge"):
         for name, tag in (("Train", "train"), ("Dev", "dev"), ("Test", "test")):
             stem = top / f"ARC-{kind}" / f"ARC-{kind}-{name}"
@@ -61,7 +57,6 @@ def _sentence(tag: str, number: int) -> dict[str, Any]:
 
 def winogrande(base: Path, sizes: tuple[str, ...] = ("xs", "s", "m", "l", "xl")) -> None:
     top = base / "winogrande_1.1"
-    put(top / "README.md", "WinoGrande\n")
     for stem in (*(f"train_{size}" for size in sizes), "dev"):
         tag = stem.replace("_", " ")
         lines(top / f"{stem}.jsonl", [{**_sentence(tag, number), "answer": "2"} for number in range(4)])
@@ -95,7 +90,6 @@ def sst2(base: Path, top: str = "GLUE") -> None:
 
 def hellaswag(base: Path) -> None:
     data = base / "hellaswag" / "data"
-    put(base / "hellaswag" / "README.md", "HellaSwag\n")
     for split in ("train", "val", "test"):
         made = [
             {"ind": number, "activity_label": "Home", "ctx_a": f"{split} text {number}", "ctx_b": "", "split": split,

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.attack.conftest import Counted
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
 from ttabench.profiling.driver import Lines, execute
@@ -123,7 +122,7 @@ def one_thread(tiny_base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_a_kill_at_any_write_changes_nothing(
-    tiny_base: Path, one_thread: None, tmp_path: Path, name: str, all_of_it: bool, counted: Counted
+    tiny_base: Path, one_thread: None, tmp_path: Path, name: str, all_of_it: bool
 ) -> None:
     work = COMMANDS[name](tiny_base)
 
@@ -143,4 +142,3 @@ def test_a_kill_at_any_write_changes_nothing(
         assert Dying(out).run(lambda out=out: work(out))[0] == 0, f"after a kill at step {at} of {steps}"  # type: ignore[misc]
         assert left(out) == expected, f"after a kill at step {at} of {steps}"
         shutil.rmtree(out)
-    counted(f"kills of {name}, of {steps} steps", "identical", len(range(1, steps + 1, every)))

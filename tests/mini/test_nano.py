@@ -1,20 +1,26 @@
-"""The nano LM that ships: a plain transformers folder that uses its context; and its recipe, in miniature."""
+"""The nano LM that ships: a plain transformers folder that uses its context; and its recipe, in miniature: training,
+how far positions jump in the last lessons, and what their losses see."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from results.nano_recipe import figures, lessons, nano
+from results.nano_recipe import corpus, far, figures, lessons, nano
+from results.nano_recipe.teaching import losses_of
 from tests.places import ROOT
 from ttabench.lm.model import LM, load
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
+from ttabench.mini.world import rng
 from ttabench.readers import load as load_task
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
@@ -43,13 +49,8 @@ def test_it_is_a_small_plain_transformers_folder() -> None:
 
 @given(st.text(max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_any_text_comes_back_from_its_tokens(text: str) -> None:
-    lm = load("nano", device="cpu") if not _CACHE else _CACHE[0]
-    _CACHE[:] = [lm]
+def test_any_text_comes_back_from_its_tokens(lm: LM, text: str) -> None:
     assert lm.decode(lm.encode(text)) == text
-
-
-_CACHE: list[LM] = []
 
 
 def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
@@ -81,9 +82,7 @@ def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> Non
 
 
 def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
-    from results.nano_recipe.corpus import vocabulary_words
-
-    assert all(len(lm.encode(f" {word}")) == 1 for word in vocabulary_words())
+    assert all(len(lm.encode(f" {word}")) == 1 for word in corpus.vocabulary_words())
 
 
 def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
@@ -96,3 +95,40 @@ def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
     assert made.max_positions == 8192
     assert made.model.config.rope_parameters["rope_theta"] == 1e8
     assert all(torch.equal(weight, weight.half().float()) for weight in made.model.parameters())
+
+
+def tiny() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=3072, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8192,
+                         initializer_range=0.3)  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def batches_of_questions(lm: LM) -> lessons.Batch:
+    made = [
+        lessons.encoded(lm.tokenizer.backend_tokenizer, far.dense_questions(rng("test", seed), 128))
+        for seed in range(2)
+    ]
+    return lessons.batch_of(made, [far.jumped(each, 4000, rng("jump", place)) for place, each in enumerate(made)])
+
+
+def test_losses_see_through_jumps(lm: LM) -> None:
+    """The same as a full causal mask: a jump cuts nothing off; and other positions are other losses."""
+    model, batch = tiny(), batches_of_questions(lm)
+    answer, _ = losses_of(model, batch, lessons.Teaching(0.0, 0.0))
+    rows, width = batch.ids_BT.shape
+    causal = torch.ones(width, width).tril().log()[None, None].expand(rows, 1, -1, -1)
+    logits = model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=causal).logits
+    each = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none")
+    weights = batch.weights_BT[:, 1:].flatten()
+    torch.testing.assert_close(answer, torch.dot(each, weights) / weights.sum())
+    plain = replace(batch, positions_BT=torch.arange(width).expand(rows, -1))
+    assert abs(losses_of(model, plain, lessons.Teaching(0.0, 0.0))[0] - answer) > 1e-4
+
+
+def test_a_jump_without_a_mask_is_seen(lm: LM) -> None:
+    """The opposite of what every test holds (`conftest._no_jump_without_a_mask`)."""
+    model, batch = tiny(), batches_of_questions(lm)
+    with pytest.raises(AssertionError, match="position ids jump"):
+        model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, use_cache=False)

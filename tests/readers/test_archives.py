@@ -23,10 +23,11 @@ def told(task: Task) -> tuple[set[str], set[str]]:
     skipped = ("Question:", "Input:", "Home:", "Easy", "Challenge")
     read, asked = set(), set()
     for episode in task.episodes():
-        for text, words in [
+        pairs = [
             *((piece.text, read) for piece in episode.observes()),
             *((ask.prompt, asked) for ask in episode.asks()),
-        ]:
+        ]
+        for text, words in pairs:
             words.add(next(word for word in text.split() if word not in skipped))
     return read, asked
 
@@ -61,23 +62,13 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     assert task.source == f"folder:{tmp_path / level}"
 
 
-# --- sizes, formats ------------------------------------------------------------------------------------------------
-
-
-def test_sizes_of_winogrande(tmp_path: Path) -> None:
-    source = str(unpacked(tmp_path, "winogrande"))
-
-    def shown(**options: str) -> set[str]:
-        task = load("winogrande", source=source, options={**SHOTS, **options})
-        assert not task.notes
-        return {" ".join(piece.text.split()[:2]) for episode in task.episodes() for piece in episode.observes()}
-
-    assert shown() == {"train xl"}
-    for size in ("xs", "s", "m", "l", "xl"):
-        assert shown(size=size) == {f"train {size}"}
-    plain, sized = (load("winogrande", source=source, options={**SHOTS, **more}) for more in ({}, {"size": "m"}))
-    assert "size" not in plain.describe()["protocol"], "records of runs without a size stay what they were"
-    assert sized.describe()["protocol"]["size"] == "m"
+def test_of_several_sizes_the_largest_there_is_shown(tmp_path: Path) -> None:
+    source = unpacked(tmp_path, "winogrande")
+    for size in ("xl", "l"):
+        task = load("winogrande", source=str(source), options=SHOTS)
+        assert {piece.text.split()[1] for episode in task.episodes() for piece in episode.observes()} == {size}
+        assert bool(task.notes) == (size != "xl"), "papers use the largest"
+        (source / "winogrande_1.1" / f"train_{size}.jsonl").unlink()
 
 
 # --- the real files ------------------------------------------------------------------------------------------------

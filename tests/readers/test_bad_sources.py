@@ -104,17 +104,6 @@ def test_squad_csv_and_json_round_trip(tmp_path: Path, sample: list[tuple[str, s
     assert observed("squad_seq", put(tmp_path, "x.json", nested)) == expected_of(sample)
 
 
-def rows_or_one_line(task: str, path: Path) -> None:
-    message = ""
-    try:
-        loaded = load(task, source=str(path))
-        json.dumps(loaded.describe())
-        assert loaded.n_asks > 0
-    except UserError as error:
-        message = str(error)
-    assert "\n" not in message
-
-
 openings = st.sampled_from([b'{"text": "t"', b'"data": [', b"\n", b',"', b"\x1f\x8b\x08"])
 pieces = st.one_of(st.binary(max_size=80), words.map(str.encode), openings)
 
@@ -131,4 +120,11 @@ def test_arbitrary_bytes_are_rows_or_a_user_error(
     content = b"".join(parts)
     path = put(tmp_path, f"x{suffix}", gzip.compress(content) if packed and suffix.endswith(".gz") else content)
     for task in ("streamingqa", "squad_seq"):
-        rows_or_one_line(task, path)
+        message = ""
+        try:
+            loaded = load(task, source=str(path))
+            json.dumps(loaded.describe())
+            assert loaded.n_asks > 0
+        except UserError as error:
+            message = str(error)
+        assert "\n" not in message

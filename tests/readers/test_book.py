@@ -15,7 +15,8 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
-from ttabench.readers.book import CutText, spans, steps, up_to
+from ttabench.readers.book import spans, steps, up_to
+from ttabench.readers.tokens import CutText
 
 LM = tiny_llama()
 SMALL = {"tokens": "100", "window": 20, "stride": 8}

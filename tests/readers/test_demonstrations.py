@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command
 from tests.qa_files import refusal, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, At, Choose, wanted
@@ -23,14 +22,14 @@ from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import METRICS
 
-ROWS = {"demonstrations": 6, "queries": 4, "shots": 3}
+SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
 
 
 def test_under_full_context_every_ratio_gives_the_same_numbers(tmp_path: Path) -> None:
     lm = tiny_llama()
     found = []
     for ratio in (1.0, 0.6, 0.0):
-        task = load("superglue", options={**ROWS, "task": "sst2", "shots": 2, "ratio": ratio, "queries": 3})
+        task = load("superglue", options={**SMALL, "task": "sst2", "shots": 2, "ratio": ratio, "queries": 3})
         sink = RunFolder(tmp_path, f"ratio{ratio}")
         context = RunContext(
             lm=lm,
@@ -62,18 +61,7 @@ def test_option_prefixes_are_read_and_not_scored() -> None:
     assert third.unconditional_logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
-def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    ran = ttabench("eval", "--method", "none", "--task", "superglue", "--source", "mini", "--model", tiny_base,
-                   "--limit", 6, "--task-set", "shots=1", "--task-set", "task=rte,cb",
-                   "--out", tmp_path, "--json")  # fmt: skip
-    found = {row["subtask"]: (row["value"], row["n"]) for row in ran.json()["runs"][0]["rows"]}
-    assert set(found) == {None, "rte", "cb", "mean"}
-    assert found["mean"] == (pytest.approx((found["rte"][0] + found["cb"][0]) / 2), 6)
-    assert RunFolder(tmp_path, ran.json()["runs"][0]["id"]).stored() is not None
-
-
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
-SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
 
 
 def rte(count: int, tag: str = "") -> list[dict[str, Any]]:

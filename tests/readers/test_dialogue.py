@@ -15,7 +15,7 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Episode, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
-from ttabench.readers.dialogue import detokenised
+from ttabench.readers.dialogue import Wording, detokenised
 
 LM = tiny_llama()
 """A token is a byte."""
@@ -47,31 +47,22 @@ def shape(episode: Episode) -> list[str | tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("published", "plain"),
+    ("wording", "published", "plain"),
     [
-        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        (" I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
-        ("Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
-        ("my parents ' home , ' I said '", "my parents ' home, ' I said '"),
-        ("It's  fine .", "It's fine."),
+        ("plain", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        ("plain", " I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
+        ("plain", "Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
+        ("plain", "my parents ' home , ' I said '", "my parents ' home, ' I said '"),
+        ("plain", "It's  fine .", "It's fine."),
+        ("released", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        ("released", "Well ... it is 3.5 .", "Well. . . it is 3. 5."),
+        ("released", " He said ' no ' ； really ?", "He said'no'； really?"),
+        ("released", "No.I don ' t .", "No. I don't."),
     ],
 )
-def test_turns_lose_the_blanks_of_tokenising(published: str, plain: str) -> None:
-    assert detokenised(published) == plain
-    assert detokenised(plain) == plain
-
-
-@pytest.mark.parametrize(
-    ("published", "released"),
-    [
-        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        ("Well ... it is 3.5 .", "Well. . . it is 3. 5."),
-        (" He said ' no ' ； really ?", "He said'no'； really?"),
-        ("No.I don ' t .", "No. I don't."),
-    ],
-)
-def test_turns_as_the_released_code_has_them(published: str, released: str) -> None:
-    assert detokenised(published, "released") == released
+def test_turns_lose_the_blanks_of_tokenising(wording: Wording, published: str, plain: str) -> None:
+    assert detokenised(published, wording) == plain
+    assert wording == "released" or detokenised(plain) == plain
 
 
 def test_turns_are_read_and_the_next_one_is_scored(tmp_path: Path) -> None:
@@ -166,26 +157,12 @@ def test_training_reads_on_after_every_turn_that_is_scored(tmp_path: Path) -> No
 # --- other contexts ------------------------------------------------------------------------------------------------
 
 
-def test_another_dialogue_of_a_twin_is_about_nobody_of_ones_own() -> None:
-    for options in ({"rows": 1}, {"rows": 12, "turns": 9}):
-        task = load("dailydialog", seed=2, options=options)
-        pairs = list(zip(task.episodes(LM), task.others(LM), strict=True))
-        for own, other in pairs:
-            assert own.key == other.key
-            assert own.asks() == other.asks()
-            assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
-            names = [{n for piece in e.observes() for n in names_in(piece.text)} for e in (own, other)]
-            assert all(names)
-            assert not names[0] & names[1]
-        assert task.describe_others() == load("dailydialog", seed=2, options=options).describe_others()
-
-
 def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> None:
     made = [spoken(6, "a"), spoken(4, "b"), spoken(7, "c"), spoken(6, "a"), spoken(14, "d")]
     task = of(put(tmp_path, "test.txt", made))
     read = [[piece.text.split()[1] for piece in episode.observes()] for episode in task.others()]
     assert read == [["b"] * 4, ["c"] * 2, ["a"] * 4, ["d"] * 4, ["c"] * 7]
-    assert task.describe_others()["notes"] == ["1 of 5 other dialogues have fewer turns than are read"]
+    assert task.describe_others()["notes"] == ["1 of 5 other contexts have fewer pieces than the own"]
     alike = of(put(tmp_path, "alike.txt", [spoken(5)] * 3))
     with pytest.raises(Exception, match="there is no other context"):
         alike.describe_others()
@@ -201,7 +178,3 @@ def test_real_rows_are_counted_by_reason() -> None:
         "dialogues": 285, "turns": 2357, "in_training": 1,
     }  # fmt: skip
     assert Counter(a.at.count for e in task.episodes() for a in e.asks()) == {1: 284, 2: 276, 4: 204, 8: 104, 12: 28}
-    text = "".join(step.text for episode in task.episodes() for step in episode.observes())
-    assert not set("’‘“”。") & set(text)
-    assert " ," not in text
-    assert " ?" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,6 @@ def test_every_step_asks_the_same_users_in_one_pass() -> None:
         assert all(text.endswith(f' is "{first.answers[0]}"') for text in told)
     assert load("lamp", limit=5, options=SMALL).n_asks == 4
     assert load("lamp", options=SMALL, seed=1).describe()["digest"] != task.describe()["digest"]
-
-
-def test_training_asks_the_query_and_entries_that_are_not_read() -> None:
-    task = load("lamp", split="train", options=SMALL)
-    episodes = list(islice(task.training(3, 4, 3), 3))
-    assert episodes == list(islice(task.training(3, 4, 3), 3))
-    for episode in episodes:
-        assert (len(episode.observes()), len(episode.asks())) == (4, 3)
-        assert len({ask.key for ask in episode.asks()}) == 3
 
 
 def test_the_published_folder(tmp_path: Path) -> None:

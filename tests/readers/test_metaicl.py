@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +85,6 @@ def test_layouts_and_ways_to_answer() -> None:
     assert "acc_pmi" in with_pmi.card.metrics
     assert wanted(next(with_pmi.episodes()).asks(), Choose)[0].unconditional_prompt == "Output:"
     assert load("metaicl", limit=5, options=SMALL).n_asks == 4
-
-
-def test_training_episodes() -> None:
-    task = load("metaicl", split="train", options=SMALL)
-    episodes = list(islice(task.training(3, 4, 2), 4))
-    assert episodes == list(islice(task.training(3, 4, 2), 4))
-    assert [(len(episode.observes()), len(episode.asks())) for episode in episodes] == [(4, 2)] * 4
-    assert len({episode.observes()[0].text for episode in episodes}) > 1
 
 
 def test_the_official_folder(tmp_path: Path) -> None:

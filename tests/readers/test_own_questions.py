@@ -32,12 +32,10 @@ def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
 
 
 def written(path: Path, table: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        return write_jsonl(path, table)
-    if path.suffix == ".csv":
-        return write_csv(path, table)
-    path.write_text(json.dumps(table))
-    return path
+    if path.suffix == ".json":
+        path.write_text(json.dumps(table))
+        return path
+    return (write_jsonl if path.suffix == ".jsonl" else write_csv)(path, table)
 
 
 @pytest.mark.parametrize("columns", SYNONYMS, ids=lambda columns: "-".join(columns))

@@ -18,15 +18,9 @@ from ttabench.readers import Task, load
 @pytest.fixture
 def stream(tmp_path: Path) -> Callable[..., Task]:
     rows = [
-        {
-            "qa_id": f"q{i}",
-            "text": f"text {i // 2} " + "x" * 90,
-            "question": f"Q{i}?",
-            "answers": f"a{i}",
-            "evidence_ts": 9 - i,
-        }
-        for i in range(10)
-    ]
+        {"qa_id": f"q{i}", "text": f"text {i // 2} " + "x" * 90, "question": f"Q{i}?", "answers": f"a{i}",
+         "evidence_ts": 9 - i} for i in range(10)
+    ]  # fmt: skip
     path = write_csv(tmp_path / "stream.csv", rows)
     return lambda seed=0, limit=None, **options: load(
         "streamingqa", source=str(path), seed=seed, limit=limit, options=options
@@ -116,5 +110,5 @@ def test_published_slices(name: str, source: str, split: str, documents: int | N
 
 
 def test_squad_csv_and_json_are_the_same_stream() -> None:
-    routes = [load("squad_seq", source=shared(f"squad/{name}")) for name in ("mac_layout", "dev-v1.1.json")]
-    assert routes[0].describe()["digest"] == routes[1].describe()["digest"]
+    one, other = (load("squad_seq", source=shared(f"squad/{name}")) for name in ("mac_layout", "dev-v1.1.json"))
+    assert one.describe()["digest"] == other.describe()["digest"]

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Command
 from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
@@ -269,12 +268,3 @@ def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> N
     assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhich?<|end|><|assistant|>They are"
     assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
     assert lm.frame_tokens - around == len("<|user|>") - around + len("<|end|><|assistant|>")
-
-
-def test_the_own_context_answers_and_another_does_not(ttabench: Command, tmp_path: Path) -> None:
-    small = ("--task", "ruler", "--task-set", "length=300", "--limit", 5, "--out", tmp_path, "--json")
-    runs = ttabench("eval", "--method", "icl", "--swap-state", *small).json()["runs"]
-    figures = {run["config"]["state_of"]: row["value"] for run in runs for row in run["rows"] if row["subtask"] is None}
-    assert len({row["subtask"] for row in runs[0]["rows"]}) == 7, "five sub-tasks, all of them, and their mean"
-    assert figures["own"] >= 0.8
-    assert max(figures["other"], figures["none"]) <= 0.4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from tests.qa_files import refusal, shared, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Generate, Observe, Score, wanted
-from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
 
 SMALL = {"conversations": 3}
@@ -105,26 +103,8 @@ def test_turns_of_the_last_session_are_scored_and_then_read(tmp_path: Path) -> N
     others = {episode.key: [o.text for o in episode.observes()] for episode in task.others()}
     assert others[first.key] == [f"Speaker {2 - i % 2}: {letter}" for i, letter in enumerate("UVWX")], "enough turns"
     assert others[third.key][:2] == ["Speaker 1: One.\nSpeaker 2: Two.", "Speaker 1: Three."], "the longest there is"
-    assert task.describe_others()["notes"] == ["1 conversations have fewer turns of others than of their own"]
+    assert task.describe_others()["notes"] == ["1 of 3 other contexts have fewer pieces than the own"]
     assert set(turns(load("msc", source=source, options={"ask": "turns", "steps": "1,3"}))) == {1, 3}
-
-
-@pytest.mark.parametrize("ask", ["questions", "next", "last", "turns"])
-def test_queries_stay_and_sessions_are_of_another_conversation(ask: str) -> None:
-    task = load("msc", options={**SMALL, "ask": ask}, seed=1)
-    pairs = list(zip(task.episodes(), task.others(), strict=True))
-    assert len(pairs) == 3
-    for own, other in pairs:
-        assert (own.key, own.asks()) == (other.key, other.asks())
-        assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
-        mine, theirs = ({n for o in e.observes() for n in names_in(o.text)} for e in (own, other))
-        assert mine
-        assert not mine & theirs
-    assert task.describe_others()["notes"] == []
-    only = load("msc", options={"conversations": 1, "ask": ask})
-    ((own, other),) = zip(only.episodes(), only.others(), strict=True)
-    mine, theirs = ({n for o in e.observes() for n in names_in(o.text)} for e in (own, other))
-    assert not mine & theirs
 
 
 def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> None:
@@ -133,19 +113,15 @@ def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> No
     task = load("msc", source=str(source))
     assert any("the id of another" in note for note in task.notes)
     assert [episode.key for episode in task.episodes()] == ["msc/test/a", "msc/test/a#2"]
-    with pytest.raises(UserError, match="no conversation of others"):
+    with pytest.raises(UserError, match="no other context"):
         task.describe_others()
     write_jsonl(source, [*same, row("b", [["Three."], ["Four."]], ["x"], "Q?")])
     texts = [[o.text for o in episode.observes()] for episode in load("msc", source=str(source)).others()]
     assert texts == [["Speaker 1: Three."], ["Speaker 1: Three."], ["Speaker 1: One."]]
-    assert load("msc", source=str(source)).describe_others()["notes"] == [
-        "1 conversations have fewer sessions of others than of their own"
-    ]
+    assert "1 of 3 other contexts" in load("msc", source=str(source)).describe_others()["notes"][0]
 
 
-def test_training_reads_as_many_sessions_as_it_is_asked_for(tmp_path: Path) -> None:
-    for episode in islice(load("msc", split="train").training(0, 6, 2), 3):
-        assert (len(episode.observes()), len(episode.asks())) == (6, 12)
+def test_training_on_files_reads_every_conversation(tmp_path: Path) -> None:
     source = str(write_jsonl(tmp_path / "train.jsonl", ROWS))
     keys = {e.asks()[0].key for e in islice(load("msc", source=source, split="train").training(0, 6), 2)}
     assert keys == {"a", "b"}
@@ -153,9 +129,9 @@ def test_training_reads_as_many_sessions_as_it_is_asked_for(tmp_path: Path) -> N
     assert {ask.at.count for ask in one.asks()} == {0, 1, 2}
 
 
-def put(folder: Path, rows: list[dict[str, Any]]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+def put(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(file, rows)
 
 
 def test_the_last_session_of_parlais_folders_holds_those_before_it(tmp_path: Path) -> None:

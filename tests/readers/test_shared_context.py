@@ -14,7 +14,7 @@ from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Episode, Observe, wanted
 from ttabench.readers import load
-from ttabench.readers.shared_rows import SUB_TASKS
+from ttabench.readers.shared_context import SUB_TASKS
 
 LM = tiny_llama()
 KV = {
@@ -33,22 +33,14 @@ def shown(episode: Episode) -> list[str]:
     return [step.text if isinstance(step, Observe) else f"? {step.prompt}" for step in episode.steps]
 
 
-def test_requests_ask_each_question_alone_behind_the_context(tmp_path: Path) -> None:
-    (episode, _) = bound(tmp_path, [KV, OTHER]).episodes(LM)
-    assert shown(episode) == [KV["context"], '? Key "a1":', '? Key "b2":']
-    assert {ask.at.count for ask in episode.asks()} == {0}
-
-
-def test_turns_are_asked_behind_the_turns_before_them_with_their_right_answers(tmp_path: Path) -> None:
-    (episode, _) = bound(tmp_path, [KV, OTHER], mode="turns").episodes(LM)
-    assert shown(episode) == [KV["context"], '? Key "a1":', 'Key "a1": x9', '? Key "b2":']
-    assert [ask.at.count for ask in episode.asks()] == [1, 2]
-
-
-def test_both_modes_ask_the_same(tmp_path: Path) -> None:
-    alone, later = ([ask for episode in bound(tmp_path, [KV, OTHER], mode=mode).episodes(LM) for ask in episode.asks()]
-                    for mode in ("requests", "turns"))  # fmt: skip
-    assert [(ask.key, ask.prompt, ask.want) for ask in alone] == [(ask.key, ask.prompt, ask.want) for ask in later]
+def test_questions_are_asked_alone_or_behind_the_turns_before_them_with_their_right_answers(tmp_path: Path) -> None:
+    (alone, _) = bound(tmp_path, [KV, OTHER]).episodes(LM)
+    assert shown(alone) == [KV["context"], '? Key "a1":', '? Key "b2":']
+    assert {ask.at.count for ask in alone.asks()} == {0}
+    (later, _) = bound(tmp_path, [KV, OTHER], mode="turns").episodes(LM)
+    assert shown(later) == [KV["context"], '? Key "a1":', 'Key "a1": x9', '? Key "b2":']
+    assert [ask.at.count for ask in later.asks()] == [1, 2]
+    assert [(a.key, a.prompt, a.want) for a in alone.asks()] == [(a.key, a.prompt, a.want) for a in later.asks()]
 
 
 @pytest.mark.parametrize("piece", [5, 24, 30, 512])
@@ -79,9 +71,6 @@ def test_a_sub_task_has_its_words_length_and_metrics(tmp_path: Path) -> None:
         if name != "choice_eng":
             assert ask.want.max_new_tokens == task.max_new_tokens  # type: ignore[union-attr]
     assert bound(tmp_path, [KV], task="scbench_vt").card.main_metric == "string_match"
-
-
-def test_the_published_words_of_questions(tmp_path: Path) -> None:
     (episode,) = bound(tmp_path, [KV], task="qa_eng").episodes(LM)
     assert episode.asks()[0].prompt == 'Question: Key "a1":\nAnswer:'
 
@@ -133,7 +122,6 @@ def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
     (first, second) = task.others(LM)
     assert shown(first) == [OTHER["context"], '? Key "a1":', 'Key "c3": z7', '? Key "b2":']
     assert shown(second) == [KV["context"], '? Key "c3":']
-    assert task.describe_others()["notes"] == ["1 of the other contexts have fewer turns than the own"]
 
 
 def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> None:
@@ -150,11 +138,11 @@ def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> N
     ("row", "fault"),
     [
         ({"context": 3, "multi_turns": []}, "the context is 3"),
-        ({"context": "T.", "multi_turns": ["a"]}, "no list of {input, answer}"),
-        ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "it has no answer"),
+        ({"context": "T.", "multi_turns": ["a"]}, "dictionary"),
+        ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "a turn has no answer"),
         ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "no list of texts"),
         ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": "E", "options": ["a", "b"]}]}, "none of its 2"),
-        ({"context": "T.", "questions": ["Q?"], "answers": []}, "no lists of one length"),
+        ({"context": "T.", "questions": ["Q?"], "answers": []}, "is shorter than"),
         ({"context": "T."}, "lacks the column"),
     ],
 )

@@ -29,8 +29,6 @@ from ttabench.stats.varying import Varying
 
 RowT = TypeVar("RowT")
 SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
-DRAWS = 50
-"""Most seeds of the miniature world that are tried for another context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +52,11 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Generic[SettingsT]):
-    """A card bound to its data, with what its reader resolved: what all implementations of `readers.Task` share.
+    """A task: a card bound to a source, a split and a seed, with what its reader resolved.
 
     A reader gives `episodes`, `counts`, `texts`, and `training_steps` where methods train on it. Where its sources have
-    other contexts it gives `laid` in place of `episodes`, `instead` and `remarks_on_others`; `measured` where it leaves
-    out what is too long.
+    other contexts it gives `laid` in place of `episodes`, and `instead`; `measured` where it leaves out what is too
+    long.
     """
 
     card: Card
@@ -68,7 +66,7 @@ class Bound(Generic[SettingsT]):
     arguments: Mapping[str, Scalar]
     """Arguments of the generator of a mini source; empty for real data."""
     source: str
-    """See `readers.Task`."""
+    """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
     data_notes: tuple[str, ...] = ()
     """Notes that reading the data gave."""
     unused: Mapping[str, int] = field(default_factory=dict)
@@ -77,12 +75,12 @@ class Bound(Generic[SettingsT]):
 
     @property
     def split(self) -> str:
-        """See `readers.Task`."""
+        """Name of the split on the card."""
         return self.request.split
 
     @property
     def seed(self) -> int:
-        """See `readers.Task`."""
+        """Seed of the order, and of the rows where the source is `mini`."""
         return self.request.seed
 
     @property
@@ -113,30 +111,28 @@ class Bound(Generic[SettingsT]):
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """See `readers.Task`: by the tokens of the base model once it asked for the episodes, else by an estimate."""
+        """Rows of the source that were not used, by reason.
+
+        Those that are too long by the tokens of the base model once it asked for the episodes, else by an estimate.
+        """
         if not self._too_long:
             self.fit(None)
         return {**self.unused, **self._too_long[0]}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See `readers.Task`: what differs from what a reader of the figures would assume."""
-        sentences = [*self.data_notes, *self.remarks(), *self._unusable()]
+        """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
+        sentences = [*self.data_notes, *self.remarks()]
+        if (count := sum(self.unused.values())) and not self.mini:
+            counted = [f"{reason} ({rows:,})" for reason, rows in self.unused.items()]
+            reasons = ", ".join(counted) if len(counted) > 1 else next(iter(self.unused))
+            rows_were = "row of {} was" if count == 1 else "rows of {} were"
+            sentences.append(f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}")
         if self.settings.paper_quirks:
             sentences.append(f"paper_quirks: {dict(self.card.quirks)}")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
-
-    def _unusable(self) -> list[str]:
-        """How many rows of the files cannot be used, and why; the miniature world has no files."""
-        count = sum(self.unused.values())
-        if self.mini or not count:
-            return []
-        counted = [f"{reason} ({rows:,})" for reason, rows in self.unused.items()]
-        reasons = ", ".join(counted) if len(counted) > 1 else next(iter(self.unused))
-        rows_were = "row of {} was" if count == 1 else "rows of {} were"
-        return [f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}"]
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
@@ -147,52 +143,71 @@ class Bound(Generic[SettingsT]):
         return f"{self.card.name}/{self.split}/{name}" + (f"/seed{self.seed}" if self.mini else "")
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """See `readers.Task`."""
+        """The episodes, the same at every call; without a base model 4 characters count as a token."""
         return (episode for episode, _ in self.laid(tokens))
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Any]]:
         """Every episode with what is read in it, as `instead` takes it."""
         return ((episode, None) for episode in self.episodes(tokens))
 
+    @cached_property
+    def n_observes(self) -> int:
+        """Observations over all episodes; an estimate in protocols that cut by tokens."""
+        return sum(len(episode.observes()) for episode in self.episodes())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Queries over all episodes; likewise."""
+        return sum(len(episode.asks()) for episode in self.episodes())
+
+    # --- other contexts: own queries and the observations of another, whose state answers in place of one's own ---
+
     def instead(self, own: Any, tokens: Tokens | None) -> Iterable[Step]:  # noqa: ARG002  # what readers take
         """The pieces of another context, in place of what is read in an episode."""
         raise UserError(f"The task {self.card.name} has no other contexts.", "Leave --swap-state out.")
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """See `readers.Task`."""
-        return (with_pieces(episode, self.instead(own, tokens)) for episode, own in self.laid(tokens))
+        """The episodes with keys, queries and windows of their own and the observations of another context."""
+        for episode, own in self.laid(tokens):
+            other = with_pieces(episode, self.instead(own, tokens))
+            if episode.observes() and not other.observes():
+                raise self.no_other()
+            yield other
 
     def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
+        """Notes of this reader on the other contexts."""
         return []
 
     def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        texts = [piece.text for episode in self.others() for piece in episode.observes()]
-        return {"notes": self.remarks_on_others(), "digest": fingerprint(*texts)}
+        """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
+        pairs = list(zip(self.episodes(), self.others(), strict=True))
+        fewer = sum(len(other.observes()) < len(own.observes()) for own, other in pairs)
+        notes = [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"] if fewer else []
+        digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
+        return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
 
-    def another(self, place: int, every: Sequence[RowT], kind: str, told: Callable[[RowT], str]) -> RowT:
-        """The next text behind a place, from the last on to the first, that does not tell the same as the one there."""
-        other = next((one for one in behind(every, place) if told(one) != told(every[place])), None)
-        if other is None:
-            fault = f"{self.source} has no other {kind} here: there is no other context."
-            raise UserError(fault, f"Give --task-set books=2 or more, or a source with several {kind}s.")
-        return other
+    def apart(self, own: RowT, others: Iterable[RowT], told: Callable[[RowT], set[str]]) -> RowT:
+        """The first of others that tells nothing of one's own."""
+        known = told(own)
+        for other in others:
+            if known.isdisjoint(told(other)):
+                return other
+        raise self.no_other()
 
-    @cached_property
-    def n_observes(self) -> int:
-        """Observations over all episodes."""
-        return sum(len(episode.observes()) for episode in self.episodes())
+    def no_other(self) -> UserError:
+        """The error of a source that has nothing to read in place of one's own."""
+        fault = f"{self.source} has nothing to read that is neither read nor asked about: there is no other context."
+        return UserError(fault, "Read or ask less of it, or give a larger source.")
 
-    @cached_property
-    def n_asks(self) -> int:
-        """Queries over all episodes."""
-        return sum(len(episode.asks()) for episode in self.episodes())
+    # --- training and records ---
 
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:
-        """See `readers.Task`."""
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
+
+        Texts that are cut by tokens have as many of both as their protocol says.
+        """
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
         draws = random.Random(f"training {self.drawn_by} {seed}")
         drawn = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
@@ -217,7 +232,10 @@ class Bound(Generic[SettingsT]):
         raise NotImplementedError
 
     def describe(self) -> dict[str, Json]:
-        """See `readers.Task`."""
+        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
+
+        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
+        """
         card = self.card
         return {
             "task": card.name,
@@ -316,9 +334,6 @@ def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:
         yield moved
 
 
-# --- other contexts: own queries and the observations of another, whose state answers in place of one's own ---------
-
-
 def with_pieces(episode: Episode, pieces: Iterable[Step]) -> Episode:
     """The episode with these observations in place of its own, one for one; where they end, its own are left out.
 
@@ -330,20 +345,11 @@ def with_pieces(episode: Episode, pieces: Iterable[Step]) -> Episode:
 
 
 def other_seeds(seed: int) -> Iterator[int]:
-    """Seeds that no run has, for draws from the miniature world."""
-    return (random.Random(f"another context {seed} {number}").getrandbits(48) for number in range(DRAWS))
+    """50 seeds that no run has, for draws from the miniature world."""
+    return (random.Random(f"another context {seed} {number}").getrandbits(48) for number in range(50))
 
 
-def first_apart(own: set[str], candidates: Iterable[RowT], told: Callable[[RowT], set[str]]) -> tuple[RowT, bool]:
-    """(the first candidate that tells nothing of one's own, true), or else (the first of all, false)."""
-    first: list[RowT] = []
-    for candidate in candidates:
-        first = first or [candidate]
-        if own.isdisjoint(told(candidate)):
-            return candidate, True
-    return first[0], False
-
-
-def behind(every: Sequence[RowT], place: int) -> list[RowT]:
-    """What stands behind a place, from the last on to the first: all but what stands there."""
+def behind(every: Sequence[RowT], own: RowT) -> list[RowT]:
+    """What stands behind one of them, from the last on to the first: all but that one."""
+    place = every.index(own)
     return [*every[place + 1 :], *every[:place]]

@@ -13,35 +13,48 @@ holds it, and a book that ends before counts at its own length. A book no longer
 
 A stride is predicted from the token before it, which therefore is the prompt of its query and is read after it: what
 a method keeps need not be able to predict anything by itself. The text is tokenised once; pieces carry its ids.
+
+Books of a folder, a table or the hub are read when they are needed: the training split of PG-19 is 11 GB.
+
+    pg19/metadata.csv            718,Tono Bungay,1909,http://www.gutenberg.org/ebooks/718     (no header)
+    pg19/test/718.txt            the text, UTF-8
 """
 
 from __future__ import annotations
 
+import csv
 import random
-import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.base import Bound, Training, fingerprint, shares
-from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
+from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card
+from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, twin_table
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.sources import Request, Table, hub_rows, long_twin, serving, table, tops
+from ttabench.readers.tokens import CutText, Tokens
 from ttabench.stats.metrics import check_judges, metric
 
-_WORD = re.compile(r"\S+")
 PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
+Candidate = tuple[str, str, Callable[[], str]]
+"""(id, title, text) of a book not yet looked at."""
+_BOOKS_OF_A_TWIN = 4
+_SHORT = 256
+"""Characters; a longer text is more than one token."""
 
 
 class Span(NamedTuple):
@@ -66,59 +79,6 @@ def up_to(pieces: Sequence[Span], asked: int | None) -> list[Span]:
     """The pieces up to the one that is asked as number `asked`, counted from 1; all of them for None."""
     counts = accumulate(span.asked for span in pieces)
     return [span for span, count in zip(pieces, counts, strict=True) if asked is None or count <= asked]
-
-
-@dataclass(frozen=True)
-class CutText:
-    """A text with its tokens."""
-
-    text: str
-    ids: tuple[int, ...]
-    """Empty where no base model is known."""
-    starts: tuple[int, ...]
-    """Character at which each token begins, never falling."""
-    words: tuple[int, ...]
-    """Character at which each word begins."""
-
-    @classmethod
-    def of(cls, text: str, tokens: Tokens | None) -> CutText:
-        """Tokenise a text, as a whole. Without a base model every 4 characters count as one token without an id."""
-        ids, starts = list[int](), list(range(0, len(text), CHARACTERS_A_TOKEN))
-        if tokens is not None:
-            ids, starts = tokens.encode_with_starts(text)
-        return cls(text, tuple(ids), tuple(accumulate(starts, max)), tuple(m.start() for m in _WORD.finditer(text)))
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def range(self, start: int, end: int) -> CutText:
-        """Only these tokens."""
-        first, last = self._place(start), self._place(end)
-        words = self.words[bisect_left(self.words, first) : bisect_left(self.words, last)]
-        return CutText(
-            self.text[first:last],
-            self.ids[start:end],
-            tuple(place - first for place in self.starts[start:end]),
-            tuple(place - first for place in words),
-        )
-
-    def ends(self, piece: int) -> list[int]:
-        """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
-        ends: list[int] = []
-        while (start := ends[-1] if ends else 0) < len(self):
-            end = min(start + piece, len(self))
-            if end < len(self):
-                line = self.text.rfind("\n", 0, self.starts[end]) + 1
-                token = bisect_left(self.starts, line)
-                end = token if token > start else end
-            ends.append(end)
-        return ends
-
-    def _place(self, token: int) -> int:
-        """The character at which the part of this token begins; characters before the first token are its own."""
-        if token <= 0:
-            return 0
-        return self.starts[token] if token < len(self.starts) else len(self.text)
 
 
 def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
@@ -149,11 +109,6 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
             at=At(lengths[bisect_left(lengths, end)], "tokens"),
             subtask=book,
         )
-
-
-_BOOKS_OF_A_TWIN = 4
-_SHORT = 256
-"""Characters; a longer text is more than one token."""
 
 
 class Settings(ProtocolSettings):
@@ -194,11 +149,28 @@ class Settings(ProtocolSettings):
         return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
 
 
+class Book(NamedTuple):
+    """A text that is not in memory."""
+
+    id: str
+    title: str
+    characters: int
+    digest: str
+    read: Callable[[], str]
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return f"{self.id} {self.title}".strip()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Books(Bound[Settings]):
     """A `readers.Task` over long texts, one episode a book."""
 
-    shelf: Shelf
+    books: Sequence[Book]
+    whole: bool
+    """Every book of the source is here."""
 
     @cached_property
     def n_observes(self) -> int:
@@ -217,8 +189,7 @@ class Books(Bound[Settings]):
 
     def _shared_out(self) -> list[tuple[Book, int | None]]:
         """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
-        books = self.shelf.books
-        books_and_limits = zip(books, shares(self.limit, len(books)), strict=True)
+        books_and_limits = zip(self.books, shares(self.limit, len(self.books)), strict=True)
         return [(book, share) for book, share in books_and_limits if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
@@ -227,10 +198,10 @@ class Books(Bound[Settings]):
     def remarks(self) -> list[str]:
         """Notes of this reader."""
         same = "all books of the source are scored: every seed gives the same figures"
-        return [same] if self.shelf.whole and not self.mini else []
+        return [same] if self.whole and not self.mini else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
-        """One episode a book."""
+        """One episode a book; whether short ones can be scored is seen before any is."""
         for book, _ in self._shared_out():
             if book.characters <= _SHORT:
                 self._cut(book, tokens)
@@ -247,13 +218,14 @@ class Books(Bound[Settings]):
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
-        books = self.shelf.books
-        if self.mini and len(books) == 1:
-            books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
-        return self.another(self.shelf.books.index(book), books, "book", lambda one: one.digest)
+        fresh = self._written(self.seed, 2, self.settings.lengths[-1]) if self.mini and len(self.books) == 1 else []
+        return self.apart(book, [*behind(self.books, book), *fresh], lambda one: {one.digest})
+
+    def _written(self, seed: int, books: int, tokens: int) -> list[Book]:
+        return looked_at(_of_rows(self.card, long_twin(self.card, self.split, seed, books, tokens)))
 
     def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
+        """See `Bound`; a digest stands for the text of a book."""
         next_books = [self._next(book) for book, _ in self._shared_out()]
         return {"notes": [], "digest": fingerprint(*(book.digest for book in next_books))}
 
@@ -280,23 +252,85 @@ class Books(Bound[Settings]):
 
     def _drawn(self, draws: random.Random, length: int) -> Iterator[Book]:
         while True:
-            place, books = (self.card, self.split, draws.getrandbits(48)), self.shelf.books
-            yield from _written(place, 1, length) if self.mini else draws.sample(books, len(books))
+            seed = draws.getrandbits(48)
+            yield from self._written(seed, 1, length) if self.mini else draws.sample(self.books, len(self.books))
 
     def counts(self) -> dict[str, Json]:
         """Books and their characters; `lengths`: one pass gives the figures of all these."""
-        characters = sum(book.characters for book in self.shelf.books)
-        return {"books": len(self.shelf.books), "characters": characters, "lengths": self.settings.lengths}
+        characters = sum(book.characters for book in self.books)
+        return {"books": len(self.books), "characters": characters, "lengths": self.settings.lengths}
 
     def texts(self) -> Iterator[str]:
         """A digest stands for the text of a book."""
-        return (text for book in self.shelf.books for text in (book.id, book.digest))
+        return (text for book in self.books for text in (book.id, book.digest))
 
 
-def _written(place: tuple[Card, str, int], books: int, tokens: int) -> tuple[Book, ...]:
-    """Books of the miniature world of at least about so many tokens; `place` is card, split and seed."""
-    card, split, seed = place
-    return books_of_rows(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
+def looked_at(candidates: Sequence[Candidate]) -> list[Book]:
+    """Every text read once; empty ones are left out, equal ids told apart."""
+    seen = Counter[str]()
+    texts = ((name, title, text, read) for name, title, read in candidates if (text := read()).strip())
+    return [
+        Book(told_apart(name, seen), title, len(text), fingerprint(text), read) for name, title, text, read in texts
+    ]
+
+
+def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], str, tuple[str, ...]]:
+    """(books, label of the source, notes about their split)."""
+    if request.source == "hub":
+        rows, label = hub_rows(card, request.split)
+        short = [name for name in rows.column_names if name not in card.columns["text"]]
+        named = rows.select_columns(short) if short else [{}] * len(rows)
+        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label, ()
+    path = Path(request.source)
+    if path.is_file() and path.suffix == ".txt":
+        return _of_files([path]), f"file:{path}", serving(card, request.split, path.absolute().parent.name, path)
+    for folder in _folders(card, request.split, path):
+        if files := sorted(folder.glob("*.txt")):
+            return _of_files(files), f"folder:{path}", serving(card, request.split, folder.absolute().name, folder)
+    data = table(card, request)
+    return _of_rows(card, data), data.label, data.notes
+
+
+def _folders(card: Card, split: str, base: Path) -> list[Path]:
+    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
+    above = tops(base, card.source.folders)
+    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
+    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
+    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
+
+
+def _of_files(files: Sequence[Path]) -> list[Candidate]:
+    titles: dict[str, str] = {}
+    for place in (files[0].parent.parent / "metadata.csv", files[0].parent / "metadata.csv"):
+        if place.is_file():
+            with reading(place):
+                cells = csv.reader(_text_of(place).splitlines())
+                titles |= {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
+    return [(file.stem, titles.get(file.stem, ""), partial(_text_of, file)) for file in files]
+
+
+def _text_of(file: Path) -> str:
+    with reading(file, most=4 * LONGEST_TEXT):
+        return file.read_bytes().decode("utf-8-sig")
+
+
+def _of_rows(card: Card, data: Table) -> list[Candidate]:
+    return [(*_named(card, row, number), partial(_text_in, card, row)) for number, row in enumerate(data.rows)]
+
+
+def _text_in(card: Card, row: RawRow) -> str:
+    return text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+
+
+def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], values: dict[str, object], number: int) -> Candidate:
+    place = f"{card.name} row {number}"
+    return *_named(card, RawRow(place, values), number), lambda: _text_in(card, RawRow(place, dict(rows[number])))
+
+
+def _named(card: Card, row: RawRow, number: int) -> tuple[str, str]:
+    """Id (of a URL its last part, which is Gutenberg's number) and title."""
+    name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
+    return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or "")
 
 
 def check(card: Card, settings: Settings) -> None:
@@ -321,18 +355,23 @@ def read(card: Card, request: Request) -> Books:
     settings, arguments = resolve(card, request, Settings)
     check(card, settings)
     if request.source == "mini":
-        place = (card, request.split, request.seed)
-        made = _written(place, settings.books or _BOOKS_OF_A_TWIN, settings.lengths[-1])
-        books = Shelf(books=made, label="mini", dropped={}, whole=False)
+        books = settings.books or _BOOKS_OF_A_TWIN
+        data = long_twin(card, request.split, request.seed, books, settings.lengths[-1])
+        candidates, label, notes = _of_rows(card, data), data.label, data.notes
     else:
-        books = shelf(card, request, settings.books)
+        candidates, label, notes = candidates_of(card, request)
+    chosen = drawn(candidates, settings.books, f"books {request.seed}")
+    made = looked_at(chosen)
+    if not made:
+        raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
     return Books(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=books.label,
-        data_notes=tuple(books.notes),
-        unused=books.dropped,
-        shelf=books,
+        source=label,
+        data_notes=notes,
+        unused=dict(+Counter({"no text": len(chosen) - len(made)})),
+        books=made,
+        whole=len(chosen) == len(candidates),
     )

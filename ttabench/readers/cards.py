@@ -113,14 +113,6 @@ class Split(_Part):
     note: str = ""
     """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
-    @model_validator(mode="after")
-    def _range_exists(self) -> Split:
-        if self.rows is not None and not 0 <= self.rows[0] < self.rows[1] <= (self.of or 0):
-            raise ValueError(f"rows {list(self.rows)} is no range within `of` = {self.of} rows")
-        if self.years is not None and self.years[0] > self.years[1]:
-            raise ValueError(f"years {list(self.years)} end before they begin")
-        return self
-
 
 class Size(_Part):
     """Training rows of one size, where they are published in several."""

@@ -12,19 +12,23 @@ are those of lm-evaluation-harness 0.4.13; a test compares them string by string
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import read_text
+from ttabench.core.errors import UserError
 from ttabench.core.types import Choose
 from ttabench.readers.base import told_apart
-from ttabench.readers.cards import SubTask
+from ttabench.readers.cards import Card, Scalar, Split, SubTask
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, text_of
-from ttabench.readers.sources import Table, usable
+from ttabench.readers.formats import RawRow, stem, text_of
+from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
 
 HIDDEN_LABEL = "label hidden"
 """Reason for which rows are dropped whose answer the publisher keeps."""
@@ -88,7 +92,7 @@ def parse(
         if row.gold is None:
             return HIDDEN_LABEL
         if not 0 <= row.gold < len(row.options):
-            raise malformed(raw.place, f"label {row.gold} is none of its {len(row.options)} options")
+            raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
         if row.empty:
             return f"empty {row.empty}"
 
@@ -106,6 +110,139 @@ def parse(
 
     items, dropped = usable(data, item_of)
     return items, dict(dropped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One sub-task, its rows in file order."""
+
+    name: str
+    pool: Sequence[Item]
+    """Rows that demonstrations are drawn from."""
+    asked: Sequence[Item]
+    same: bool
+    """Both are the same rows: what is shown must not be asked."""
+    label: str
+    """The source, for records."""
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    """Notes on the rows for a record."""
+
+    def draw(self, count: int, seed: int) -> tuple[Sequence[Item], Sequence[Item]]:
+        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
+        enough = len(self.pool) - self.same
+        if count > enough:
+            raise UserError(
+                f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from.",
+                f"Give --task-set shots={enough} or fewer, or a source with more rows.",
+            )
+        demonstrations = self._order(seed)[:count]
+        names = {item.id for item in demonstrations} if self.same else set()
+        return demonstrations, [item for item in self.asked if item.id not in names]
+
+    def _order(self, seed: int) -> list[Item]:
+        return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
+
+    def others(self, count: int, seed: int, asked: Sequence[Item]) -> list[Item]:
+        """At most `count` demonstrations behind those of `draw`, none of them like one of these or a row asked."""
+        order = self._order(seed)
+        taken = {item.told for item in (*order[:count], *asked)}
+        return [item for item in order[count:] if item.told not in taken][:count]
+
+
+Words = Callable[[SubTask, Table], tuple[list[Item], dict[str, int]]]
+"""How rows are put in words: `parse` for a card."""
+
+
+def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
+    """A sub-task of the miniature world that stands for a split."""
+    made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
+    pool, asked = (twin_rows(card, made[part]) for part in ("train", "validation"))
+    return _part(card.parts[name], name, pool, asked, words)
+
+
+def real_part(card: Card, request: Request, name: str, words: Words) -> Part:
+    """A sub-task from its own folder, from a file, or from the hub."""
+    one_file = request.source != "hub" and Path(request.source).is_file()
+    part, notes = _sized(card, name, request.source, one_file)
+    narrowed = _narrow(card, part, request.split)
+    same = request.split != "test" or one_file
+    pool = None if same else _with_labels(part, table(narrowed, replace(request, split="train")))
+    asked = _with_labels(part, table(narrowed, request))
+    notes += (*(pool.notes if pool else ()), *asked.notes)
+    if one_file:
+        notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
+    return replace(_part(part, name, pool, asked, words), notes=notes)
+
+
+def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
+    """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
+    items, dropped = words(part, asked)
+    if pool is None:
+        return Part(name=name, pool=items, asked=items, same=True, label=asked.label, dropped=dropped)
+    held, unshown = words(part, pool)
+    taken = {item.told for item in items}
+    kept = [item for item in held if item.told not in taken]
+    if len(kept) < len(held):
+        dropped["demonstration equal to a query"] = len(held) - len(kept)
+    dropped |= {f"demonstration with an {reason}": count for reason, count in unshown.items() if reason != HIDDEN_LABEL}
+    return Part(name=name, pool=kept, asked=items, same=False, label=asked.label, dropped=dropped)
+
+
+def _with_labels(part: SubTask, data: Table) -> Table:
+    """PIQA's and WinoGrande's published layout: labels in a file of their own, one a line (valid-labels.lst)."""
+    file = Path(data.where)
+    beside = file.with_name(f"{stem(file)}-labels.lst")
+    column = {"pair": "label", "blank": "answer"}.get(part.shape)
+    if not column or column in data.rows[0].values or not beside.is_file():
+        return data
+    labels = read_text(beside).split()
+    if len(labels) != len(data.rows):
+        fault = f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}."
+        raise UserError(fault, "Get both anew.")
+    rows = [RawRow(raw.place, {**raw.values, column: label}) for raw, label in zip(data.rows, labels, strict=True)]
+    return replace(data, rows=rows)
+
+
+def _narrow(card: Card, part: SubTask, wanted: str) -> Card:
+    """The card with the source of one sub-task, and its files as the splits `train`, `test` and `wanted`."""
+    source = card.source.model_copy(update={"hub": part.hub, "folders": ()})
+    splits = {wanted: part.train, "train": part.train, "test": part.test}
+    return card.model_copy(update={"source": source, "splits": splits})
+
+
+def _sized(card: Card, name: str, source: str, one_file: bool) -> tuple[SubTask, tuple[str, ...]]:
+    """(a sub-task with its training rows of the first size on the card that is there, a sentence where it is not the
+    size that papers use).
+    """
+    part = card.parts[name]
+    every, notes = [file for known in part.sizes.values() for file in known.files], tuple[str, ...]()
+    files = (*every, *part.train.files)
+    if part.sizes and not one_file:
+        at = places(_narrow(card, part, "test"), Path(source))
+        there = [file for file in every if source == "hub" or find(Split(files=(file,)), at)[0]]
+        files = tuple(there[:1]) or part.train.files
+        if there and there[0] != every[0]:
+            notes = (f"{name}: training rows of {there[0]}, for {every[0]} is not there",)
+    return part.model_copy(update={"train": part.train.model_copy(update={"files": files})}), notes
+
+
+def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
+    """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
+    the sub-task's own name (sst2/SST-2) is found, too. `alone`: no other is wanted, so files may stand in `base`
+    itself.
+    """
+    part = card.parts[name]
+    above = tops(base, card.source.folders)
+    folders = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
+    folders += [place / folder for place in folders for folder in part.folders if (place / folder).is_dir()]
+    here = base.absolute().name
+    names = {other: [Path(folder).name for folder in one.folders] for other, one in card.parts.items()}
+    if here in names[name] or (alone and not any(here in known for known in names.values())):
+        folders += above
+    narrowed = _narrow(card, part, "test")
+    full = (place for place in folders if find(part.test, places(narrowed, place))[0])
+    return next(full, folders[0] if folders else None)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -174,21 +311,15 @@ def _letters(part: SubTask, raw: RawRow) -> Shaped:
     question: Any = _cell(part, raw, "question")
     choices: Any = raw.values.get("choices")
     if isinstance(question, dict):
-        choices, question = question.get("choices"), question.get("stem")
+        choices, question = question["choices"], question["stem"]
     if isinstance(choices, list):
-        nested = [choice for choice in choices if isinstance(choice, dict)]
-        if len(nested) == len(choices):
-            choices = {key: [choice.get(key) for choice in nested] for key in ("text", "label")}
-    columns = choices if isinstance(choices, dict) else {}
-    texts, letters = columns.get("text"), columns.get("label")
-    if not isinstance(texts, list) or not isinstance(letters, list) or not texts or len(texts) != len(letters):
-        raise malformed(raw.place, "options are missing, or not as many as their letters")
-    options = tuple(text_of(raw.place, "an option", text) for text in texts)
-    answer = raw.values.get("answerKey")
-    gold = None if answer in _HIDDEN else -1
-    if gold is not None:
-        key = text_of(raw.place, "answerKey", answer).strip()
-        gold = letters.index(key)
+        choices = {key: [choice[key] for choice in choices] for key in ("text", "label")}
+    options, letters = choices["text"], choices["label"]
+    if not options or len(options) != len(letters):
+        raise ValueError("options are missing, or not as many as their letters")
+    options = tuple(text_of(raw.place, "an option", text) for text in options)
+    answer: Any = raw.values.get("answerKey")
+    gold = None if answer in _HIDDEN else letters.index(answer.strip())
     return Shaped({"question": text_of(raw.place, "question", question)}, options, gold)
 
 
@@ -200,7 +331,7 @@ def _clean(text: str) -> str:
 def _endings(part: SubTask, raw: RawRow) -> Shaped:
     endings = _cell(part, raw, "endings")
     if not isinstance(endings, list) or len(endings) < 2:
-        raise malformed(raw.place, f"options are {brief(endings)}, no list of endings")
+        raise ValueError(f"options are {brief(endings)}, no list of endings")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
     fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
     options = tuple(_clean(text_of(raw.place, "an ending", ending)) for ending in endings)
@@ -213,7 +344,7 @@ def _blank(part: SubTask, raw: RawRow) -> Shaped:
     sentence = _text(part, raw, "sentence")
     before, blank, after = sentence.partition("_")
     if not blank:
-        raise malformed(raw.place, f"the sentence has no blank (_): {brief(sentence)}")
+        raise ValueError(f"the sentence has no blank (_): {brief(sentence)}")
     prefixes = (_text(part, raw, "option1"), _text(part, raw, "option2"))
     answer = _label(part, raw, "answer")
     return Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, prefixes)

@@ -20,9 +20,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -41,11 +42,10 @@ from ttabench.readers.base import (
     with_pieces,
 )
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import brief, reasons
-from ttabench.readers.formats import RawRow, malformed, opened
-from ttabench.readers.layouts import places
+from ttabench.readers.faults import reasons
+from ttabench.readers.formats import RawRow, opened
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, table_of_text, text_file, twin_table, usable
+from ttabench.readers.sources import Request, Table, places, table, table_of_text, text_file, twin_table, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
@@ -98,7 +98,7 @@ def _usable(card: Card, data: Table, wording: Wording) -> tuple[list[Dialogue], 
         name, number = row.cell(card.columns.get("id", ())), next(numbers)
         dialogue = Dialogue(id=str(number if name is None else name), turns=_turns(card, row, wording))
         if dialogue.id in seen:
-            raise malformed(row.place, f"the id {brief(dialogue.id)} is that of {seen[dialogue.id]}, too")
+            raise ValueError(f"the id {dialogue.id:.60} is that of {seen[dialogue.id]}, too")
         seen[dialogue.id] = row.place
         if len(dialogue.turns) < LEAST:
             return f"fewer than {LEAST} turns"
@@ -108,26 +108,22 @@ def _usable(card: Card, data: Table, wording: Wording) -> tuple[list[Dialogue], 
 
 
 def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
-    cell = row.needed(card.columns["turns"], "Give the published files.")
-    if isinstance(cell, str) and END_OF_TURN in cell:
-        cell = turns_of(cell)
-    if not isinstance(cell, list | tuple) or not all(isinstance(turn, str) for turn in cell):
-        raise malformed(row.place, f"the column {card.columns['turns'][0]!r} holds {brief(cell)}, no list of turns")
-    return tuple(detokenised(turn, wording) for turn in cell)
+    cell: Any = row.needed(card.columns["turns"], "Give the published files.")
+    return tuple(detokenised(turn, wording) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
 
 
 def _lines(path: Path) -> Iterator[RawRow]:
     """A row a line that is not blank."""
     with opened(path) as (lines, at):
         for line in filter(str.strip, lines):
-            if END_OF_TURN not in line:
-                raise malformed(f"{path} line {at.line}", f"no turn ends with {END_OF_TURN}")
             yield RawRow(f"{path} line {at.line}", {"dialog": turns_of(line)})
 
 
 def turns_of(line: str) -> list[str]:
     """The turns in a line of the published files, each of which ends with `END_OF_TURN`."""
     *turns, rest = line.split(END_OF_TURN)
+    if not turns:
+        raise ValueError(f"no turn ends with {END_OF_TURN}")
     return [*turns, rest] if rest.strip() else turns
 
 
@@ -233,60 +229,47 @@ class Talks(Bound[Settings]):
         return [(dialogue, own) for dialogue, own in zip(kept, asked, strict=True) if own]
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a dialogue (see `readers.Task`)."""
+        """One episode a dialogue."""
         for dialogue, asked in self._asked(tokens):
             yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, asked)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the turns of another dialogue (see `readers.Task`)."""
-        for episode, (other, _) in zip(self.episodes(tokens), self._others(tokens), strict=True):
+        """Each with the turns of another dialogue."""
+        for episode, other in zip(self.episodes(tokens), self._others(tokens), strict=True):
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
-    def _others(self, tokens: Tokens | None) -> list[tuple[Dialogue, int]]:
-        """For each dialogue that is asked about another, and how many turns are wanted of it.
+    def _others(self, tokens: Tokens | None) -> list[Dialogue]:
+        """For each dialogue that is asked about another.
 
         The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
         that names nobody of one's own.
         """
         asked = [(dialogue, max(places.values())) for dialogue, places in self._asked(tokens)]
         if self.mini:
-            return self._of_twins(asked)
+            return self._of_twins([own for own, _ in asked])
         every = self.fit(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
         others = []
         for own, wanted in asked:
             long = [one for one in every if len(one.turns) >= wanted]
-            candidates = (*(behind(long, long.index(own)) if own in long else []), *longest)
-            other = next((one for one in candidates if one.text != own.text), None)
-            if other is None:
-                fault = f"All dialogues of {self.source} that are asked about are one: there is no other context."
-                raise UserError(fault, "Give a source with several dialogues.")
-            others.append((other, wanted))
+            candidates = (*(behind(long, own) if own in long else []), *longest)
+            others.append(self.apart(own, candidates, lambda one: {one.text}))
         return others
 
-    def _of_twins(self, asked: Sequence[tuple[Dialogue, int]]) -> list[tuple[Dialogue, int]]:
+    def _of_twins(self, asked: Sequence[Dialogue]) -> list[Dialogue]:
         draws = (twin_dialogues(self.card, self.split, seed, self.arguments)[0] for seed in other_seeds(self.seed))
-        pool: list[tuple[Dialogue, set[str]]] = []
-        others = []
-        for number, (own, wanted) in enumerate(asked):
-            names = names_in(own.text)
+        pool: list[Dialogue] = []
+
+        def beginning_at(number: int) -> Iterator[Dialogue]:
             for tried in count():
                 if tried == len(pool):
-                    pool += [(dialogue, names_in(dialogue.text)) for dialogue in next(draws, ())]
+                    pool.extend(next(draws, ()))
                 if tried == len(pool):
-                    fault = f"No other draw of {self.card.name} is about other people: there is no other context."
-                    raise UserError(fault, "Ask for shorter dialogues with --task-set turns=N.")
-                other, others_names = pool[(number + tried) % len(pool)]
-                if names.isdisjoint(others_names):
-                    break
-            others.append((other, wanted))
-        return others
+                    return
+                yield pool[(number + tried) % len(pool)]
 
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        others = self._others(None)
-        few = sum(len(other.turns) < wanted for other, wanted in others)
-        return [f"{few} of {len(others)} other dialogues have fewer turns than are read"] if few else []
+        names = lru_cache(None)(lambda dialogue: names_in(dialogue.text))
+        return [self.apart(own, beginning_at(number), names) for number, own in enumerate(asked)]
 
     def _steps(self, dialogue: Dialogue, places: Mapping[int, int]) -> Iterator[Step]:
         """The turns that are read, and a query at each of these places."""
@@ -341,31 +324,24 @@ class Talks(Bound[Settings]):
             yield from (dialogue.id, *dialogue.turns)
 
 
-def check(card: Card, request: Request, settings: Settings) -> None:
-    """Whether card, request and settings go together."""
-    check_judges(card.name, map(metric, card.metrics), "score")
-    check_limit(request.limit, len(settings.places), "turn")
-    if settings.eval_split == JOINED and request.split == "validation":
-        fault = f"eval_split={JOINED} is what the split test is, and validation is asked."
-        raise UserError(fault, "Give --task-set eval_split=test, or --split test.")
-    doubled = [step for step in settings.places if list(settings.places.values()).count(settings.places[step]) > 1]
-    if doubled:
-        fault = f"steps {' and '.join(map(str, doubled))} would both read {settings.places[doubled[0]]} turns"
-        raise UserError(f"{fault} (context_at_12={settings.context_at_12}).", "Give other --task-set steps=N,M.")
-
-
 def read(card: Card, request: Request) -> Talks:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check(card, request, settings)
-    joined = settings.eval_split == JOINED and request.split == "test"
-    names = JOINED.split("+") if joined else [request.split]
+    check_judges(card.name, map(metric, card.metrics), "score")
+    check_limit(request.limit, len(settings.places), "turn")
+    if len(set(settings.places.values())) < len(settings.places):
+        fault = f"Two of the steps would read the same turns (context_at_12={settings.context_at_12})."
+        raise UserError(fault, "Give other --task-set steps=N,M.")
+    names = [request.split]
+    if settings.eval_split == JOINED and request.split != "train":
+        names = JOINED.split("+")
+        if request.split == "validation" or Path(request.source).is_file():
+            fault = f"eval_split={JOINED} joins two splits to the split test: no other, and no single file."
+            raise UserError(fault, "Give --task-set eval_split=test, or --split test of a folder.")
+    joined = len(names) > 1
     if request.source == "mini":
         parts = [twin_dialogues(card, name, request.seed, arguments) for name in names]
     else:
-        if joined and Path(request.source).is_file():
-            fault = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
-            raise UserError(fault, "Give the folder of all splits, or --task-set eval_split=test.")
         parts = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
     kept = [replace(dialogue, id=f"{name}/{dialogue.id}" if joined else dialogue.id)
             for name, (read_, *_) in zip(names, parts, strict=True) for dialogue in read_]  # fmt: skip
@@ -381,8 +357,7 @@ def read(card: Card, request: Request) -> Talks:
         in_training=_in_training(card, request, kept, settings.wording),
     )
     if not made.n_asks:
-        places = ", ".join(map(str, settings.places))
-        fault = f"No dialogue of {made.source} is asked at t = {places} ({reasons(made.dropped)})."
+        fault = f"No dialogue of {made.source} has the turns of these steps ({reasons(made.dropped)})."
         raise UserError(fault, "Give smaller --task-set steps=N,M, or raise max_tokens.")
     return made
 

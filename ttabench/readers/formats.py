@@ -80,10 +80,8 @@ def readable(path: Path) -> bool:
 
 def rows(path: Path) -> Iterator[RawRow]:
     """The rows of one file, in order."""
-    name = path.name.removesuffix(".gz")
-    for suffix, parse in READABLE.items():
-        if name.endswith(suffix):
-            return parse(path)
+    if readable(path):
+        return READABLE[path.name.removesuffix(".gz").removeprefix(stem(path))](path)
     raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(READABLE)} (.gz too).")
 
 
@@ -92,12 +90,12 @@ def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
     """The lines of a file, unpacked where its name ends in .gz, and the place that is being read."""
     most = (memory_bytes() or ANY) // 2  # a line stands in memory as bytes and as text
     with reading(path, most=most) as at, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
-        yield _lines(raw, at), at
 
+        def lines() -> Iterator[str]:
+            for at.line, line in enumerate(raw, start=1):  # the place is read where an error is told
+                yield line.decode("utf-8-sig" if at.line == 1 else "utf-8")
 
-def _lines(raw: Iterable[bytes], at: At) -> Iterator[str]:
-    for at.line, line in enumerate(raw, start=1):  # the place is read where an error is told
-        yield line.decode("utf-8-sig" if at.line == 1 else "utf-8")
+        yield lines(), at
 
 
 def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:

@@ -6,16 +6,24 @@ One episode a user and one pass, so that every step asks the same users; the see
 card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
 2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than `least_kept`
 of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
+
+As published:
+
+    LaMP_2/dev_questions.json     [{"id": "200", "input": "Which tag ...? ... description: A council bans sleep.",
+                                    "profile": [{"id": "1000", "tag": "comedy", "description": "..."}, ...]}, ...]
+    LaMP_2/dev_outputs.json       {"task": "LaMP_2", "golds": [{"id": "200", "output": "dystopia"}, ...]}
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Annotated, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -27,7 +35,6 @@ from ttabench.readers.base import (
     Training,
     blanks_in_front,
     check_limit,
-    first_apart,
     fitting,
     in_order,
     other_seeds,
@@ -35,18 +42,127 @@ from ttabench.readers.base import (
     told_apart,
     with_pieces,
 )
-from ttabench.readers.cards import Card
-from ttabench.readers.faults import reasons
-from ttabench.readers.lamp_files import Entry, User, twin_users, users
+from ttabench.readers.cards import Card, Profile, Scalar
+from ttabench.readers.faults import brief, reasons
+from ttabench.readers.formats import RawRow, malformed, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 from ttabench.stats.metrics import check_judges, metric
 
+_FIELD = re.compile(r"\{(\w+)\}")
+_ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
 JOINER = "\n"
 """Between a profile and the query."""
 WORLDS, OTHERS = 4, 64
 """Other seeds of the miniature world whose users are tried for another context, and users of each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One entry of a profile."""
+
+    id: str
+    text: str
+    about: str = ""
+    """The query about it; empty where it could not be asked."""
+    answer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    """A user: a query and a profile."""
+
+    id: str
+    instruction: str
+    input: str
+    output: str
+    options: tuple[str, ...]
+    """Empty where the answer is written."""
+    entries: tuple[Entry, ...]
+
+
+def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
+    """Users of the miniature world that stands for a split, of the first sub-task."""
+    questions, outputs = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    asked, golds = (twin_rows(card, made) for made in (questions, outputs["golds"]))
+    return _users(next(iter(card.profiles.values())), asked, golds.rows)[0]
+
+
+def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict[str, int], Table]:
+    """(users in file order, how many rows were dropped by reason, the table of their questions)."""
+    folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
+    source = card.source.model_copy(update={"folders": folders})
+    held = table(card.model_copy(update={"source": source}), request)
+    questions = Path(held.where)
+    wanted = stem(questions).replace("questions", "outputs")
+    split = card.splits["test"].model_copy(update={"files": (wanted,)})
+    golds = find(split, [questions.parent])[0] if wanted != stem(questions) else []
+    if not golds:
+        hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
+        raise UserError(f"{questions} has no right answers beside it ({wanted}.json).", hint)
+    kept, validates = held.rows, request.split == "validation"
+    if request.split != "test":  # training rows and those that validate, one in ten, are of one file
+        kept = [row for number, row in enumerate(kept, 1) if (number % 10 == 0) == validates]
+    return *_users(part, replace(held, rows=kept), rows(golds[0])), held
+
+
+def _by_id(raw_rows: Iterable[RawRow]) -> dict[str, RawRow]:
+    by_id: dict[str, RawRow] = {}
+    for row in raw_rows:
+        key = _cell(row, "id")
+        if not key or key in by_id:
+            raise malformed(row.place, f"the id {brief(key)} stands twice" if key else "its id is empty")
+        by_id[key] = row
+    return by_id
+
+
+def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> tuple[list[User], dict[str, int]]:
+    keys, answers = iter(_by_id(asked.rows)), _by_id(golds)
+
+    def user_of(raw: RawRow) -> User | str:
+        key = next(keys)
+        if key not in answers:
+            raise ValueError(f"the id {brief(key)} has no right answer in the file of outputs")
+        user = _user(part, raw, key, answers[key])
+        return user if user.entries and user.input and user.output else "user without a profile, query or answer"
+
+    held, dropped = usable(asked, user_of)
+    return held, dict(dropped)
+
+
+def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
+    asked, output = _cell(raw, "input"), _cell(gold, "output")
+    head, marker, given = asked.partition(part.marker)
+    if not marker:
+        raise UserError(f"{raw.place}: input {brief(asked)} does not hold {part.marker!r}.", _ANOTHER)
+    options = part.options
+    if options and "options" in raw.values:  # as rows of the miniature world have them
+        listed: Any = raw.values["options"]
+        options = tuple(dict.fromkeys(option.strip() for option in listed))
+    if options and output not in options:
+        raise malformed(gold.place, f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
+    profile: Any = raw.values["profile"]
+    entries = [_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile)]
+    user = User(id=key, instruction=head + marker, input=given.strip(), output=output, options=options, entries=())
+    return replace(user, entries=tuple(entry for entry in entries if not _told(entry, user)))
+
+
+def _told(entry: Entry, user: User) -> bool:
+    """Whether an entry is the very thing that is asked about."""
+    return entry.about == user.input or (not entry.about and entry.text in (f'"{user.input}"', ""))
+
+
+def _entry(part: Profile, raw: RawRow, number: int) -> Entry:
+    text = _FIELD.sub(lambda match: _cell(raw, match[1]), part.entry)
+    about, answer = (_cell(raw, name) if name else "" for name in (part.text, part.output))
+    return Entry(id=_cell(raw, "id") if "id" in raw.values else str(number), text=text, about=about, answer=answer)
+
+
+def _cell(raw: RawRow, name: str) -> str:
+    """A cell as text without blanks around it; scores may be numbers."""
+    cell = raw.needed([name], _ANOTHER)
+    return text_of(raw.place, name, str(cell) if isinstance(cell, int) else cell).strip()
 
 
 class Settings(ProtocolSettings):
@@ -119,7 +235,7 @@ class Profiles(Bound[Settings]):
         return user.instruction + self.card.prompt.templates["query"].replace("{question}", text)
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a user (see `readers.Task`)."""
+        """One episode a user."""
         fits = self.fit(tokens)
         if not fits:
             fault = f"The limits on length leave nothing to ask of {self.card.name} ({reasons(self.dropped)})."
@@ -147,15 +263,15 @@ class Profiles(Bound[Settings]):
         else:
             every = own
         if len(every) < 1 + (every is own):
-            fault = f"{self.source} has no other user here: there is no other context."
-            raise UserError(fault, "Ask more users (a larger --limit, or none), or give a file with more.")
-        marked = [(read_, self._told(read_)) for read_ in every]
+            raise self.no_other()
+        told = [self._told(read_) for read_ in every]
         others = []
         for place, read_ in enumerate(own):
-            start = (place + (every is own)) % len(every)
-            circle = (*marked[start:], *marked[:start])
-            (other, _), apart = first_apart(self._told(read_), circle, lambda one: one[1])
-            others.append((other, apart))
+            start = place + (every is own)
+            circle = [number % len(every) for number in range(start, start + len(every))]
+            mine = self._told(read_)
+            number = next((number for number in circle if told[number].isdisjoint(mine)), None)
+            others.append((every[circle[0] if number is None else number], number is not None))
         return others
 
     def _told(self, read_: Read) -> set[str]:
@@ -165,11 +281,8 @@ class Profiles(Bound[Settings]):
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        pairs = list(zip(self._next(None), self.fit(None), strict=True))
-        fewer = sum(len(other.shown) < len(own.shown) for (other, _), own in pairs)
-        alike = sum(not apart for (_, apart), _ in pairs)
-        notes = [f"{fewer} of the other profiles are shorter than the own"] if fewer else []
-        return notes + ([f"{alike} of the other profiles share entries or topics with the own"] if alike else [])
+        alike = sum(not apart for _, apart in self._next(None))
+        return [f"{alike} of the other profiles share entries or topics with the own"] if alike else []
 
     def _steps(self, one: Read) -> Iterator[Step]:
         user, places = one.user, sorted(one.places.items())

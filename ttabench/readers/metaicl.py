@@ -29,7 +29,6 @@ from ttabench.readers.base import (
     Training,
     blanks_in_front,
     check_limit,
-    first_apart,
     fitting,
     in_order,
     names_in_list,
@@ -38,7 +37,7 @@ from ttabench.readers.base import (
     spread,
 )
 from ttabench.readers.cards import Card
-from ttabench.readers.demonstrations import remarks_on_rows
+from ttabench.readers.demonstrations import OTHER_ROWS
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request
@@ -188,31 +187,21 @@ class MetaIcl(Bound[Settings]):
 
     def instead(self, own: tuple[MetaTask, Fitted], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
         """Demonstrations of another published draw, for a twin those of another rule."""
-        return map(self._observe, self._next(*own)[0])
+        (task, fits), shown = own, (*own[0].shown, *own[0].asked)
+        if self.mini:
+            options = len(shown[0].options)
+            made = (other.shown for seed in other_seeds(self.seed)
+                    for other in twin_tasks(self.card, self.split, seed, self.arguments))  # fmt: skip
+            alike = (rows for rows in made if len(rows[0].options) == options)
+            fresh = self.apart(shown, alike, lambda rows: categories_in(row.input for row in rows))
+        else:
+            taken = {row.pair for row in (*fits.shown, *task.asked)}
+            fresh = tuple(row for row in self._short(task.spare, estimate) if row.pair not in taken)
+        return map(self._observe, fresh[: len(fits.shown)])
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        pairs = zip(self.tasks, self.fit(None), strict=True)
-        found = {task.name: (len(fits.shown), *self._next(task, fits)) for task, fits in pairs}
-        return remarks_on_rows(found, mini=self.mini)
-
-    def _next(self, task: MetaTask, fits: Fitted) -> tuple[Sequence[MetaRow], bool]:
-        """(at most as many rows as are shown, whether they follow another rule as far as is known)."""
-        if self.mini:
-            options = len(task.shown[0].options)
-            made = (other for seed in other_seeds(self.seed)
-                    for other in twin_tasks(self.card, self.split, seed, self.arguments))  # fmt: skip
-            alike = (other.shown for other in made if len(other.shown[0].options) == options)
-            rows, apart = first_apart(_categories((*task.shown, *task.asked)), alike, _categories)
-            return rows[: len(fits.shown)], apart
-        taken = {row.pair for row in (*fits.shown, *task.asked)}
-        fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken][: len(fits.shown)]
-        if fits.shown and not fresh:
-            fault = (
-                f"{self.source} has no other draw of {task.name} whose rows are not asked: there is no other context."
-            )
-            raise UserError(fault, "Give the folder with all published draws, and ask --split test.")
-        return fresh, False
+        return [] if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
@@ -276,10 +265,6 @@ class MetaIcl(Bound[Settings]):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
-def _categories(rows: Sequence[MetaRow]) -> set[str]:
-    return categories_in(row.input for row in rows)
-
-
 def _filled(words: str, row: MetaRow) -> str:
     return words.replace("{input}", row.input)
 
@@ -301,21 +286,17 @@ def read(card: Card, request: Request) -> MetaIcl:
     request = replace(request, options={**PROTOCOLS.get(str(chosen), {}), **request.options})
     settings, arguments = resolve(card, request, Settings)
     check_limit(request.limit, len(set(settings.steps)), "row")
-    lacking: Sequence[str] = ()
+    source, lacking = "mini", list[str]()
     if request.source == "mini":
         tasks = twin_tasks(card, request.split, request.seed, arguments, settings.task)
-        source = "mini"
     else:
-        tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
         source = f"folder:{request.source}"
+        tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
     kept = [task for task in tasks if task.name not in names_in_list(settings.omit)]
-    if not kept:
-        raise UserError(f"omit={settings.omit} leaves no task of {card.name}.", "Omit fewer.")
-    for task in kept:
-        given = len(task.shown)
-        if max(settings.steps) > given:
-            fault = f"step {max(settings.steps)} needs more than the {given} demonstrations of {task.name}."
-            raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
+    given = min((len(task.shown) for task in kept), default=0)
+    if max(settings.steps) > given:
+        fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
+        raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
     made = MetaIcl(
         card=with_metrics(card, settings),
         request=request,

@@ -7,18 +7,19 @@ data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "ou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
 from ttabench.readers.base import named
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, rows, text_of
-from ttabench.readers.layouts import tops
-from ttabench.readers.sources import Request, generated, twin_rows
+from ttabench.readers.formats import RawRow, parsing, rows
+from ttabench.readers.sources import Request, generated, tops, twin_rows
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
@@ -26,15 +27,16 @@ CONFIGURATION = "hr_to_lr"
 SHOTS = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MetaRow:
-    """One row of a MetaICL file."""
+class MetaRow(BaseModel):
+    """One row of a MetaICL file, numbered in it."""
+
+    model_config = ConfigDict(frozen=True, str_strip_whitespace=True)
 
     id: str
     task: str
     input: str
     output: str
-    options: tuple[str, ...]
+    options: Annotated[tuple[str, ...], AfterValidator(lambda options: tuple(dict.fromkeys(options)))]
     """Empty where the answer is free."""
 
     @property
@@ -57,25 +59,20 @@ class MetaTask:
     dropped: Mapping[str, int]
 
 
-def parse(raw_rows: Sequence[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
+def parse(raw_rows: Iterable[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
     """(rows in file order, how many are dropped by reason: an empty text, or no options to choose from)."""
     parsed, dropped = list[MetaRow](), Counter[str]()
     for number, raw in enumerate(raw_rows):
-        place = raw.place
-        cells = {key: raw.needed([key], "Give MetaICL's own files.") for key in ("task", "input", "output", "options")}
-        task, given, output = (text_of(place, key, cells[key]).strip() for key in ("task", "input", "output"))
-        options = cells["options"]
-        if not isinstance(options, list):
-            raise malformed(place, f"options are {brief(options)}, no list")
-        words = tuple(dict.fromkeys(text_of(place, "an option", option).strip() for option in options))
-        if words and output not in words:
-            raise malformed(place, f"output {brief(output)} is not among the options {brief(', '.join(words))}")
-        if choosing and not words:
+        with parsing(raw.place):
+            row = MetaRow.model_validate({**raw.values, "id": str(number)})
+            if row.options and row.output not in row.options:
+                raise ValueError(f"output {row.output!r:.60} is not among the options")
+        if choosing and not row.options:
             dropped["no options"] += 1
-        elif not (given and output and all(words)):
+        elif not (row.input and row.output and all(row.options)):
             dropped["empty input, output or option"] += 1
         else:
-            parsed.append(MetaRow(id=str(number), task=task, input=given, output=output, options=words))
+            parsed.append(row)
     return parsed, dropped
 
 
@@ -83,8 +80,8 @@ def twin_tasks(
     card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], wanted: str = "all"
 ) -> list[MetaTask]:
     """Tasks of the miniature world that stands for a split."""
-    files = generated(card, dict, split=card.splits[split].twin, seed=seed, **arguments)
-    made = {name: parse(twin_rows(card, held, arguments).rows)[0] for name, held in files.items()}
+    files = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    made = {name: parse(twin_rows(card, held).rows)[0] for name, held in files.items()}
     ending = f"_{SHOTS}_{seed}_"
     known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
     return [
@@ -95,14 +92,17 @@ def twin_tasks(
 
 def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -> tuple[list[MetaTask], list[str]]:
     """(tasks of a folder, notes about what it lacks)."""
-    if request.source == "hub":
-        raise UserError(f"The task {card.name} is on no hub.", f"{card.source.how} Then give --source DIR.")
-    base = _root(card, Path(request.source))
+    given = Path(request.source)
+    above = [given.absolute().parent] if given.absolute().name == "data" else []
+    base = next((place for place in (*tops(given, card.source.folders), *above) if (place / "data").is_dir()), None)
+    if base is None:
+        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
     if not 0 <= request.seed < len(DRAWS):
         fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
         raise UserError(fault, "Give seeds 0 to 4.")
     training = request.split != "test"
-    chosen = named("MetaICL task", _configured(base, "train" if training else "test"), wanted)
+    configured = object_of(base / "config" / f"{CONFIGURATION}.json", "Copy it from facebookresearch/MetaICL.")
+    chosen = named("MetaICL task", configured.get("train" if training else "test", []), wanted)
     paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (wanted != "all" or len(missing) == len(chosen)):
@@ -117,25 +117,6 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
     return [task for task in tasks if task.asked], notes
 
 
-def _root(card: Card, given: Path) -> Path:
-    """The folder that holds `data` and `config`: what is given, the top folder in it, or the one around `data`."""
-    above = given.absolute()
-    roots = [place for place in tops(given, card.source.folders) if (place / "data").is_dir()]
-    if not roots and above.name == "data" and above.is_dir():
-        roots = [above.parent]
-    if not roots:
-        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
-    return roots[0]
-
-
-def _configured(base: Path, side: str) -> list[str]:
-    path, again = base / "config" / f"{CONFIGURATION}.json", "Copy it from facebookresearch/MetaICL."
-    names = object_of(path, again).get(side)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path} has no list {side!r} of tasks.", again)
-    return names
-
-
 def _file(base: Path, name: str, draw: int, part: str) -> Path:
     return base / "data" / name / f"{name}_{SHOTS}_{draw}_{part}.jsonl"
 
@@ -144,18 +125,15 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     """Test rows are those of draw 100, which serve all draws; a training task has none and asks its other draws."""
     draws = (DRAWS[seed], *(draw for draw in DRAWS if draw != DRAWS[seed]))
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
-    (shown, unused), *rest = (parse(list(rows(path)), choosing) for path in files)
+    (shown, unused), *rest = (parse(rows(path), choosing) for path in files)
     others = [row for other, _ in rest for row in other]
     asked, spare = others, list[MetaRow]()
     if not training:
-        path = _file(base, name, DRAWS[0], "test")
-        if not path.is_file():
-            raise UserError(f"There is no file {path}.", "The test rows of every draw are those of draw 100.")
-        asked, unused = parse(list(rows(path)), choosing)
-        spare = [replace(row, id=f"other-{row.id}") for row in rest[0][0]] if rest else []
+        asked, unused = parse(rows(_file(base, name, DRAWS[0], "test")), choosing)
+        spare = [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0][0]] if rest else []
     used = {row.pair for row in shown}
     kept = [row for row in asked if row.pair not in used]
     dropped = unused + Counter({"query equal to a demonstration": len(asked) - len(kept)})
     pool = list({row.pair: row for row in (*shown, *others)}.values())
-    numbered = [replace(row, id=str(i)) for i, row in enumerate(kept)]
+    numbered = [row.model_copy(update={"id": str(i)}) for i, row in enumerate(kept)]
     return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool, dropped=dict(dropped))

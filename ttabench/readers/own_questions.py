@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
-from ttabench.readers.formats import READABLE, RawRow, malformed, opened, readable, rows
+from ttabench.readers.formats import RawRow, malformed, opened, rows
 from ttabench.readers.qa_rows import answers_of
 
 CARD = "qa"
@@ -40,17 +40,12 @@ def typed_questions(texts: Sequence[str]) -> list[OwnQuestion]:
 
 def own_questions(path: Path) -> list[OwnQuestion]:
     """The questions of a file, in order."""
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.", "Check the path of --questions.")
     if path.name.endswith((LINES, f"{LINES}.gz")):
         with opened(path) as (lines, at):
             questions = [OwnQuestion(key=str(at.line), question=line.strip()) for line in lines if line.strip()]
-    elif readable(path):
+    else:
         columns = load_card(CARD).columns
         questions = [_question(row, number, columns) for number, row in enumerate(rows(path), start=1)]
-    else:
-        known = ", ".join([LINES, *READABLE])
-        raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {known} (.gz too).")
     if not questions:
         raise UserError(f"{path} holds no question.", "Give a file with questions.")
     return questions

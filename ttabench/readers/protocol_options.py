@@ -9,7 +9,7 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -19,10 +19,31 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
-from ttabench.readers import GROUP, READERS
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.faults import brief, first_fault
 from ttabench.readers.sources import Request, arguments_of, generator_of
+
+GROUP = "ttabench.readers"
+"""Entry points of other packages: functions of a card and a request."""
+READERS = (
+    "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
+    "ruler",
+)  # fmt: skip
+"""Modules here, each with a function `read`."""
+
+
+def reader_of(name: str) -> Callable[[Card, Request], Any]:
+    """The function that binds a card of this reader to its data."""
+    if name not in READERS and name not in offered(GROUP):
+        raise UnknownName("reader", name, sorted([*READERS, *offered(GROUP)]))
+    own = import_module(f"ttabench.readers.{name}").read if name in READERS else offered(GROUP)[name].load()
+    read: Callable[[Card, Request], Any] = own
+    return read
+
+
+def origin(reader: str) -> str:
+    """Of what package, in what state, a reader is; "" for those here."""
+    return "" if reader in READERS or reader not in offered(GROUP) else offered(GROUP)[reader].origin
 
 
 def _count(value: object) -> object:
@@ -35,25 +56,24 @@ def _count(value: object) -> object:
     return value
 
 
+def listed(value: object) -> object:
+    """`"1,2,4"` or one number as a tuple."""
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
 def _counts(value: object) -> object:
     """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
-    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
-    if not given:
-        raise ValueError("no length is given")
+    given = listed(value)
     return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
-
-
-def _listed(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 """A number of tokens in the settings of a protocol, also as `16k`."""
 TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
 """The same, where 0 means no limit."""
-TokenCounts = Annotated[tuple[TokenCount, ...], BeforeValidator(_counts)]
+TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(_counts)]
 """Several, also as `4k,16k`."""
-StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_listed)]
+StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(listed)]
 """Pieces after which something is asked, also as `1,2,4`."""
 
 
@@ -87,11 +107,9 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         settings = _validated(card, model, {**base, **card.quirks}, options)
     arguments: dict[str, Scalar] = {}
     for key, value in (twin.arguments if twin else {}).items():
-        where = f"The task card {card.name}: twin.arguments.{key}"
         if key not in known:
-            assert twin is not None
-            raise UserError(f"{where} is no argument of {twin.generator}.", f"Known: {', '.join(known)}.")
-        arguments[key] = _argument(where, value, known[key])
+            raise UnknownName(f"twin.arguments of the task card {card.name}", key, list(known))
+        arguments[key] = _argument(f"The task card {card.name}: twin.arguments.{key}", value, known[key])
     for key, hint in known.items():
         if key in request.options:
             arguments[key] = _argument(f"--task-set {key} of {card.name}", request.options[key], hint)
@@ -140,9 +158,7 @@ def known_options(card: Card, source: str) -> list[str] | None:
 
 def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
-    if reader in READERS:
-        name = f"ttabench.readers.{reader}"
-    else:
-        name = getattr(offered(GROUP)[reader].load(), "__module__", "") if reader in offered(GROUP) else ""
-    settings = getattr(import_module(name) if name else None, "Settings", None)
+    if reader not in READERS and reader not in offered(GROUP):
+        return None
+    settings = getattr(import_module(reader_of(reader).__module__), "Settings", None)
     return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None

@@ -4,6 +4,15 @@ CaMeLS/MAC csv   {"text": ..., "question": ..., "answers": "212\\\\212 passenger
 SQuAD            {"context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}
 ArchivalQA csv   {"ans_paragraph": ..., "question": ..., "answer": "Monday"}
 StreamingQA      {"question": ..., "answers": [...], "evidence_id": ...}, texts in a companion file
+
+Texts that questions only refer to are in a companion table beside them, or in a folder of articles that a user has:
+
+articles.csv                              a column of keys and one of texts, named on the card
+nyt_corpus/data/1987/01/01/0000042.xml    NITF, as the New York Times Annotated Corpus (LDC2008T19) has it
+articles/42.txt                           text, with blank lines between paragraphs, or else one a line
+
+Of a folder only files that are asked for are opened. What is before the last "_" of a key is the article, zeros in
+front aside; behind it stands the number of the paragraph, from 0 on: "42_7".
 """
 
 from __future__ import annotations
@@ -11,19 +20,25 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 from pydantic import TypeAdapter
 
-from ttabench.readers.article_files import Paragraph, articles
+from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import read_text, reading
+from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Articles, Card, Split
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, text_of
-from ttabench.readers.sources import Table, usable
+from ttabench.readers.formats import RawRow, malformed, rows, text_of
+from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000
 """Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
@@ -63,21 +78,16 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
         row = _row(card, raw, texts)
         if isinstance(row, str):
             return row
-        if data.years is not None and (fault := _of_other_years(row, data.years)):
-            return fault
+        if data.years is not None:
+            if row.timestamp is None:
+                return "its article says no date"
+            first, last = data.years
+            if not first <= datetime.fromtimestamp(row.timestamp, UTC).year <= last:
+                return f"its article is not of {first} to {last}"
         answers = tuple(answer[:1].upper() + answer[1:] for answer in row.answers) if capitalise else row.answers
         return replace(row, id=told_apart(row.id, seen), answers=answers)
 
     return usable(data, row_of)
-
-
-def _of_other_years(row: QARow, years: tuple[int, int]) -> str:
-    """Why a row is dropped whose article is of other years; empty for one of these."""
-    if row.timestamp is None:
-        return "its article says no date"
-    first, last = years
-    within = first <= datetime.fromtimestamp(row.timestamp, UTC).year <= last
-    return "" if within else f"its article is not of {first} to {last}"
 
 
 def _needed(card: Card, raw: RawRow, field: str) -> object:
@@ -177,7 +187,115 @@ def _timestamp(value: object) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _position(value: object) -> int | None:
-    if isinstance(value, str) and not value.strip():
-        return None
-    return math.trunc(float(value))  # type: ignore[arg-type]  # what is no number raises
+def _position(value: Any) -> int | None:
+    return None if isinstance(value, str) and not value.strip() else math.trunc(float(value))
+
+
+# --- texts that questions refer to ---------------------------------------------------------------------------------
+
+
+_DAY = re.compile(r"(?:^|/)((?:19|20)\d\d)/(\d\d)/(\d\d)/")
+_PUBLISHED = re.compile(r"^((?:19|20)\d\d)(\d\d)(\d\d)")
+
+
+class Paragraph(NamedTuple):
+    """A paragraph of an article."""
+
+    text: str
+    day: str = ""
+    """Of the article, as 1987-01-31; empty where neither the file nor its folders say."""
+    article: str = ""
+    number: int | None = None
+
+
+def articles(card: Card, data: Table, keys: Iterable[str]) -> dict[str, Paragraph]:
+    """Texts by reference, from the companion beside the questions that the card's `source.articles` names; of a folder
+    only those of these keys are opened.
+    """
+    wanted, folder = card.source.articles, data.folder
+    there = list[Path]()
+    if wanted is not None and folder is not None:
+        there = [folder / name for name in wanted.folders if (folder / name).is_dir()]
+        if beside := find(Split(files=wanted.files), [folder])[0]:
+            return _of_table(wanted, (row for path in beside for row in rows(path)))
+    if there:
+        return paragraphs(there[0], keys)
+    columns = " or ".join(repr(name) for name in card.columns["text"])
+    hint = card.source.how
+    if wanted is not None:
+        hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}"
+        hint += f", or as a folder {wanted.folders[0]} of one file each." if wanted.folders else "."
+    raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
+
+
+def _of_table(wanted: Articles, raw_rows: Iterable[RawRow]) -> dict[str, Paragraph]:
+    texts = {}
+    for row in raw_rows:
+        key, text = str(row.needed(wanted.key)), row.needed(wanted.text)
+        article, number = split_key(key) or ("", None)
+        texts[key] = Paragraph(text_of(row.place, wanted.text[0], text), article=article, number=number)
+    return texts
+
+
+def split_key(key: str) -> tuple[str, int] | None:
+    """(article, number of the paragraph); None where a key names none."""
+    article, _, number = key.rpartition("_")
+    return (article, int(number)) if article and re.fullmatch("[0-9]{1,8}", number) else None
+
+
+def paragraphs(folder: Path, keys: Iterable[str]) -> dict[str, Paragraph]:
+    """The paragraphs that these keys name, as far as they are there."""
+    wanted: dict[str, list[tuple[str, int]]] = {}
+    for key in dict.fromkeys(keys):
+        if place := split_key(key):
+            wanted.setdefault(_bare(place[0]), []).append((key, place[1]))
+    by_key = {}
+    for article, file in _files(folder, wanted).items():
+        texts, day = _of_xml(file) if file.suffix == ".xml" else (_of_text(file), "")
+        match = _DAY.search(file.relative_to(folder).as_posix())
+        day = day or ("-".join(match.groups()) if match else "")
+        for key, number in wanted[article]:
+            if number < len(texts):
+                by_key[key] = Paragraph(texts[number], day, article, number)
+    return by_key
+
+
+def _bare(name: str) -> str:
+    return name.lstrip("0") or "0"
+
+
+def _files(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
+    """The file of each of these articles, wherever in the folder it lies."""
+    every = [file for file in folder.rglob("*") if file.suffix in (".xml", ".txt")]
+    if not every:
+        hint = "Put one file an article there, 1234567.xml or 1234567.txt."
+        raise UserError(f"{folder} holds no article (.xml or .txt).", hint)
+    files: dict[str, Path] = {}
+    for file in every:
+        article = _bare(file.stem)
+        if article in files and article in wanted:
+            raise UserError(f"The article {article} stands twice: {files[article]} and {file}.", "Remove one.")
+        files[article] = file
+    return {article: file for article, file in files.items() if article in wanted}
+
+
+def _of_text(file: Path) -> list[str]:
+    text = read_text(file, 4 * LONGEST_TEXT).removeprefix("\ufeff")
+    parts = [part for part in re.split(r"\n[^\S\n]*\n", text.replace("\r\n", "\n")) if part.strip()]
+    return _clean(parts if len(parts) > 1 else text.splitlines())
+
+
+def _of_xml(file: Path) -> tuple[list[str], str]:
+    """(paragraphs of the full text, day of publication)."""
+    with reading(file, most=4 * LONGEST_TEXT):
+        root = ElementTree.fromstring(file.read_bytes())  # which fetches nothing
+    blocks = [block for block in root.iter("block") if block.get("class") == "full_text"]
+    texts = ["".join(element.itertext()) for block in blocks for element in block.iter("p")]
+    dates = (_PUBLISHED.match(element.get("date.publication", "")) for element in root.iter("pubdata"))
+    match = next(filter(None, dates), None)
+    return _clean(texts), "-".join(match.groups()) if match else ""
+
+
+def _clean(texts: Iterable[str]) -> list[str]:
+    """Blanks and line breaks as one blank; what is empty is no paragraph."""
+    return [line for text in texts if (line := " ".join(text.split()))]

@@ -97,7 +97,7 @@ class QAStream(Bound[Settings]):
 
     @property
     def unit(self) -> Varying:
-        """See `Bound.unit`; groups of `group_tokens` may be one or two, so there it stays the document."""
+        """Groups of `group_tokens` may be one or two, so there it stays the document."""
         return "group" if self.settings.group_documents else self.card.unit
 
     @cached_property
@@ -159,20 +159,12 @@ class QAStream(Bound[Settings]):
         place, texts = self.documents.index(group[0]), {document.text for document in group}
         behind = (*self.documents[place + len(group) :], *self.documents[:place], *self.unread)
         fresh = [document for document in behind if document.text not in texts]
-        documents = ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
-        if not documents:
-            fault = f"{self.source} has no documents besides the {len(group)} that are read: there is no other context."
-            raise UserError(fault, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
-        return documents
+        return ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        pairs = [(self._next(group), group) for _, group in self.laid(None)]
-        counts = {(len(other), len(group)) for other, group in pairs}
-        sentences = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
-        if any(titles_of(other) & titles_of(group) for other, group in pairs):
-            sentences.append("the other context has documents of the own articles: there are no others")
-        return sentences
+        alike = any(titles_of(self._next(group)) & titles_of(group) for _, group in self.laid(None))
+        return ["the other context has documents of the own articles: there are no others"] if alike else []
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         total = len(self.documents)
@@ -271,9 +263,7 @@ def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
     """The rows whose title is among the wanted ones, see `Settings.articles`."""
     if not wanted:
         return list(rows)
-    untitled = next((row.id for row in rows if not row.title), None)
-    if untitled is not None:
-        raise UserError(f"articles={wanted} needs titles: question {untitled} has none.", "Leave articles out.")
+    _need_titles(f"articles={wanted}", rows)
     titles = list(dict.fromkeys(row.title for row in rows))
     first, last = map(int, wanted.split(":"))
     kept = set(titles[first:last])
@@ -312,16 +302,16 @@ def _ordered(units: list[Document], order: str, source: random.Random) -> list[D
     if order == "chronological":
         return sorted(units, key=_moment)
     if order == "titles":
-        titles: dict[str, list[Document]] = {}
-        for unit in units:
-            if not unit.rows[0].title:
-                raise UserError(f"order=titles needs titles: question {unit.rows[0].id} has none.", "Use order=random.")
-            titles.setdefault(unit.rows[0].title, []).append(unit)
-        shuffled = source.sample(list(titles), len(titles))
-        return [
-            unit for title in shuffled for unit in sorted(titles[title], key=lambda unit: unit.rows[0].position or 0)
-        ]
+        _need_titles("order=titles", [unit.rows[0] for unit in units])
+        titles = list(dict.fromkeys(unit.rows[0].title for unit in units))
+        places = {title: place for place, title in enumerate(source.sample(titles, len(titles)))}
+        return sorted(units, key=lambda unit: (places[unit.rows[0].title], unit.rows[0].position or 0))
     return units
+
+
+def _need_titles(option: str, rows: Sequence[QARow]) -> None:
+    if untitled := next((row for row in rows if not row.title), None):
+        raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Leave it out.")
 
 
 def _moment(unit: Document) -> float:

@@ -22,20 +22,19 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, drawn, fingerprint, shares, spread
-from ttabench.readers.book import CutText
+from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed
+from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, table, twin_table
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.sources import Request, Table, long_twin, table, usable
+from ttabench.readers.tokens import CutText, Tokens
 
 _STORIES_OF_A_TWIN = 8
 
@@ -88,31 +87,23 @@ class Story:
 _FACTS = TypeAdapter(list[Fact])
 
 
-def stories_of(card: Card, rows: Sequence[RawRow]) -> list[Story]:
+def stories_of(card: Card, data: Table) -> list[Story]:
     """The texts of these rows; those of one title are told apart by their number."""
-    made: list[Story] = []
-    for number, row in enumerate(rows):
-        text, title = row.cell(card.columns["text"]), row.cell(card.columns.get("title", ())) or ""
-        if not isinstance(text, str) or not text.strip():
-            raise malformed(row.place, f"its text is {brief(text)}, and not a text to read")
-        facts = _facts(row, row.cell(card.columns["facts"]))
+    numbers = count()
+
+    def story_of(row: RawRow) -> Story:
+        text, title = text_of(row.place, "text", row.cell(card.columns["text"])), row.cell(card.columns["title"]) or ""
+        given = json.dumps(row.cell(card.columns["facts"]), default=str)  # strict mode takes lists for tuples
+        facts = _FACTS.validate_json(given, strict=True)
         for fact in facts:
             if fact.told > len(text):
-                raise malformed(row.place, f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
+                raise ValueError(f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
             if fact.answer not in fact.options:
-                raise malformed(row.place, f"{fact.key!r}: its answer {brief(fact.answer)} is none of its options")
+                raise ValueError(f"{fact.key!r}: its answer is none of its options")
         ordered = tuple(sorted(facts, key=lambda fact: fact.told))
-        made.append(Story(id=f"{number} {title}".strip(), text=text, facts=ordered))
-    return made
+        return Story(id=f"{next(numbers)} {title}".strip(), text=text, facts=ordered)
 
-
-def _facts(row: RawRow, given: object) -> list[Fact]:
-    try:  # by way of JSON, strict mode takes lists for tuples
-        return _FACTS.validate_json(json.dumps(given, default=str), strict=True)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"])) or "facts"
-        raise malformed(row.place, f"facts: {where}: {fault['msg']}, not {brief(fault['input'])}") from None
+    return usable(data, story_of)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +124,10 @@ class Recall(Bound[Settings]):
 
     def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
-        cut = _whole_lines(CutText.of(story.text, tokens), most)
+        cut, every = _whole_lines(CutText.of(story.text, tokens), most), self.settings.every
         ends = cut.ends(self.settings.piece)
-        start = 0
-        for number, end in enumerate(ends, start=1):
-            piece = cut.range(start, end)
-            yield Observe(text=piece.text, key=f"{story.id}@{start}", joiner="", ids=piece.ids)
-            start = end
-            every = self.settings.every
+        for number, piece in enumerate(cut.pieces(self.settings.piece, story.id), start=1):
+            yield piece
             if number == len(ends) or (every and number % every == 0):
                 yield from self._asks(story, cut, ends[:number])
 
@@ -159,20 +146,16 @@ class Recall(Bound[Settings]):
         for distance, facts in sorted(by_distance.items()):
             for token, fact in draws.sample(facts, min(self.settings.questions, len(facts))):
                 piece = bisect_left(ends, token)
-                source = f"{story.id}@{ends[piece - 1] if piece else 0}"
-                yield self._ask(fact, f"{story.id}@{end}/{fact.key}", At(distance, "distance"), source)
-
-    def _ask(self, fact: Fact, key: str, at: At, source: str) -> Ask:
-        stated = self.settings.ask == "statement"
-        return Ask(
-            prompt=fact.begins if stated else fact.question,
-            key=key,
-            want=self.card.prompt.chosen(fact.options, fact.answer),
-            question=fact.begins if stated else fact.question,
-            joiner="" if stated else self.card.prompt.joiner,
-            source_key=source,
-            at=at,
-        )
+                stated = self.settings.ask == "statement"
+                yield Ask(
+                    prompt=fact.begins if stated else fact.question,
+                    key=f"{story.id}@{end}/{fact.key}",
+                    want=self.card.prompt.chosen(fact.options, fact.answer),
+                    question=fact.begins if stated else fact.question,
+                    joiner="" if stated else self.card.prompt.joiner,
+                    source_key=f"{story.id}@{ends[piece - 1] if piece else 0}",
+                    at=At(distance, "distance"),
+                )
 
     def instead(self, own: Story, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of the next text, for the last those of the first."""
@@ -180,10 +163,12 @@ class Recall(Bound[Settings]):
 
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
-        others = list(self.stories)
-        if self.mini and len(others) == 1:
-            others = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
-        return self.another(self.stories.index(story), others, "text", lambda one: one.text)
+        others = behind(self.stories, story) or (self._written(self.seed, 2, self.settings.tokens) if self.mini else [])
+        return self.apart(story, others, lambda one: {one.text})
+
+    def _written(self, seed: int, books: int, tokens: int) -> list[Story]:
+        """Texts of the miniature world of at least about so many tokens."""
+        return stories_of(self.card, long_twin(self.card, self.split, seed, books, tokens))
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
@@ -194,8 +179,7 @@ class Recall(Bound[Settings]):
         length = self.settings.sequence_tokens
         while True:
             seed = training.draws.getrandbits(48)
-            mini = self.mini
-            stories = _written(self.card, self.split, seed, 1, length) if mini else list(self.stories)
+            stories = self._written(seed, 1, length) if self.mini else list(self.stories)
             for story in training.draws.sample(stories, len(stories)):
                 yield self.split, self._steps(story, length, training.tokens)
 
@@ -222,30 +206,21 @@ def _whole_lines(cut: CutText, most: int) -> CutText:
     return cut.range(0, bisect_left(cut.starts, line) or most)
 
 
-def _written(card: Card, split: str, seed: int, books: int, tokens: int) -> list[Story]:
-    """Texts of the miniature world of at least about so many tokens."""
-    return stories_of(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
-
-
 def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    label, notes = "mini", tuple[str, ...]()
     if request.source == "mini":
-        books = settings.books or _STORIES_OF_A_TWIN
-        stories: Sequence[Story] = _written(card, request.split, request.seed, books, settings.tokens)
+        held = long_twin(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
     else:
         held = table(card, request)
-        stories = drawn(stories_of(card, held.rows), settings.books, f"books {request.seed}")
-        label, notes = held.label, held.notes
     made = Recall(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=label,
-        data_notes=notes,
-        stories=tuple(stories),
+        source=held.label,
+        data_notes=held.notes,
+        stories=drawn(stories_of(card, held), settings.books, f"books {request.seed}"),
     )
     if not made.n_asks:
         fault = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."

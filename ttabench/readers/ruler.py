@@ -22,13 +22,12 @@ from pydantic import Field
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
-from ttabench.readers.book import CutText
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.ruler_files import GIVE, material_of, published, samples_of
 from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Material, Question, Sample, draw, numbered, placed
 from ttabench.readers.sources import GENERATED, Request, generated
-from ttabench.readers.tokens import Tokens, counted_by
+from ttabench.readers.tokens import CutText, Tokens, counted_by
 from ttabench.stats.metrics import check_judges, metric
 
 SENTENCES = 8
@@ -66,13 +65,7 @@ class Ruler(Bound[Settings]):
     """The sample of a sub-task, a seed and a number."""
     held: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     """Published samples by sub-task; empty where they are made."""
-    left_out: tuple[str, ...] = ()
-    """Why sub-tasks are left out."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        return list(self.left_out)
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
         """(key, sample) of every context that is asked about, its questions after `limit`."""
@@ -116,11 +109,8 @@ class Ruler(Bound[Settings]):
             )
 
     def _pieces(self, key: str, text: str, tokens: Tokens | None) -> Iterator[Observe]:
-        cut, start = CutText.of(text, tokens), 0
-        for end in cut.ends(self.settings.piece):
-            piece = cut.range(start, end)
-            yield Observe(text=piece.text, key=f"{key}@{start}" if start else key, joiner="", ids=piece.ids)
-            start = end
+        pieces = CutText.of(text, tokens).pieces(self.settings.piece, key)
+        return (replace(piece, key=piece.key.removesuffix("@0")) for piece in pieces)
 
     def _prompt(self, question: Question) -> str:
         asked = self.card.prompt.asked(question.text, self.settings.prompt, self.settings.examples)
@@ -173,22 +163,19 @@ class Ruler(Bound[Settings]):
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
         tells = [text for question in sample.questions for text in question.tells]
-        first = ""
+        texts = []
         for number, other in self._candidates(sample):
-            text = self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
-            if not any(told in text for told in tells):
-                return self._pieces(f"{key}/other", text, tokens)
-            first = first or text
-        if not first:
-            fault = f"{self.source} has no other context of {sample.subtask} for {key}."
-            raise UserError(fault, "Leave --swap-state out, or give a source with more contexts.")
-        return self._pieces(f"{key}/other", first, tokens)
+            texts.append(self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip())
+            if not any(told in texts[-1] for told in tells):
+                return self._pieces(f"{key}/other", texts[-1], tokens)
+        if not texts:
+            raise self.no_other()
+        return self._pieces(f"{key}/other", texts[0], tokens)
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return (
-            ["where every other context of a sub-task holds an answer, the first of them is read"] if self.held else []
-        )
+        note = "where every other context of a sub-task holds an answer, the first of them is read"
+        return [note] if self.held else []
 
     def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
         if self.held:
@@ -237,7 +224,7 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
-    (row,) = generated(card, list, card.splits[split].twin, own, **arguments)
+    (row,) = generated(card, card.splits[split].twin, own, **arguments)
     needles, haystack, documents = row["needles"], row["haystack"], name in QA
 
     def write(size: int) -> str:
@@ -275,36 +262,30 @@ def read(card: Card, request: Request) -> Ruler:
         return bind(source="mini", names=tuple(names), draw=partial(_twin, card, request.split, settings))
     path, material, label = Path(request.source), Material(), GENERATED
     if request.source != GENERATED:
-        held = published(card, request, settings.length)
-        if held is not None:
-            return _published(bind, held.label, held.notes, samples_of(card, held), settings)
+        rows = published(card, request, settings.length)
+        if rows is not None:
+            held = samples_of(card, rows)
+            names = named(f"sub-task in {rows.label}", held, settings.tasks)
+            return bind(
+                source=rows.label,
+                data_notes=rows.notes,
+                names=tuple(names),
+                held=held,
+                draw=lambda name, _, number: held[name][number],
+            )
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
     lacking = [name for name in SUBTASKS if name in NEEDS and not getattr(material, NEEDS[name])]
-    names = named("sub-task of ruler", SUBTASKS, settings.tasks)
-    if settings.tasks == "all":
+    names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
+    if lacking and settings.tasks == "all":
         names = [name for name in names if name not in lacking]
+        needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+        left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
     elif missing := next((name for name in names if name in lacking), None):
         hint = f"Give --source DIR with {GIVE[NEEDS[missing]]}."
         raise UserError(f"{missing} of {card.name} needs files that are not given.", hint)
-    needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
-    left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
 
     def drawn(name: str, seed: int, number: int) -> Sample:
         place = f"{request.split} {seed} {number}"
         return draw(name, place, material, questions=settings.questions, length=settings.length)
 
-    return bind(
-        source=label, names=tuple(names), draw=drawn, left_out=left_out if lacking and settings.tasks == "all" else ()
-    )
-
-
-def _published(
-    bind: Callable[..., Ruler],
-    label: str,
-    notes: tuple[str, ...],
-    held: Mapping[str, Sequence[Sample]],
-    settings: Settings,
-) -> Ruler:
-    """The task over rows that others published."""
-    names = tuple(named(f"sub-task in {label}", held, settings.tasks))
-    return bind(source=label, data_notes=notes, names=names, held=held, draw=lambda name, _, number: held[name][number])
+    return bind(source=label, names=tuple(names), draw=drawn, data_notes=left_out)

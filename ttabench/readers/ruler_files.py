@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ttabench.core.checked_file import object_of, read_text
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, malformed, parsing, readable, rows, stem, text_of
-from ttabench.readers.layouts import find, places
 from ttabench.readers.qa_rows import answers_of
 from ttabench.readers.ruler_texts import QA, Asked, Documents, Material, Question, Sample
-from ttabench.readers.sources import Request, Table, table
+from ttabench.readers.sources import Request, Table, find, places, table
 
 ESSAYS = "PaulGrahamEssays"
 SQUAD, HOTPOTQA = ("squad", "dev-v2.0"), ("hotpotqa", "hotpot_dev_distractor_v1")
@@ -41,7 +41,7 @@ def published(card: Card, request: Request, length: int) -> Table | None:
     if path.is_file():
         return table(card, request) if readable(path) and stem(path) not in (ESSAYS, *SQUAD, *HOTPOTQA) else None
     split, inner = card.splits[request.split], path / str(length)
-    own = next((place for place in (inner, path) if find(split, places(card, place))), None)
+    own = next((place for place in (inner, path) if find(split, places(card, place))[0]), None)
     return None if own is None and path.is_dir() else table(card, replace(request, source=str(own or path)))
 
 
@@ -58,22 +58,17 @@ def samples_of(card: Card, held: Table) -> dict[str, list[Sample]]:
 
 
 def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
-    context, text, prefix, task = (_text(card, row, name) for name in ("context", "question", "answer_prefix", "task"))
+    names = ("context", "question", "answer_prefix", "task")
+    context, text, prefix, task = (text_of(row.place, name, row.needed(card.columns[name])) for name in names)
     answers = answers_of(row.place, row.needed(card.columns["answers"]))
     if not context.strip() or not text.strip() or not answers:
         raise malformed(row.place, "it has no context, no question or no answer")
-    most = row.cell(card.columns["max_new_tokens"])
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise malformed(row.place, f"max_new_tokens is {most!r}, no number of tokens")
+    most: Any = row.cell(card.columns["max_new_tokens"])
     question = Question(text=text.strip(), prefix=prefix.strip(), answers=answers, tells=answers)
     return context, Sample(
         subtask=task, questions=(question,), max_new_tokens=int(most or TOKENS), all_of=task not in QA,
         write=lambda _: context, most=1,
     )  # fmt: skip
-
-
-def _text(card: Card, row: RawRow, name: str) -> str:
-    return text_of(row.place, name, row.needed(card.columns[name]))
 
 
 def material_of(path: Path) -> Material:
@@ -119,9 +114,9 @@ def _hotpotqa(file: Path) -> Documents:
     for row in rows(file):
         with parsing(row.place):
             question, answer = (text_of(row.place, name, row.needed([name])) for name in ("question", "answer"))
-            context = row.needed(["context"])
+            context: Any = row.needed(["context"])
             pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
-            texts = [f"{title}\n{''.join(told)}" for title, told in pairs]  # type: ignore[attr-defined]
+            texts = [f"{title}\n{''.join(told)}" for title, told in pairs]
         asked.append(Asked(question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts)))
     return _documents(file, numbers, asked)
 

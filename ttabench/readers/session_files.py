@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, json_lines, malformed, text_of
-from ttabench.readers.layouts import tops
-from ttabench.readers.sources import Request, Table, table, table_of_text, text_file, usable
+from ttabench.readers.formats import RawRow, json_lines
+from ttabench.readers.sources import Request, Table, table, table_of_text, text_file, tops, usable
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of a speaker."""
 
     speaker: str
@@ -96,36 +95,24 @@ def _sessions(card: Card, split: str, base: Path) -> dict[int, Path]:
 
 
 def _of_folders(card: Card, request: Request, numbered: Mapping[int, Path], last: int) -> Table:
+    """The rows of a session, each with those before it: published so, or chained by their ids."""
     file, sessions_read = numbered[last], f"session {last}"
     held = table_of_text(card, request, file, json_lines(file))
     rows = held.rows
     if "previous_dialogs" not in rows[0].values:
-        rows = _chained({number: list(json_lines(own)) for number, own in numbered.items() if number <= last})
         sessions_read = f"sessions to {last}, joined by their ids,"
+        chains: dict[object, list[RawRow]] = {}
+        for own in (own for number, own in numbered.items() if number <= last):
+            for row in json_lines(own):
+                chains.setdefault(row.needed(["initial_data_id"]), []).append(row)
+        rows = [
+            RawRow(
+                final.place, {**final.values, "previous_dialogs": [{"dialog": row.cell(["dialog"])} for row in before]}
+            )
+            for *before, final in chains.values()
+        ]
     notes = (f"{sessions_read} of {file.parent.parent}",)
     return replace(held, rows=rows, label=f"folder:{request.source}", notes=notes)
-
-
-def _chained(sessions: Mapping[int, Sequence[RawRow]]) -> list[RawRow]:
-    """Rows of one session each as rows with those before, one a conversation, by the first session it has."""
-    chains: dict[str, dict[int, RawRow]] = {}
-    for number, rows in sessions.items():
-        for row in rows:
-            key = row.values.get("initial_data_id")
-            if not isinstance(key, str | int) or not str(key).strip():
-                raise malformed(row.place, "no initial_data_id, which says whose session it is")
-            own = chains.setdefault(str(key).strip(), {})
-            if number in own:
-                raise malformed(row.place, f"the id {key!r:.60} stands at {own[number].place}, too")
-            own[number] = row
-    made = []
-    for *before, last in (chain.values() for chain in chains.values()):
-        earlier = [{"dialog": row.values.get("dialog")} for row in before]
-        made.append(RawRow(last.place, {**last.values, "previous_dialogs": earlier}))
-    return made
-
-
-# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Conversation], dict[str, int]]:
@@ -151,12 +138,12 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
 
 def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
     """The conversation of a row, or the reason why it is dropped."""
-    place, cells = raw.place, {field: raw.cell(names) for field, names in card.columns.items()}
-    previous = []
-    for number, dialogue in enumerate(_list(place, "previous_dialogs", cells.get("previous"))):
-        held = dialogue.get("dialog") if isinstance(dialogue, Mapping) else dialogue
-        previous.append(_turns(f"{place} previous_dialogs[{number}]", held))
-    current = _turns(place, cells.get("dialog"))
+    cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
+    previous = [
+        _turns(session.get("dialog") if isinstance(session, Mapping) else session)
+        for session in _listed(cells.get("previous"))
+    ]
+    current = _turns(cells.get("dialog"))
     if not all(previous):
         return "a session without turns"
     if not previous and not current:
@@ -164,41 +151,32 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
     turns = [turn for session in (*previous, current) for turn in session]
     if not all(turn.text for turn in turns):
         return "a turn without text"
-    pair = _question(place, cells.get("question")) if asked else ("", "")
-    if asked and not all(pair):
-        return "no question" if not pair[0] else "no answer"
-    metadata, name = cells.get("metadata"), cells.get("id")
-    if name is None and isinstance(metadata, Mapping):
-        name = metadata.get("initial_data_id")
-    key = _text(place, "initial_data_id", str(name) if isinstance(name, int) else name)
-    key = key or fingerprint(*(turn.line for turn in turns))
-    questions = (pair,) if asked else ()
+    pair = cells.get("question") or {}
+    question, answer = (_text(pair.get(key)) for key in ("B", "A"))
+    if asked and not (question and answer):
+        return "no answer" if question else "no question"
+    name = cells.get("id")
+    if name is None:
+        name = (cells.get("metadata") or {}).get("initial_data_id")
+    key = _text(None if name is None else str(name)) or fingerprint(*(turn.line for turn in turns))
+    questions = ((question, answer),) if asked else ()
     return Conversation(id=key, published=key, previous=tuple(previous), current=current, questions=questions)
 
 
-def _question(place: str, value: object) -> tuple[str, str]:
-    """A question with its answer."""
-    if not isinstance(value, Mapping):
-        return "", ""
-    return _text(place, "self_instruct B", value.get("B")), _text(place, "self_instruct A", value.get("A"))
-
-
-def _turns(place: str, value: object) -> Session:
+def _turns(value: object) -> Session:
     turns = []
-    for number, turn in enumerate(_list(place, "dialog", value)):
-        where = f"{place} turn {number}"
+    for number, turn in enumerate(_listed(value)):
         text, speaker = (turn.get("text"), turn.get("id")) if isinstance(turn, Mapping) else (turn, None)
-        name = _text(where, "id", speaker) or f"Speaker {1 + number % 2}"
-        turns.append(Turn(name, " ".join(text_of(where, "text", text).split())))
+        turns.append(Turn(_text(speaker) or f"Speaker {1 + number % 2}", _text(text)))
     return tuple(turns)
 
 
-def _list(place: str, field: str, value: object) -> list[object]:
+def _listed(value: object) -> list[Any]:
     if not isinstance(value, list | tuple | None):
-        raise malformed(place, f"{field} is {brief(value)}, no list")
+        raise ValueError(f"{brief(value)} is no list of turns")
     return list(value or ())
 
 
-def _text(place: str, field: str, value: object) -> str:
+def _text(value: str | None) -> str:
     """On one line, without blanks around it; nothing for null."""
-    return "" if value is None else " ".join(text_of(place, field, value).split())
+    return " ".join(str.split(value or ""))

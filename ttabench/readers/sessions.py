@@ -27,7 +27,7 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
 from ttabench.readers.session_files import Conversation, Session, conversations, session_table, transcript
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
@@ -38,12 +38,6 @@ SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""
 
 
-def _steps(value: object) -> object:
-    if value in ("", "all", None):
-        return None
-    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
@@ -52,7 +46,7 @@ class Settings(ProtocolSettings):
     """How many, drawn by the seed; None for all of them."""
     session: Annotated[int, Field(gt=0)] | None = None
     """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
-    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, BeforeValidator(_steps)] = None
+    steps: Annotated[StepCounts | None, BeforeValidator(lambda value: None if value in ("", "all") else value)] = None
     """Sessions read before queries: "2,4"; "all" is after every one, of questions after all. Of ask=turns: sessions
     and turns."""
     include_current: bool = False
@@ -182,36 +176,28 @@ class Sessions(Bound[Settings]):
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
-        people, sessions = self._people(own), set(map(transcript, own.sessions))
-        wanted = len(self._read(own)) if self.settings.ask == "turns" else 1
-        most: Conversation | None = None
-        for other in self._candidates(self.found.index(own)):
+        known = self._told(own, own.sessions)
+        wanted = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
+        shorter = []
+        for other in self._candidates(own):
             pieces = self._read(other)
-            strange = other.published != own.published and people.isdisjoint(self._people(other))
-            if strange and sessions.isdisjoint(map(transcript, pieces)):
-                if len(pieces) >= max(1, wanted):
+            if pieces and known.isdisjoint(self._told(other, pieces)):
+                if len(pieces) >= wanted:
                     return other
-                if len(pieces) > (len(self._read(most)) if most else 0):
-                    most = other
-        if most is None:
-            fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
-            raise UserError(fault, "Give a source with several conversations.")
-        return most
+                shorter.append(other)
+        if not shorter:
+            raise self.no_other()
+        return max(shorter, key=lambda one: len(self._read(one)))
 
-    def _people(self, conversation: Conversation) -> set[str]:
-        return {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
+    def _told(self, conversation: Conversation, read_: Sequence[Session]) -> set[str]:
+        """What two conversations must not share: in the miniature world the people that they name, too."""
+        people = {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
+        return {conversation.published, *map(transcript, read_), *people}
 
-    def _candidates(self, place: int) -> Iterator[Conversation]:
-        yield from behind(self.found, place)
-        if self.mini:
-            for seed in other_seeds(self.seed):
-                yield from self._written(seed, 4, self.arguments)
-
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        fewer = sum(len(self._read(self._next(own))) < len(self._read(own)) for own in self._asked())
-        unit = "turns" if self.settings.ask == "turns" else "sessions"
-        return [f"{fewer} conversations have fewer {unit} of others than of their own"] if fewer else []
+    def _candidates(self, own: Conversation) -> Iterator[Conversation]:
+        yield from behind(self.found, own)
+        for seed in other_seeds(self.seed) if self.mini else ():
+            yield from self._written(seed, 4, self.arguments)
 
     def _asked(self) -> list[Conversation]:
         return [conversation for conversation in self.chosen if conversation.id in self._asks]

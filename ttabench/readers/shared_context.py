@@ -9,30 +9,154 @@ Modes (`mode`):
                                       Observe("Where does Ada Voss live? Selby"), Ask("What pet does ...?"), ...])
 
 One context is one episode. The sub-tasks of SCBench have prompts, lengths of answers and metrics of their own
-(`shared_rows.SUB_TASKS`); options are chosen among by their letters.
+(`SUB_TASKS`, from `scbench/` of github.com/microsoft/MInference); options are chosen among by their letters.
+
+Rows as published, of MemoryAgentBench (arXiv 2507.05257) too:
+
+    SCBench           {"id": 0, "context": "...", "multi_turns": [{"input": "...", "answer": "...", "options": [...]}]}
+    MemoryAgentBench  {"context": "...", "questions": ["..."], "answers": [["..."]], "metadata": {"source": "eventqa"}}
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from string import ascii_uppercase
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, shares, spread
-from ttabench.readers.book import CutText
+from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, shares, spread, told_apart
 from ttabench.readers.cards import Card
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
-from ttabench.readers.shared_rows import PREFIX, SUB_TASKS, Shared, Turn, contexts_of, sub_task_of
-from ttabench.readers.sources import Request, table, twin_table
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
+from ttabench.readers.tokens import CutText, Tokens
 from ttabench.stats.metrics import check_judges, metric
+
+PREFIX = "scbench_"
+"""Of the published names of sub-tasks."""
+
+
+class SubTask(NamedTuple):
+    """A sub-task of SCBench; a template of its name on the card has the words of its questions."""
+
+    max_new_tokens: int
+    metrics: tuple[str, ...]
+    """The first is the main one."""
+    lead: str = ""
+    """Stands in front of the context."""
+    all_of: bool = False
+    """Whether an answer holds all gold answers, and not one of them."""
+
+
+_VALUE = "Extract the value corresponding to the specified key in the JSON object below.\n\n"
+_FUNCTION = (
+    "Based on the function description and code context, please retrieve and repeat the exact described function from "
+    "the code context in a code block wrapped by ```:\n\n"
+)
+SUB_TASKS = {
+    "kv": SubTask(150, ("string_match", "em"), _VALUE),
+    "prefix_suffix": SubTask(150, ("string_match", "em")),
+    "vt": SubTask(30, ("string_match",), all_of=True),
+    "repoqa": SubTask(1024, ("rougeL",), _FUNCTION),
+    "qa_eng": SubTask(
+        40, ("string_match", "f1_max"), "Read the book and answer the question. Be very concise in your answer.\n\n"
+    ),
+    "qa_chn": SubTask(40, ("f1_characters",), "阅读以下书籍然后回答问题。\n\n"),
+    "choice_eng": SubTask(40, ("acc",), "Read the book and answer the question.\n\n"),
+    "mf": SubTask(5, ("first_number",)),
+    "many_shot": SubTask(10, ("string_match", "em")),
+    "summary": SubTask(200, ("rougeLsum",)),
+    "summary_with_needles": SubTask(800, ("rougeLsum", "first_number")),
+    "repoqa_and_kv": SubTask(1024, ("rougeL", "string_match")),
+    "passkey": SubTask(15, ("first_number",)),  # turns of summary_with_needles
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A question about a context."""
+
+    question: str
+    answers: tuple[str, ...]
+    """As published, at least one; of a choice the letter of the right option."""
+    options: tuple[str, ...] = ()
+    kind: str = ""
+    """Its sub-task, where the turns of a context are of several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A context and the questions about it, in order."""
+
+    id: str
+    text: str
+    turns: tuple[Turn, ...]
+
+    def texts(self) -> tuple[str, ...]:
+        """All that is read, asked or compared with."""
+        return (self.text, *(text for turn in self.turns for text in (turn.question, *turn.answers, *turn.options)))
+
+
+def contexts_of(card: Card, data: Table) -> tuple[list[Shared], dict[str, int]]:
+    """(contexts in file order, dropped rows by reason); of one id the later ones end in #2, #3 ..."""
+    seen = Counter[str]()
+
+    def row_of(raw: RawRow) -> Shared | str:
+        text = text_of(raw.place, "the context", raw.needed(card.columns["text"]))
+        turns = tuple(map(_turn, _given(card, raw)))
+        if not text.strip() or not turns:
+            return "no context" if turns else "no question"
+        name = raw.cell(card.columns["id"])
+        number = raw.place.rpartition(" ")[2]
+        return Shared(id=told_apart(number if name is None else str(name), seen), text=text, turns=turns)
+
+    return usable(data, row_of)
+
+
+def _given(card: Card, raw: RawRow) -> list[dict[str, Any]]:
+    """Its turns as SCBench has them."""
+    given: Any = raw.cell(card.columns["turns"])
+    if given is not None:
+        return [dict(turn) for turn in given]
+    questions: Any = raw.needed((*card.columns["questions"], *card.columns["turns"]))
+    answers: Any = raw.needed(card.columns["answers"])
+    about = raw.cell(card.columns["kind"])
+    kind = about.get("source") if isinstance(about, dict) else about
+    pairs = zip(questions, answers, strict=True)
+    return [{"input": question, "answer": answer, "task": kind} for question, answer in pairs]
+
+
+def _turn(given: Mapping[str, Any]) -> Turn:
+    question = str(given.get("input") or "").strip()
+    answers, options = _texts(given.get("answer")), _texts(given.get("options"))
+    if not question or not answers:
+        raise ValueError(f"a turn has no {'answer' if question else 'question'}")
+    if options:
+        letters = ascii_uppercase[: len(options)]
+        right = next((letter for letter, option in zip(letters, options, strict=True) if option in answers), "")
+        if not right and answers[0] not in tuple(letters):
+            raise ValueError(f"the answer {brief(answers[0])} is none of its {len(options)} options")
+        answers = (right or answers[0],)
+    kind = str(given.get("task") or "").removeprefix(PREFIX)
+    return Turn(question=question, answers=answers, options=options, kind=kind)
+
+
+def _texts(given: object) -> tuple[str, ...]:
+    """A text, a number, or a list of them, as texts; several answers to a question are all right, or all wanted."""
+    members = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    if not all(isinstance(member, str | int | float) for member in members):
+        raise ValueError(f"{brief(given)} is no text and no list of texts")
+    return tuple(dict.fromkeys(text for member in members if (text := str(member).strip())))
+
 
 _OF_A_TWIN = 16
 
@@ -94,11 +218,7 @@ class SharedContext(Bound[Settings]):
         most, size = self.settings.tokens, len(cut)
         parts = [(0, size)] if not most or size <= most else [(0, most - most // 2), (size - most // 2, size)]
         for first, last in parts:
-            start = 0
-            for end in (part := cut.range(first, last)).ends(self.settings.piece):
-                piece = part.range(start, end)
-                yield Observe(text=piece.text, key=f"{shared.id}@{first + start}", joiner="", ids=piece.ids)
-                start = end
+            yield from cut.range(first, last).pieces(self.settings.piece, shared.id, first)
 
     def _worded(self, turn: Turn) -> str:
         """A question, with its options, in the words of its template."""
@@ -133,29 +253,22 @@ class SharedContext(Bound[Settings]):
 
     def _next(self, own: Shared) -> Shared:
         """The next context of another text, for the last the first; in the miniature world about nobody of the own."""
-        worlds = other_seeds(self.seed) if self.mini else iter(())
-        fresh = (one for seed in worlds for one in _written(self.card, self.request, seed, self.arguments, 2))
-        told = self._about(own)
-        others = chain(behind(self.found, self.found.index(own)), fresh)
-        other = next((one for one in others if told.isdisjoint(self._about(one))), None)
-        if other is None:
-            raise UserError(f"{self.source} has no other context.", "Give a source with several contexts.")
-        return other
+        seeds = other_seeds(self.seed) if self.mini else ()
+        fresh = (one for seed in seeds for one in self._written(seed, 2))
+        return self.apart(own, chain(behind(self.found, own), fresh), self._about)
 
     def _about(self, shared: Shared) -> set[str]:
         return {name for text in shared.texts() for name in names_in(text)} if self.mini else {shared.text}
 
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        pairs = [(self._next(own), own) for own in self.chosen] if self.settings.mode == "turns" else []
-        fewer = sum(len(other.turns) < len(own.turns) for other, own in pairs)
-        return [f"{fewer} of the other contexts have fewer turns than the own"] if fewer else []
+    def _written(self, seed: int, contexts: int) -> list[Shared]:
+        """Contexts of the miniature world."""
+        return contexts_of(self.card, twin_table(self.card, self.split, seed, contexts, self.arguments))[0]
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
         while True:
             seed = training.draws.getrandbits(48)
-            some = _written(self.card, self.request, seed, self.arguments, 1) if self.mini else self.chosen
+            some = self._written(seed, 1) if self.mini else self.chosen
             for shared in training.draws.sample(some, len(some)):
                 asks = [self._ask(shared, number) for number in range(len(shared.turns))]
                 yield self.split, self._steps(shared, asks, training.tokens)
@@ -170,16 +283,11 @@ class SharedContext(Bound[Settings]):
             yield from (shared.id, *shared.texts())
 
 
-def _written(
-    card: Card, request: Request, seed: int, arguments: Mapping[str, object], contexts: int
-) -> Sequence[Shared]:
-    """Contexts of the miniature world."""
-    return contexts_of(card, twin_table(card, request.split, seed, contexts, arguments))[0]
-
-
 def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tuple[Card, Settings]:
     """Card and settings of the sub-task that is asked for, or that the source is named after."""
-    name = settings.task.removeprefix(PREFIX) or sub_task_of(where)
+    parts = (part.split(".")[0] for part in reversed(Path(where).parts))  # scbench_kv.jsonl, scbench_kv/test.parquet
+    name = settings.task or next((part for part in parts if part.startswith(PREFIX)), "")
+    name = name.removeprefix(PREFIX)
     if name not in SUB_TASKS:
         if settings.task:
             raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))

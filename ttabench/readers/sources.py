@@ -1,34 +1,34 @@
 """Where rows come from: the miniature world, the hub, or the user's file or folder in any published layout.
 
-A folder holds one file a split (names on the card), numbered parquet shards as the hub stores them, or what
-`datasets.save_to_disk` wrote. A split that a paper cut out of a published split by row numbers is cut only where the
-number of rows is the published one.
+A folder holds one file a split (names on the card), numbered parquet shards as the hub stores them, or what a published
+archive unpacks to. A split that a paper cut out of a published split by row numbers is cut only where the number of
+rows is the published one.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, Split
 from ttabench.readers.faults import brief, reasons
-from ttabench.readers.formats import READABLE, RawRow, parsing, rows
-from ttabench.readers.layouts import find, places, published_name, serving
+from ttabench.readers.formats import READABLE, RawRow, parsing, readable, rows, stem
 
 T = TypeVar("T")
 GENERATED = "generated"
 """The source of rows that a reader makes and that are not of the miniature world."""
 MOST_ROWS, MOST_TOKENS = 10**6, 2**26
 """What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
+_SHARD = re.compile(r"^(?P<name>.+)-\d{5}-of-(?P<count>\d{5})(-[0-9a-f]+)?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,34 +85,58 @@ def usual_source(card: Card | None, *, nano: bool) -> str:
 def table(card: Card, request: Request) -> Table:
     """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`)."""
     name, path = request.split, Path(request.source)
+    split = card.splits[name]
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
-        held = Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
+        held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
+        data = Table(rows=held, label=label, where=label, whole=True)
     elif path.is_dir():
-        saved = any((path / marker).is_file() for marker in ("dataset_dict.json", "state.json"))
-        held = _saved(card, path, name) if saved else _from_folder(card, path, name)
+        data = _from_folder(card, path, name)
     elif path.exists():
-        held = _serving(card, name, published_name(path), list(rows(path)), path)
+        data = _from_file(card, path, name)
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
             "Check the path; --source takes mini, hub, or the path of the data.",
         )
-    if not held.rows:
-        raise UserError(f"{held.where} holds no rows for {card.name}.", "Give a source with rows.")
-    split = card.splits[name]
-    if not held.whole or (split.years is None and split.rows is None):
-        return held
-    if split.years is not None:
-        return replace(held, years=split.years)
-    assert split.rows is not None
+    if not data.rows:
+        raise UserError(f"{data.where} holds no rows for {card.name}.", "Give a source with rows.")
+    if data.whole and split.years is not None:
+        return replace(data, years=split.years)
+    if not data.whole or split.rows is None:
+        return data
     first, last = split.rows
-    if len(held.rows) != split.of:
+    if len(data.rows) != split.of:
         raise UserError(
-            f"Split {name!r} is rows {first} to {last} of {split.of}, but {held.where} has {len(held.rows)} rows.",
+            f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.where} has {len(data.rows)} rows.",
             "Give the published file, or name a file of your own with --source FILE to use all of it.",
         )
-    return replace(held, rows=held.rows[first:last], notes=(*held.notes, f"rows {first} to {last} of {split.of}"))
+    return replace(data, rows=data.rows[first:last], notes=(*data.notes, f"rows {first} to {last} of {split.of}"))
+
+
+def _from_file(card: Card, path: Path, wanted: str) -> Table:
+    split, held = card.splits[wanted], list(rows(path))
+    match = _SHARD.match(stem(path))
+    name = match["name"] if match else stem(path)
+    notes = serving(card, wanted, name, path)
+    whole = (split.rows is not None and len(held) == split.of) or (split.years is not None and name in split.whole)
+    if split.rows is not None and not whole and name not in split.files:
+        notes = (f"{path} has {len(held)} rows, not the published {split.of}: all of them serve as split {wanted!r}",)
+    notes = () if whole else notes
+    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
+
+
+def _from_folder(card: Card, folder: Path, name: str) -> Table:
+    split = card.splits[name]
+    files, whole = find(split, places(card, folder))
+    if not files:
+        wanted = ", ".join(split.files + split.whole) or "one file of any name"
+        fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
+        hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
+        raise UserError(f"{fault}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
+    more = f" and {len(files) - 1} more shards" if len(files) > 1 else ""
+    held = [row for path in files for row in rows(path)]
+    return Table(rows=held, label=f"folder:{folder}", where=f"{files[0]}{more}", folder=files[0].parent, whole=whole)
 
 
 def text_file(card: Card, split: str, source: Path, folders: Iterable[Path]) -> Path | None:
@@ -133,54 +157,6 @@ def table_of_text(card: Card, request: Request, file: Path, held: Iterable[RawRo
     return Table(rows=held, label=label, where=str(file), notes=notes)
 
 
-def _serving(card: Card, wanted: str, name: str, held: list[RawRow], path: Path) -> Table:
-    """Rows of one file, or of one saved split, called `name`."""
-    split, notes = card.splits[wanted], serving(card, wanted, name, path)
-    whole = (split.rows is not None and len(held) == split.of) or (split.years is not None and name in split.whole)
-    if split.rows is not None and not whole and name not in split.files:
-        notes = (f"{path} has {len(held)} rows, not the published {split.of}: all of them serve as split {wanted!r}",)
-    label, folder = (f"folder:{path}", path) if path.is_dir() else (f"file:{path}", path.parent)
-    return Table(rows=held, label=label, where=str(path), folder=folder, whole=whole, notes=() if whole else notes)
-
-
-def _from_folder(card: Card, folder: Path, name: str) -> Table:
-    split = card.splits[name]
-    files = find(split, places(card, folder))
-    if files is None:
-        wanted = ", ".join(split.files + split.whole) or "one file of any name"
-        fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
-        hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
-        raise UserError(f"{fault}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
-    more = f" and {len(files.paths) - 1} more shards" if len(files.paths) > 1 else ""
-    return Table(
-        rows=[row for path in files.paths for row in rows(path)],
-        label=f"folder:{folder}",
-        where=f"{files.paths[0]}{more}",
-        folder=files.paths[0].parent,
-        whole=files.whole,
-    )
-
-
-def _saved(card: Card, folder: Path, name: str) -> Table:
-    """Rows of a `datasets.save_to_disk` folder: of the split by its name, or of the one split that was saved."""
-    import datasets
-
-    with reading(folder, "Save it again.", most=None):
-        saved = datasets.load_from_disk(str(folder))
-    if not isinstance(saved, datasets.DatasetDict):
-        return _serving(card, name, str(saved.split or ""), list(_numbered(saved, str(folder))), folder)
-    split = card.splits[name]
-    known = next((key for key in (*split.files, *split.whole) if key in saved), None)
-    if known is None:
-        raise UserError(
-            f"The saved data set {folder} has no split {name!r}: it has {', '.join(map(brief, saved))}.",
-            f"Save one of {', '.join(split.files + split.whole)}.",
-        )
-    held = list(_numbered(saved[known], f"{folder} {known}"))
-    whole = known not in split.files
-    return Table(rows=held, label=f"folder:{folder}", where=str(folder), folder=folder, whole=whole)
-
-
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     """The data set of a split on the hub, not in memory, and the label of the source."""
     import datasets
@@ -199,10 +175,60 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     return loaded, f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
 
 
-def _numbered(values: Iterator[dict[str, object]], where: str) -> Iterator[RawRow]:
-    with reading(where, most=None) as at:
-        for at.row, row in enumerate(values):
-            yield RawRow(f"{where} row {at.row}", row)
+# --- where the files of a split lie in what people unpack: OpenBookQA-V1-Sep2018/Data/Main/train.jsonl ---------------
+
+
+def tops(base: Path, names: Sequence[str]) -> list[Path]:
+    """The folder, and the top folders of the published archive that stand in it."""
+    return [base, *(base / name for name in names if (base / name).is_dir())]
+
+
+def places(card: Card, folder: Path) -> list[Path]:
+    """Where files may stand: the folder, an archive's top folder in it, and the hub's folders `data` and config."""
+    hub = card.source.hub
+    inner = ("data", hub.config if hub and hub.config else "default")
+    return [place for top in tops(folder, card.source.folders) for place in (top, *(top / name for name in inner))]
+
+
+def find(split: Split, folders: Iterable[Path]) -> tuple[list[Path], bool]:
+    """(the file of a split, or every shard of it, in the first of the folders that has them, whether it is a whole
+    published split, whose names come last); no files where there are none.
+    """
+    held = [
+        sorted(path for path in folder.iterdir() if path.is_file() and readable(path))
+        for folder in folders
+        if folder.is_dir()
+    ]
+    for names, whole in ((split.files, False), (split.whole, True)):
+        for files in held:
+            for name in names:
+                if paths := _named(files, name):
+                    return paths, whole
+    return [], False
+
+
+def _named(files: Sequence[Path], name: str) -> list[Path]:
+    """The file of this name, in the first format of `READABLE` and rather not packed, or its shards."""
+    for suffix in READABLE:
+        for ending in (suffix, f"{suffix}.gz"):
+            if single := [path for path in files if path.name == name + ending]:
+                return single
+    shards = [(path, match) for path in files if (match := _SHARD.match(stem(path))) and match["name"] == name]
+    if shards and len(shards) != (count := int(shards[0][1]["count"])):
+        place = shards[0][0].parent
+        raise UserError(f"{place} holds {len(shards)} of {count} shards of {name!r}.", "Download the others.")
+    return [path for path, _ in shards]
+
+
+def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
+    """What a record must say where a source called `name` (of a file, or a folder of books) serves as the split
+    `wanted` that is called otherwise; a card that names no files takes any.
+    """
+    known = dict.fromkeys((*card.splits[wanted].files, *card.splits[wanted].whole))
+    if name.casefold() in map(str.casefold, known) or not any(one.files or one.whole for one in card.splits.values()):
+        return ()
+    names = ", ".join(known)
+    return (f"{where} serves as split {wanted!r} of {card.name}: by its name it could be any (known: {names})",)
 
 
 # --- miniature twins -------------------------------------------------------------------------------------------------
@@ -211,13 +237,18 @@ def _numbered(values: Iterator[dict[str, object]], where: str) -> Iterator[RawRo
 def twin_table(card: Card, split: str, seed: int, documents: int | None, arguments: Mapping[str, object]) -> Table:
     """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that."""
     place = (card.splits[split].twin, seed, *(() if documents is None else (documents,)))
-    return twin_rows(card, generated(card, list, *place, **arguments), arguments)
+    return twin_rows(card, generated(card, *place, **arguments))
 
 
-def twin_rows(card: Card, made: Sequence[Mapping[str, object]], arguments: Mapping[str, object]) -> Table:
+def long_twin(card: Card, split: str, seed: int, books: int, tokens: int) -> Table:
+    """Books of the miniature world of at least about so many tokens."""
+    return twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64})
+
+
+def twin_rows(card: Card, made: Sequence[Mapping[str, object]]) -> Table:
     """Rows that a generator made, as a table."""
     if not made:
-        raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
+        raise UserError(f"The twin of {card.name} gives no rows.", "Change --task-set.")
     held = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
     return Table(rows=held, label="mini", where=f"the miniature twin of {card.name}")
 
@@ -228,11 +259,10 @@ def generator_of(card: Card) -> Callable[..., Any]:
     module, _, function = card.twin.generator.partition(":")
     try:
         generator: Callable[..., Any] = getattr(import_module(module), function)
-        names = inspect.signature(generator).parameters
+        inspect.signature(generator).bind_partial(split="", seed=0)
     except (ImportError, AttributeError, TypeError, ValueError):
-        raise _fault(card, "there is no such function") from None
-    if not {"split", "seed"} <= names.keys():
-        raise _fault(card, "it makes no rows from a split and a seed")
+        fault = f"twin.generator {card.twin.generator!r} is no function of a split and a seed"
+        raise UserError(f"The task card {card.name}: {fault}.", "Mend that field.") from None
     return generator
 
 
@@ -244,28 +274,16 @@ def arguments_of(card: Card) -> dict[str, Any]:
     return {name: hints.get(name, str) for name in names}
 
 
-def generated(card: Card, kind: type[T], *place: object, **arguments: object) -> T:
-    """What the card's generator makes: `kind` is list (rows) or dict (rows by name)."""
+def generated(card: Card, *place: object, **arguments: object) -> Any:
+    """What the card's generator makes: rows, or rows by name."""
     function = generator_of(card)
     try:
-        bound = inspect.signature(function).bind(*place, **arguments)
-    except TypeError as error:
-        raise _fault(card, f"it does not fit this card's reader ({error})") from None
-    counts = {key: n for key, n in bound.arguments.items() if key != "seed" and isinstance(n, int) and n > 0}
-    made = math.prod(n for key, n in counts.items() if key != "tokens")
-    if made > MOST_ROWS or made * counts.get("tokens", 1) > MOST_TOKENS:
-        asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
-        raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Ask for less with --task-set.")
-    try:
-        content = function(*place, **arguments)
-    except ValueError as error:
-        given = {key: value for key, value in arguments.items() if key not in ("task", "split", "seed")}
-        raise UserError(f"The twin of {card.name} refuses {given} ({error}).", "Change --task-set.") from None
-    if not isinstance(content, kind):
-        raise _fault(card, "it makes rows for another reader")
-    return content
-
-
-def _fault(card: Card, why: str) -> UserError:
-    assert card.twin is not None
-    return UserError(f"The task card {card.name}: twin.generator {card.twin.generator!r}: {why}.", "Mend that field.")
+        given = inspect.signature(function).bind(*place, **arguments).arguments
+        counts = {key: n for key, n in given.items() if key != "seed" and isinstance(n, int) and n > 0}
+        made = math.prod(n for key, n in counts.items() if key != "tokens")
+        if made > MOST_ROWS or made * counts.get("tokens", 1) > MOST_TOKENS:
+            asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
+            raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Give smaller --task-set.")
+        return function(*place, **arguments)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"The twin of {card.name} refuses that ({error}).", "Change --task-set.") from None

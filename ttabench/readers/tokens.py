@@ -1,12 +1,17 @@
-"""What readers that cut by tokens ask of a base model, and a stand-in for when there is none yet."""
+"""Texts cut by the tokens of a base model, or by an estimate of them where there is none yet."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol, TypeAlias
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.types import Observe
 
 
 class Tokens(Protocol):
@@ -35,3 +40,65 @@ def estimate(text: str) -> int:
 def counted_by(tokens: Tokens | None) -> Count:
     """The count of a base model, or the estimate where there is none yet."""
     return estimate if tokens is None else lambda text: len(tokens.encode(text))
+
+
+@dataclass(frozen=True)
+class CutText:
+    """A text with its tokens."""
+
+    text: str
+    ids: tuple[int, ...]
+    """Empty where no base model is known."""
+    starts: tuple[int, ...]
+    """Character at which each token begins, never falling."""
+    words: tuple[int, ...]
+    """Character at which each word begins."""
+
+    @classmethod
+    def of(cls, text: str, tokens: Tokens | None) -> CutText:
+        """Tokenise a text, as a whole. Without a base model every 4 characters count as one token without an id."""
+        ids, starts = list[int](), list(range(0, len(text), CHARACTERS_A_TOKEN))
+        if tokens is not None:
+            ids, starts = tokens.encode_with_starts(text)
+        words = (match.start() for match in re.finditer(r"\S+", text))
+        return cls(text, tuple(ids), tuple(accumulate(starts, max)), tuple(words))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def range(self, start: int, end: int) -> CutText:
+        """Only these tokens."""
+        first, last = self._place(start), self._place(end)
+        words = self.words[bisect_left(self.words, first) : bisect_left(self.words, last)]
+        return CutText(
+            self.text[first:last],
+            self.ids[start:end],
+            tuple(place - first for place in self.starts[start:end]),
+            tuple(place - first for place in words),
+        )
+
+    def ends(self, piece: int) -> list[int]:
+        """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
+        ends: list[int] = []
+        while (start := ends[-1] if ends else 0) < len(self):
+            end = min(start + piece, len(self))
+            if end < len(self):
+                line = self.text.rfind("\n", 0, self.starts[end]) + 1
+                token = bisect_left(self.starts, line)
+                end = token if token > start else end
+            ends.append(end)
+        return ends
+
+    def pieces(self, most: int, key: str, begin: int = 0) -> Iterator[Observe]:
+        """The text in pieces of at most so many tokens; keys have their first tokens, counted from `begin`."""
+        start = 0
+        for end in self.ends(most):
+            piece = self.range(start, end)
+            yield Observe(text=piece.text, key=f"{key}@{begin + start}", joiner="", ids=piece.ids)
+            start = end
+
+    def _place(self, token: int) -> int:
+        """The character at which the part of this token begins; characters before the first token are its own."""
+        if token <= 0:
+            return 0
+        return self.starts[token] if token < len(self.starts) else len(self.text)
