@@ -304,20 +304,3 @@ def _data(entry: Entry) -> dict[str, Cell]:
 def _trained(entry: Entry) -> int:
     """Parameters of its method that were trained before it read anything."""
     return int(entry.group.record.method.get("parameters") or 0)
-
-
-def as_parquet(tables: Sequence[Table]) -> bytes:
-    """Tables as one Parquet file: a row a row of any of them, told apart by the column `table`; what a table lacks is
-    null."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [{"table": table.title, **row} for table in tables for row in table.data]
-    columns = {}
-    for key in dict.fromkeys(key for row in rows for key in row):
-        cells = [row.get(key) for row in rows]
-        mixed = {type(cell) for cell in cells if cell is not None} > {str}
-        columns[key] = pa.array([None if cell is None else str(cell) for cell in cells] if mixed else cells)
-    file = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), file, compression="zstd")
-    return bytes(file.getvalue())
