@@ -85,15 +85,11 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
     for (_, _, about, key), own in families.items():
         points: dict[str, list[Point]] = {}
         for value, entry in ((value, entry) for value, block in own for entry in block.entries):
-            points.setdefault(entry.label, []).append(_point(value, entry))
+            points.setdefault(entry.label, []).append(Point(value, entry, entry.value, entry.stderr, entry.n))
         lines = [_line(label, of_label) for label, of_label in points.items() if len({at.at for at in of_label}) > 1]
         if lines:
             curves.append(replace(_curves([block for _, block in own], lines, key), about=about))
     return curves
-
-
-def _point(at: float, entry: Entry) -> Point:
-    return Point(at, entry, entry.value, entry.stderr, entry.n)
 
 
 def _line(label: str, points: Sequence[Point]) -> Line:
@@ -113,12 +109,8 @@ def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
     """What a picture is of, and what its bars are: "Base nano, n = 48 to 192; bars: one standard error over draws."."""
-    return f"Base {model}, n = {numbered(counts)}; bars: one standard error over {enumerated(units)}."
-
-
-def numbered(counts: Sequence[int]) -> str:
-    """`48 to 192`, of numbers in ascending order."""
-    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
+    n = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
+    return f"Base {model}, n = {n}; bars: one standard error over {enumerated(units)}."
 
 
 def _is_number(value: Json) -> TypeGuard[float]:
