@@ -17,7 +17,6 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
-from ttabench.records.suite_archive import read_table
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
@@ -228,13 +227,10 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert data["differences"][0]["value"] == 0.5
     lines = ttabench("compare", "--out", tmp_path, "--format", "csv").out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
-    for name in ("t.parquet", "t.json", "t.csv", "t.md"):
+    for name in ("t.json", "t.csv", "t.md"):
         assert ttabench("compare", "--out", tmp_path, "--save", tmp_path / name).out == ""
     assert (tmp_path / "t.md").read_text(encoding="utf-8") == text
     assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == data
-    rows = read_table(tmp_path / "t.parquet").to_pylist()
-    assert [row["table"] for row in rows] == ["runs", "runs", "differences"]
-    assert [row["value"] for row in rows] == [0.0, 0.5, 0.5]
 
 
 def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
@@ -261,7 +257,7 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
     stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
     code = (
         "import sys\nfrom ttabench.cli.app import run\n"
-        f"assert run(['compare', {str(tmp_path)!r}, '--diff', '--flips', '--json']) == 0\n"
+        f"assert run(['compare', {str(tmp_path)!r}, '--diff', '--json']) == 0\n"
         "heavy = {'torch', 'pandas', 'transformers', 'datasets', 'scipy.stats', 'pyarrow.dataset'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -77,15 +77,6 @@ def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, tt
     assert "There are no runs in" in one_line(ttabench("compare", empty))
 
 
-def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
-    stored(out, "better", {"a": 1.0, "b": 1.0}, task="two", method="none")
-    words = ("compare", "none", "mac", "--task", "two", "--out", out, "--flips")
-    assert "two: mac − none: 1 query changed" in ttabench(*words).out
-    (row,) = ttabench(*words, "--json").json()["flips"]
-    assert (row["key"], row["left"], row["left_value"], row["right_value"], row["gain"]) == ("b", "mac", 0.0, 1.0, -1.0)
-    assert row["prompt"]
-
-
 def test_a_metric_that_some_runs_lack_leaves_them_out(out: Path, ttabench: Command) -> None:
     from ttabench.records.schema import load_record, save_record
 

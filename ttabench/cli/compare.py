@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -15,20 +14,20 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
     from ttabench.report.finding import Loaded
     from ttabench.report.selecting import Wanted
+    from ttabench.terminal.render import Format
     from ttabench.terminal.table import Table
 
-PARQUET = "parquet"
 MANY_BLOCKS = 3
 """From more on, what is shorter is named."""
 MOST_BLOCKS = 12
 """Of more, people are shown the first lines and one table, unless they ask for all."""
-ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUET}
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 """Of files to save to, and the form that each asks for."""
 
 
@@ -40,9 +39,6 @@ def compare(
     submissions: o.Submissions = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    flips: Annotated[
-        bool, o.option(o.SAID, "Show the queries that one run of a pair answers better, with both answers.", "--flips")
-    ] = False,
     diff: Annotated[
         bool, o.option(o.SAID, "Show the settings, options, data and versions that differ.", "--diff")
     ] = False,
@@ -60,17 +56,13 @@ def compare(
         bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
     ] = False,
     form: Annotated[
-        str, o.option(HOW, "table, markdown, csv, json or parquet (redirected).", "--format", "-f")
+        str, o.option(HOW, "table, markdown, csv or json.", "--format", "-f")
     ] = "table",
-    save: Annotated[Path | None, o.option(HOW, "Write it to a file instead: .md, .csv, .json or .parquet.")] = None,
+    save: Annotated[Path | None, o.option(HOW, "Write it to a file instead: .md, .csv or .json.")] = None,
     plot: Annotated[
         Path | None,
         o.option(HOW, "Also draw quality by step and by bytes of state, a panel a block: a .png, .svg or .pdf file."),
     ] = None,
-    size: Annotated[
-        str,
-        o.option(HOW, "Of the picture, in pixels: WIDTHxHEIGHT. (default: 1600 wide)"),
-    ] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:  # fmt: skip
@@ -81,7 +73,11 @@ def compare(
     from ttabench.report.selecting import Wanted
     from ttabench.terminal import render
 
-    form, pixels = _form("json" if json else form, save), _pixels(plot, size)
+    if plot is not None:
+        from ttabench.report.pictures import check_path
+
+        check_path(plot)
+    form = _form("json" if json else form, save)
     if summary and every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
     wanted = Wanted.typed(task, method, model)
@@ -91,8 +87,12 @@ def compare(
     if plot is not None:
         from ttabench.report.plots import plot as draw
 
-        draw(comparison, plot, pixels)
-    more = _more(comparison, diff=diff, flips=flips, every=form not in ("table", "markdown"))
+        draw(comparison, plot)
+    more: list[Table] = []
+    if diff:
+        from ttabench.report.differing import differing
+
+        more.append(differing(comparison))
     blocks, for_people = len(comparison.blocks), form == "table" and save is None
     short = summary or (for_people and blocks > MOST_BLOCKS and not (every or all_pairs))
     _deliver(comparison, form, save, more, short=short)
@@ -112,34 +112,15 @@ def compare(
             raise typer.Exit(1)
 
 
-def _pixels(picture: Path | None, size: str) -> tuple[int, int] | None:
-    """Width and height of the picture; None for the usual ones."""
-    if picture is None:
-        if size:
-            raise UserError("--size is that of a picture.", "Add --plot FILE.")
-        return None
-    from ttabench.report.pictures import check_path
-
-    check_path(picture)
-    match = re.fullmatch(r"(\d{3,4})x(\d{3,4})", size)
-    if size and match is None:
-        raise UserError(f"--size {size} is no size.", "Give pixels, such as --size 1600x1000.")
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def _form(form: str, save: Path | None) -> str:
+def _form(form: str, save: Path | None) -> Format:
     """The form, that of the file where one is named."""
     from ttabench.report.pictures import check_path
-    from ttabench.terminal.render import FORMATS
+    from ttabench.terminal.render import known_format
 
     if save is not None:
         check_path(save, "--save", tuple(ENDINGS), "table")
         form = ENDINGS[save.suffix.lower()]
-    if form not in (*FORMATS, PARQUET):
-        raise UnknownName("format", form, [*FORMATS, PARQUET])
-    if form == PARQUET and save is None and sys.stdout.isatty():
-        raise UserError("Parquet is binary, and this is a terminal.", "Redirect it, or give --save table.parquet.")
-    return form
+    return known_format(form)
 
 
 def compared(
@@ -172,48 +153,21 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
 
 
-def _more(comparison: Comparison, *, diff: bool, flips: bool, every: bool) -> list[Table]:
-    """Tables that are asked for beside the comparison."""
-    from ttabench.terminal.table import Table
-
-    tables = []
-    if diff:
-        from ttabench.report.differing import differing
-
-        tables.append(differing(comparison))
-    if flips:
-        from ttabench.report.differing import flips_tables
-
-        changed = flips_tables(comparison, every=every)
-        whole = tuple(row for table in changed for row in table.data)
-        tables += [Table(title="flips", columns=(), rows=(), data=whole)] if every else changed
-    return tables
-
-
-def _deliver(comparison: Comparison, form: str, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
+def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
     """Print the comparison, or write it to a file."""
     from ttabench.core.files import write_bytes_atomically
-    from ttabench.report.comparison_tables import comparison_data
     from ttabench.terminal import render
 
-    if form == PARQUET:
-        from ttabench.report.comparison_tables import as_parquet
-
-        content = as_parquet([*comparison_data(comparison)[: 1 if short else None], *more])
-        if save is None:
-            sys.stdout.buffer.write(content)
-    elif save is None:
+    if save is None:
         _print(comparison, form, more, short=short)
-    else:
-        with redirect_stdout(io.StringIO()) as text:
-            _print(comparison, form, more, short=short)
-        content = text.getvalue().encode("utf-8", "backslashreplace")
-    if save is not None:
-        write_bytes_atomically(save, content)
-        render.remark(f"Saved in {save}.")
+        return
+    with redirect_stdout(io.StringIO()) as text:
+        _print(comparison, form, more, short=short)
+    write_bytes_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
+    render.remark(f"Saved in {save}.")
 
 
-def _print(comparison: Comparison, form: str, more: Sequence[Table], *, short: bool) -> None:
+def _print(comparison: Comparison, form: Format, more: Sequence[Table], *, short: bool) -> None:
     from ttabench.core.printable import printable
     from ttabench.report.comparison_tables import comparison_data, comparison_tables
     from ttabench.report.verdict import sentences, verdict
@@ -231,4 +185,4 @@ def _print(comparison: Comparison, form: str, more: Sequence[Table], *, short: b
         render.say(sentences(comparison))
     else:
         sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
-    render.show([*comparison_tables(comparison, summary=short), *more], render.known_format(form))
+    render.show([*comparison_tables(comparison, summary=short), *more], form)

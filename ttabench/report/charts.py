@@ -27,8 +27,6 @@ NARROWEST, LETTER = 96, 6
 """In pixels: a column of the legend, a letter there."""
 FAR_APART = 50
 """From so many times the smallest figure on, the axis of perplexities is logarithmic."""
-NAMED = 8
-"""Points of a chart that have their label beside them; of more it is shown where one points at them."""
 DASHES = {"own": [1, 0], "not": [4, 3]}
 """Of a method as it is; of another text's state or none, or set aside."""
 Look = Mapping[str, tuple[str, str]]
@@ -104,7 +102,7 @@ def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
         drawn.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=dash),
         *_points(drawn, rows, methods, look, told(label="", step=curves.axis, told=curves.metric, n="")),
     ]
-    sentences = [curves.caption or f"{_better(curves.metric)} is better. A line a method and setting."]
+    sentences = [f"{_better(curves.metric)} is better. A line a method and setting."]
     if any(cells["dash"] == "not" for cells in rows):
         sentences.append("Broken and hollow: another text's state or none, or set aside.")
     caption = " ".join([*sentences, drawn_from(curves.model, curves.counts, curves.units)])
@@ -137,8 +135,6 @@ def _scattered(
         axes = "value, state and ask ms" if timed(block.entries) else "value and state"
         caption += (f" A ring: on the Pareto front: of lines under their own state, no other is at least as good in "
                     f"{axes}, and better in one.")  # fmt: skip
-    if len(rows) <= NAMED:
-        layers += _labels(drawn, rows, y)
     bars = drawn_from(block.place.model, sorted({entry.n for entry, _ in costs}), units_of([block]))
     return finished(layers, methods, block.place.name, f"{metric} against {against}", f"{caption} {bars}{caution}")
 
@@ -149,25 +145,6 @@ def _points(drawn: alt.Chart, rows: Rows, methods: Sequence[str], look: Look, to
         kept = drawn.transform_filter("datum.own" if own else "!datum.own")
         points = kept.mark_point(filled=own, size=80 if own else 60, opacity=1)
         yield points.encode(y=alt.Y("value:Q"), shape=marks(methods, look), tooltip=tooltip)
-
-
-def _labels(drawn: alt.Chart, rows: Rows, y: alt.Y) -> Iterator[alt.Chart]:
-    """Labels beside points, towards the middle of the chart; none of two that would stand on each other."""
-    places = [(math.log1p(cells["cost"]), cells["value"], cells) for cells in rows]
-    ends = min(x for x, _, _ in places), max(x for x, _, _ in places)
-    high = max(cells["high"] for cells in rows) - min(cells["low"] for cells in rows) or 1.0
-    kept: list[tuple[float, float, dict[str, Any]]] = []
-    for x, value, cells in sorted(places, key=lambda place: not place[2]["own"]):
-        far = (abs(value - other) >= high / 16 or abs(x - at) >= ((ends[1] - ends[0]) or 1.0) / 2
-               for at, other, _ in kept)  # fmt: skip
-        if all(far):
-            kept.append((x, value, cells))
-    for left in (True, False):
-        named = [cells["label"] for x, _, cells in kept if (x <= sum(ends) / 2) == left]
-        if named:
-            beside = drawn.transform_filter(alt.FieldOneOfPredicate(field="label", oneOf=named))
-            marked = beside.mark_text(dy=-7, align="left" if left else "right", dx=9 if left else -9)
-            yield marked.encode(y=y, text="label:N")
 
 
 def row(entry: Entry, metric: str, value: float, stderr: float | None, **more: Any) -> Iterator[dict[str, Any]]:

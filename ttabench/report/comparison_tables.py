@@ -58,7 +58,7 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 
 def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
-    are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the others. None
+    are too many, a line a block with its floor, its ceiling and the best of the others. None
     of a single line, whose blocks are as short, unless the table stands alone."""
     labels = every_label(blocks)
     cells = {
@@ -68,16 +68,15 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     title, names = headings(blocks)
     if len(labels) == 1 and not alone:
         return None
-    least = _leaders(blocks, title, names)
     if min(len(labels), len(blocks)) >= MOST_COLUMNS:
-        return least
+        return _leaders(blocks, title, names)
     if len(blocks) <= len(labels):
         rows = [(label, *(cells.get((label, place), "") for place in range(len(blocks)))) for label in labels]
         columns = ("method", *(f"#{name}" for name in names))
     else:
         rows = [(name, *(cells.get((label, place), "") for label in labels)) for place, name in enumerate(names)]
         columns = ("", *(f"#{label}" for label in labels))
-    return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1], narrower=least)
+    return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1])
 
 
 def _bold(strong: bool, text: str) -> str:
@@ -304,20 +303,3 @@ def _data(entry: Entry) -> dict[str, Cell]:
 def _trained(entry: Entry) -> int:
     """Parameters of its method that were trained before it read anything."""
     return int(entry.group.record.method.get("parameters") or 0)
-
-
-def as_parquet(tables: Sequence[Table]) -> bytes:
-    """Tables as one Parquet file: a row a row of any of them, told apart by the column `table`; what a table lacks is
-    null."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [{"table": table.title, **row} for table in tables for row in table.data]
-    columns = {}
-    for key in dict.fromkeys(key for row in rows for key in row):
-        cells = [row.get(key) for row in rows]
-        mixed = {type(cell) for cell in cells if cell is not None} > {str}
-        columns[key] = pa.array([None if cell is None else str(cell) for cell in cells] if mixed else cells)
-    file = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), file, compression="zstd")
-    return bytes(file.getvalue())

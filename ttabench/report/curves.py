@@ -2,29 +2,19 @@
 
 by_step(block)          asked after 1, 2 and 4 documents, up to so many tokens of a text, so far behind the answer
 over_blocks(blocks)     blocks of 4, 16 and 64 documents, of 0, 5 and 10 shots
-by_look(block)          how often the piece that holds the answer is found, and the attention on it (of mac and rag)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import NamedTuple, TypeGuard
 
 from ttabench.core.types import Json
-from ttabench.records.sample_files import has_samples, read_samples
-from ttabench.records.samples import Looked
 from ttabench.report.blocks import short_source, told
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry
 from ttabench.report.phrases import PLURALS, enumerated
-
-LOOKED = tuple(Looked.__dataclass_fields__)
-MOST_FOUND = 64
-"""Up to which place pieces are counted as found."""
-FOUND = "Higher is better. A question's piece is the one that holds its answer (of mac: by attention)."
-ATTENDED = "The mean share, by how many pieces were read after it (2 stands for 2 and 3, 4 for 4 to 7, and so on)."
 
 
 class Point(NamedTuple):
@@ -61,8 +51,6 @@ class Curves:
     units: tuple[str, ...]
     """Units that standard errors are over."""
     lines: tuple[Line, ...]
-    caption: str = ""
-    """What is said of it, where that is more than which figures are better."""
 
     @property
     def places(self) -> list[float]:
@@ -97,56 +85,11 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
     for (_, _, about, key), own in families.items():
         points: dict[str, list[Point]] = {}
         for value, entry in ((value, entry) for value, block in own for entry in block.entries):
-            points.setdefault(entry.label, []).append(_point(value, entry))
+            points.setdefault(entry.label, []).append(Point(value, entry, entry.value, entry.stderr, entry.n))
         lines = [_line(label, of_label) for label, of_label in points.items() if len({at.at for at in of_label}) > 1]
         if lines:
             curves.append(replace(_curves([block for _, block in own], lines, key), about=about))
     return curves
-
-
-def by_look(block: Block) -> list[Curves]:
-    """How often the right piece is among the first k, and the attention on it by how many were read after it; none of
-    runs that do not tell which pieces their questions look at, or kept one piece."""
-    looks = {entry.label: (entry, seen) for entry in block.entries if (seen := _looked(entry))}
-    most = max((look.kept_pieces for _, seen in looks.values() for look in seen), default=0)
-    if most < 2:
-        return []
-    firsts = [2**power for power in range(MOST_FOUND.bit_length()) if 2**power <= min(MOST_FOUND, most)]
-    found, attended = list[Line](), list[Line]()
-    for label, (entry, seen) in looks.items():
-        shares = [(first, 100 * fmean(0 < look.gold_rank <= first for look in seen)) for first in firsts]
-        found.append(_line(label, [Point(first, entry, share, None, len(seen)) for first, share in shares]))
-        by_age: dict[int, list[float]] = {}
-        for look in seen:
-            if look.gold_rank:
-                least = 1 << (look.gold_age.bit_length() - 1) if look.gold_age else 0
-                by_age.setdefault(least, []).append(100 * look.gold_share)
-        # retrieval looks alike at all that it reads
-        if len({round(look.gold_share, 6) for look in seen} - {0.0}) > 1:
-            points = [Point(age, entry, fmean(own), None, len(own)) for age, own in by_age.items()]
-            attended.append(_line(label, points))
-    curves = [_curves([block], found, "k pieces that match the question best")]
-    told = [(FOUND, "Right piece found, per cent of questions")]
-    if len({point.at for line in attended for point in line.points}) > 1:
-        curves.append(_curves([block], attended, "pieces read after the right one"))
-        told.append((ATTENDED, "Attention on the right piece, per cent"))
-    return [replace(own, caption=caption, metric=metric, units=())
-            for own, (caption, metric) in zip(curves, told, strict=True)]  # fmt: skip
-
-
-def _looked(entry: Entry) -> list[Looked]:
-    """How the questions of a line look at their pieces, under its own state."""
-    seen: list[Looked] = []
-    for folder, record in entry.group.runs if entry.state_of == "own" and not entry.aside else ():
-        columns = read_samples(folder, LOOKED, record) if has_samples(folder) else {}
-        if all(name in columns for name in LOOKED):
-            rows = zip(*(columns[name] for name in LOOKED), strict=True)
-            seen += [Looked(**dict(zip(LOOKED, row, strict=True))) for row in rows]
-    return [look for look in seen if look.kept_pieces > 0]
-
-
-def _point(at: float, entry: Entry) -> Point:
-    return Point(at, entry, entry.value, entry.stderr, entry.n)
 
 
 def _line(label: str, points: Sequence[Point]) -> Line:
@@ -166,15 +109,8 @@ def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:
     """What a picture is of, and what its bars are: "Base nano, n = 48 to 192; bars: one standard error over draws."."""
-    bars = (
-        f"; bars: one standard error over {enumerated(units)}" if units else " questions, all draws together; no bars"
-    )
-    return f"Base {model}, n = {numbered(counts)}{bars}."
-
-
-def numbered(counts: Sequence[int]) -> str:
-    """`48 to 192`, of numbers in ascending order."""
-    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
+    n = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
+    return f"Base {model}, n = {n}; bars: one standard error over {enumerated(units)}."
 
 
 def _is_number(value: Json) -> TypeGuard[float]:

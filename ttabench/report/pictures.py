@@ -30,7 +30,7 @@ NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
 MOST_TICKS = 6
 WIDTH = 1600
-"""Of a picture, in pixels, unless its size is given."""
+"""Of a picture, in pixels."""
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -91,20 +91,16 @@ def vega_lite() -> str:
     return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
-def write_chart(spec: dict[str, Any], path: Path, size: tuple[int, int] | None = None) -> None:
-    """Write a chart of Vega-Lite in the form of the suffix, in so many pixels (`WIDTH` wide for None)."""
+def write_chart(spec: dict[str, Any], path: Path) -> None:
+    """Write a chart of Vega-Lite in the form of the suffix, `WIDTH` pixels wide."""
     import vl_convert
 
-    svg, kind = sized(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), size), path.suffix.lower()
+    svg, kind = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), path.suffix.lower()
+    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
+    assert found is not None, "vl-convert gives a picture its size"
+    high = round(WIDTH * float(found[2]) / float(found[1]))
+    svg = re.sub(r' width="[^"]*" height="[^"]*"', f' width="{WIDTH}" height="{high}"', svg, count=1)
     to_bytes: dict[str, Callable[[str], bytes]] = {
         ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
     }  # fmt: skip
     write_bytes_atomically(path, to_bytes[kind](svg))
-
-
-def sized(svg: str, size: tuple[int, int] | None) -> str:
-    """The same in so many pixels, what is drawn in the middle of them; `WIDTH` wide where no size is given."""
-    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
-    assert found is not None, "vl-convert gives a picture its size"
-    wide, high = size or (WIDTH, round(WIDTH * float(found[2]) / float(found[1])))
-    return re.sub(r' width="[^"]*" height="[^"]*"', f' width="{wide}" height="{high}"', svg, count=1)

@@ -1,6 +1,6 @@
 """Pictures of a comparison: the charts of the page, beside each other in one file.
 
-    ttabench compare --plot quality.svg --size 1600x1000     a panel a block, with errors
+    ttabench compare --plot quality.svg     a panel a block, with errors
 
 First come curves over blocks that differ in a number alone, then of each block quality by bytes of state, and by step
 where runs ask at several. One legend serves all panels.
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 ACROSS = 3
 """Most panels beside each other."""
 WIDE, HIGH = 400, 260
-"""Of a panel, before the picture is given its size."""
+"""Of a panel."""
 LETTERS = 60
 """Of a line of a panel's title."""
 
 
-def plot(comparison: Comparison, path: Path, size: tuple[int, int] | None = None) -> Path:
-    """Draw the comparison to a .png, .svg or .pdf, by default 1,600 pixels wide."""
+def plot(comparison: Comparison, path: Path) -> None:
+    """Draw the comparison to a .png, .svg or .pdf."""
     check_path(path)
     refuse_missing("A picture", NEEDED)
     panels = panels_of(comparison)
     if not panels:
         raise UserError("There is nothing to plot: no two lines have steps or bytes of state.", "Name more runs.")
-    write_chart(spec_of(panels, comparison), path, size)
-    return path
+    write_chart(spec_of(panels, comparison), path)
 
 
 def panels_of(comparison: Comparison) -> list[Chart]:

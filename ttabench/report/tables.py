@@ -116,12 +116,10 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         })  # fmt: skip
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
     caption = "One in full: ttabench show RUN"
-    short = tuple((row[0], " ".join(filter(None, [*row[1:4], f"seed {row[6]}"])), row[8]) for row in rows)
     table = Table(
         title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True, caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
-        narrower=Table(title="runs", columns=("run", "what", "#result"), rows=short, names=("run",), caption=caption),
     )  # fmt: skip
     return table if any(row[2] for row in rows) else table.without("settings")
 

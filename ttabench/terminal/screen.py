@@ -68,8 +68,6 @@ def _fitting(table: Table, spared: Sequence[str], width: int) -> Layout | None:
 def draw(table: Table, screen: Console, *, narrow: bool) -> Table:
     """Print a table, its title above it, its caption below; returns it with the columns that had room."""
     drawn = layout(shown(table), screen.width, narrow=narrow)
-    if table.narrower is not None and drawn.framed is None:
-        return draw(table.narrower, screen, narrow=narrow)
     tell(table.folded().title, screen, "bold", wrap=narrow)
     if not table.rows and not table.prose:
         tell("(none)", screen, "", wrap=narrow)

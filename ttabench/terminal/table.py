@@ -38,8 +38,6 @@ class Table:
     """On a screen, what several rows have alike stands in the title instead of a column."""
     prose: bool = False
     """On a screen, rows stand below each other as blocks, whatever its width."""
-    narrower: Table | None = None
-    """A table that says less, for a screen on which this one would not be a table."""
     glossary: Mapping[str, str] = field(default_factory=dict)
     """What headings mean; stands once below all tables that are shown together, where the column is."""
 

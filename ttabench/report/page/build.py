@@ -25,7 +25,7 @@ from ttabench.records.local_paths import without_homes
 from ttabench.report import pictures
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import legend, not_paired, title_of
-from ttabench.report.curves import by_look, by_step, over_blocks
+from ttabench.report.curves import by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
 from ttabench.report.plots import explanation, heading
@@ -103,7 +103,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(kept, len(specs) - len(kept)))
 
     def charts(block: Block) -> list[Chart | None]:
-        along = [lines_of(curves, look) for curves in (*by_step(block), *by_look(block))]
+        along = [lines_of(curves, look) for curves in by_step(block)]
         return [by_bytes(block, look), by_time(block, look), *along]
 
     curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
