@@ -15,9 +15,7 @@ from ttabench.lm.forward.patching import (
     deltas_applied,
     encoded,
     forward,
-    patch_rows,
     read,
-    select_rows,
     text_start,
 )
 from ttabench.lm.forward.window import Window
@@ -108,33 +106,6 @@ def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int) -> None:
     for a, b in zip(whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True):
         close(a, b)
     assert torch.equal(whole.next_position_B, pieces.next_position_B)
-
-
-def test_rows_of_a_batch_are_independent(lm: LM) -> None:
-    patch, ids_BT = full_patch(lm, 3), text(3, 8)
-    assert patch_rows(patch) == 3
-    whole_BTV, _ = forward(lm, patch, ids_BT)
-    for row in range(3):
-        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole_BTV[row : row + 1])
-
-
-def test_one_row_serves_all(lm: LM) -> None:
-    patch, ids_BT = full_patch(lm, 1), text(3, 8)
-    prefix, tokens_BT = patch.prefix, patch.tokens_BT
-    assert prefix is not None
-    assert tokens_BT is not None
-    copies = Patch(
-        tokens_BT.expand(3, -1),
-        None,
-        Prefix(
-            tuple(keys.repeat(3, 1, 1, 1) for keys in prefix.keys_LBHPD),
-            tuple(values.repeat(3, 1, 1, 1) for values in prefix.values_LBHPD),
-            prefix.next_position_B.repeat(3),
-        ),
-        {name: LowRank(d.a_BRI.repeat(3, 1, 1), d.b_BOR.repeat(3, 1, 1)) for name, d in patch.deltas.items()},
-    )
-    close(forward(lm, patch, ids_BT)[0], forward(lm, copies, ids_BT)[0])
-    assert select_rows(patch, [0, 0]) is patch
 
 
 def test_hooked_low_rank_equals_merged_weights(lm: LM) -> None:

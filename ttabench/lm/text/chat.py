@@ -71,11 +71,9 @@ def _rendered(tokenizer: Any, name: str, system: str) -> str:
 
 def has_template(model: str) -> bool:
     """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
-    known = ARCHITECTURES.get(model) or next(
-        (architecture for architecture in ARCHITECTURES.values() if architecture.hub == model), None
-    )
-    if known is not None:
-        return known.chats
+    for name, known in ARCHITECTURES.items():
+        if model in (name, known.hub):
+            return known.chats
     path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":
