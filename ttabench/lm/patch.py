@@ -222,18 +222,13 @@ def _both(first: Delta, second: Delta) -> Delta:
 
 def _in_turn(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]:
     """Tokens of both, and their mask where a row is padded; padding may stand between them."""
-    if first.tokens_BT is None or second.tokens_BT is None:
-        tokens_of_one = second if first.tokens_BT is None else first
-        return tokens_of_one.tokens_BT, tokens_of_one.tokens_mask_BT
-    tokens_BT = _joined(first.tokens_BT, second.tokens_BT, 1)
-    masks = (first.tokens_mask_BT, second.tokens_mask_BT)
-    if masks == (None, None):
+    pairs = [(part.tokens_BT, part.tokens_mask_BT) for part in (first, second) if part.tokens_BT is not None]
+    if len(pairs) < 2:
+        return pairs[0] if pairs else (None, None)
+    tokens_BT = _joined(pairs[0][0], pairs[1][0], 1)
+    if pairs[0][1] is pairs[1][1] is None:
         return tokens_BT, None
-    kept = [
-        part.tokens_BT.new_ones(part.tokens_BT.shape, dtype=torch.bool) if mask is None else mask.bool()
-        for part, mask in zip((first, second), masks, strict=True)
-        if part.tokens_BT is not None
-    ]
+    kept = [torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool() for ids, mask in pairs]
     return tokens_BT, _joined(kept[0], kept[1], 1)
 
 

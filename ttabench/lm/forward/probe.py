@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -267,14 +269,10 @@ def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> boo
     window = Window(lm, None, 2)
     seen: list[list[Tensor]] = [[], []]
     with suppress(Exception):
-        for step, side in enumerate(("left", "right", "left")):
+        sides: tuple[Literal["left", "right"], ...] = ("left", "right", "left")
+        for step, side in enumerate(sides):
             parts = [ids[0, cut[step] : cut[step + 1]] for ids, cut in zip(texts, cuts, strict=True)]
-            width = max(map(len, parts))
-            ids_BT = torch.zeros(2, width, dtype=torch.int64, device=lm.device)
-            mask_BT = torch.zeros(2, width, dtype=torch.bool, device=lm.device)
-            for row, part in enumerate(parts):
-                place = slice(width - len(part), width) if side == "left" else slice(len(part))
-                ids_BT[row, place], mask_BT[row, place] = part, True
+            ids_BT, mask_BT = (table.to(lm.device) for table in pad([part.tolist() for part in parts], 0, side))
             hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
             for row in range(2):
                 seen[row].append(hidden[row][mask_BT[row]])

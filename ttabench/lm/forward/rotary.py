@@ -126,29 +126,20 @@ def plain_angles(size: int) -> Angles:
     return angles
 
 
-def _as_pairs(angles: Angles) -> list[Angles]:
-    """What makes one angle a pair of what a module gives: half of it, every second, or all."""
-
-    def picked(pick: Callable[[Tensor], Tensor]) -> Angles:
-        def pairs(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-            cos, sin = angles(positions_BP)
-            return pick(cos), pick(sin)
-
-        return pairs
-
-    return [
-        picked(lambda made: made[..., : made.shape[-1] // 2]), picked(lambda made: made[..., ::2]), angles
-    ]  # fmt: skip
+PICKS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda made: made[..., : made.shape[-1] // 2],
+    lambda made: made[..., ::2],
+    lambda made: made,
+)
+"""What makes one angle a pair of what a module gives: half of it, every second, or all."""
 
 
-def _reversed(angles: Angles) -> Angles:
-    """The same in the other direction."""
-
-    def reverse(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
+def _picked(angles: Angles, pick: Callable[[Tensor], Tensor], direction: int) -> Angles:
+    def pairs(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = angles(positions_BP)
-        return cos, -sin
+        return pick(cos), direction * pick(sin)
 
-    return reverse
+    return pairs
 
 
 def learned(
@@ -180,8 +171,8 @@ def learned(
 
 def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iterator[Turn]:
     sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
-    pairs = [part for made in angles for part in _as_pairs(made)] + [plain_angles(features) for features in sizes]
-    pairs += [_reversed(made) for made in pairs]
+    sources = [*product(angles, PICKS), *((plain_angles(features), PICKS[-1]) for features in sizes)]
+    pairs = [_picked(*source, direction) for direction in (1, -1) for source in sources]
     for made, neighbours, last in product(pairs, (False, True), (False, True)):
         yield Turn(made, neighbours, last)
     norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
