@@ -52,7 +52,6 @@ def forward(
     mask_BT: Tensor | None = None,
     *,
     past: Window | None = None,
-    last: int | None = None,
 ) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
@@ -61,10 +60,9 @@ def forward(
         ids_BT: text, BOS included where the text has one.
         mask_BT: false where padded, on either side; None when nothing is.
         past: the window of an earlier forward under the same patch, to go on from; None starts at the prefix.
-        last: logits of the last so many positions only.
 
     Returns:
-        logits [B, T or last, V], and the window, which the next call may continue.
+        logits [B, T, V], and the window, which the next call may continue.
 
     Raises:
         UserError: the window is longer than the model's positions.
@@ -75,7 +73,7 @@ def forward(
         past = Window(lm, patch.prefix, len(ids_BT))
     with deltas_applied(lm, patch.deltas, len(ids_BT)):
         hidden_BTD = past.feed(ids_BT.to(lm.device), mask_BT)
-        return lm.logits(hidden_BTD if last is None else hidden_BTD[:, -last:]), past
+        return lm.logits(hidden_BTD), past
 
 
 def _begun(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Patch, Tensor | None]:
@@ -110,14 +108,13 @@ def hidden_states(
         return window.feed_laid(ids_BT.to(lm.device), layout, mask_BT), window
 
 
-def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = 0) -> Prefix:
+def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
     """Read text on top of a patch (no head, no logits).
 
     Args:
         patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
         ids_BT: text without BOS; it is put in front unless the prefix holds one.
         mask_BT: false where padded; None when nothing is.
-        block: tokens a forward reads; 0 is `BLOCK` or `WIDE_BLOCK`.
 
     Returns:
         The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
@@ -135,7 +132,7 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
         mask_BT = pad(mask_BT.expand(rows, -1), (len(start), 0), value=True)
     # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
-    block = block or (WIDE_BLOCK if lm.device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK)
+    block = WIDE_BLOCK if lm.device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)

@@ -54,21 +54,15 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
 
-    def there() -> bool:
-        return file.is_file() and remembered(file, sha256_of) == package.sha256
-
-    if there():
+    if file.is_file() and remembered(file, sha256_of) == package.sha256:
         return file
     try:
-        with _locked(file):
-            if there():
-                return file
+        with _locked(file), replacing(file) as scratch:
             log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
-            with replacing(file) as scratch:
-                join(parts, scratch)
-                if sha256_of(scratch) != package.sha256:
-                    fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
-                    raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
+            join(parts, scratch)
+            if sha256_of(scratch) != package.sha256:
+                fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
+                raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
     except OSError as error:
         fault = f"{file.parent} cannot be written ({error.strerror or error}); {name} is joined of its parts there."
         raise UserError(fault, "Name another with TTABENCH_CACHE.") from None
