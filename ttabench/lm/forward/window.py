@@ -242,7 +242,11 @@ class Window:
         if self._places is None:
             return masks
         tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
-        self._places = [_behind(place, positions_BT) for place in self._places]
+        self._places = [  # and behind them those of these tokens, of every row and head
+            torch.cat([place.expand(rows, -1, -1), positions_BT[:, None].expand(rows, place.shape[1], -1).to(place)], 2)
+            for place in self._places
+            for rows in [max(len(place), len(positions_BT))]
+        ]
         made: dict[tuple[int, int], Tensor | None] = {}
         for layer, near in self._ways.local.items():
             number = layer if len(self._places) > 1 else 0
@@ -314,10 +318,3 @@ class Window:
             self._ids_BS = self._ids_BS.index_select(0, rows_N)
         if self._eviction is not None:
             self._eviction = self._eviction.select(rows_N)
-
-
-def _behind(places_BHS: Tensor, positions_BT: Tensor) -> Tensor:
-    """Positions of slots, and behind them those of further tokens, of every row and head."""
-    rows, heads = max(len(places_BHS), len(positions_BT)), places_BHS.shape[1]
-    more_BHT = positions_BT[:, None].expand(rows, heads, -1)
-    return torch.cat([places_BHS.expand(rows, -1, -1), more_BHT.to(places_BHS)], dim=2)

@@ -214,7 +214,12 @@ def _teacher_forced(
 
     The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
     """
-    rows = list(_texts_and_options(items))
+    rows: list[tuple[int, list[int], list[list[int]]]] = []
+    for item, (text, options) in enumerate(items):
+        if text:
+            rows.append((item, text, options))
+        else:  # every option begins a text with its first token, which is not predicted
+            rows += [(item, option[:1], [option[1:]]) for option in options]
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
     patch = select_rows(patch, [item for item, _, _ in rows])
@@ -234,14 +239,3 @@ def _teacher_forced(
         targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
         scored_RS = torch.arange(len(steps)) < torch.tensor(counts)[:, None]
         return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
-
-
-def _texts_and_options(
-    items: Sequence[tuple[list[int], list[list[int]]]],
-) -> Iterator[tuple[int, list[int], list[list[int]]]]:
-    """(item, text, options); where there is no text, every option begins one with its first token, not predicted."""
-    for item, (text, options) in enumerate(items):
-        if text:
-            yield item, text, options
-        else:
-            yield from ((item, option[:1], [option[1:]]) for option in options)
