@@ -38,6 +38,7 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
     ways_of(lm)  # which are found out on the model as it is
     dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
     assert marked_BT is None or not dense, "a dense delta acts at every token"
+    assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), "dense deltas of rows"
     with ExitStack() as undo:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
