@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +28,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
+from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, numbered, rotaries
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
@@ -97,9 +96,8 @@ def _tried(lm: LM) -> Ways:
     take(lm, ways)
     if limit := _same_angles(lm, angles):
         grow = _changed(lm, angles, 2 * limit, 3 * limit)
-        _changed(lm, angles, 5, 5)  # modules remember the longest text, until they see a short one
         ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
-    return replace(ways, learn_turns=partial(_rotary, lm, angles)) if ways.hooked else ways
+    return replace(ways, rotary=_rotary(lm, angles, texts[0])) if ways.hooked else ways
 
 
 def _entry(lm: LM) -> Path:
@@ -119,7 +117,9 @@ def _entry(lm: LM) -> Path:
 
 def _remember(lm: LM, ways: Ways) -> None:
     kept = {name: getattr(ways, name) for name in PLAIN}
-    content = {**kept, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
+    sides = (ways.rotary.turns, ways.rotary.query_turns) if ways.rotary else ()
+    turns = [[turn.number if turn else 0 for turn in side] for side in sides]
+    content = {**kept, "turns": turns, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
     with suppress(OSError, RuntimeError, UserError):
         _entry(lm).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(_entry(lm), json.dumps(content) + "\n")
@@ -133,8 +133,9 @@ def _remembered(lm: LM) -> Ways | None:
         ways = Ways(**{name: held[name] for name in PLAIN}, shapes=frozenset(map(tuple, held["shapes"])))
         take(lm, ways)
         angles, local = _learned(lm, ways)
-        learn = partial(_rotary, lm, angles) if ways.hooked else Ways.learn_turns
-        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), learn_turns=learn)
+        sides = [numbered(lm, angles, numbers, lm.head_dim) for numbers in held["turns"]]
+        rotary = Rotary(*sides) if sides else None
+        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), rotary=rotary)
     return None
 
 
@@ -302,11 +303,11 @@ def _learned(lm: LM, ways: Ways) -> tuple[list[Angles], dict[int, MaskFunction]]
     return angles, {layer: near for layer, near in local.items() if near is not None}
 
 
-def _rotary(lm: LM, angles: Sequence[Angles]) -> Rotary | None:
+def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
     """What moves keys and queries as the layers rotate them."""
-    ids_B1, calls = _texts(lm)[0].T, []
+    ids_B1, calls = ids_1T.T, []
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
-    with torch.no_grad(), _in_float32(lm), suppress(Exception):  # whatever it raises, its keys cannot be moved
+    with suppress(Exception):  # whatever it raises, its keys cannot be moved
         for shift in (0, SHIFT):
             seen: dict[int, Call] = {}
             window = Window(lm, None, len(ids_B1))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice, product
+from itertools import count as counting
 from typing import Any, TypeAlias
 
 import torch
@@ -35,6 +36,8 @@ class Turn:
     """The last F features are rotated; else the first."""
     weight_D: Tensor | None = None
     """What a norm behind the rotation multiplies features by."""
+    number: int = 0
+    """Its place among what was tried, so that it can be remembered."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
         """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
@@ -59,11 +62,11 @@ class Rotary:
     """The rotation of a base model: turns of keys and of queries, None of a layer that knows no positions."""
 
     def __init__(self, turns: Sequence[Turn | None], query_turns: Sequence[Turn | None]) -> None:
-        self._turns, self._query_turns = turns, query_turns
+        self.turns, self.query_turns = turns, query_turns
 
     def query_at(self, query_BNTD: Tensor, was_BT: Tensor, now_BT: Tensor, layer: int) -> Tensor:
         """Queries of a layer that stood at one position each, as they are at another."""
-        turn = self._query_turns[layer]
+        turn = self.query_turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
     def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
@@ -75,10 +78,10 @@ class Rotary:
         return self._turned(keys_LBHPD, positions_BP, back=True)
 
     def _turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
-        first, *others = set(self._turns)
+        first, *others = set(self.turns)
         if first and not others:  # all layers alike: at once
             return first(keys_LBHPD, positions_BP, back=back)
-        parts = zip(self._turns, keys_LBHPD, strict=True)
+        parts = zip(self.turns, keys_LBHPD, strict=True)
         return torch.stack([turn(keys, positions_BP, back=back) if turn else keys for turn, keys in parts])
 
 
@@ -173,9 +176,20 @@ def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iter
     sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
     sources = [*product(angles, PICKS), *((plain_angles(features), PICKS[-1]) for features in sizes)]
     pairs = [_picked(*source, direction) for direction in (1, -1) for source in sources]
+    count = counting(1)
     for made, neighbours, last in product(pairs, (False, True), (False, True)):
-        yield Turn(made, neighbours, last)
+        yield Turn(made, neighbours, last, number=next(count))
     norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
     for made, neighbours, norm in product(pairs, (False, True), norms):
         for weight in (norm, 1 + norm):
-            yield Turn(made, neighbours, weight_D=weight.detach())
+            yield Turn(made, neighbours, weight_D=weight.detach(), number=next(count))
+
+
+def numbered(lm: LM, angles: Sequence[Angles], numbers: Sequence[int], size: int) -> list[Turn | None]:
+    """The turns of these numbers, one a layer; 0 stands for none."""
+    turns: list[Turn | None] = []
+    for layer, number in enumerate(numbers):
+        known = next((turn for turn in turns if turn and turn.number == number and turn.weight_D is None), None)
+        made = _candidates(lm, angles, layer, size) if number and known is None else ()
+        turns.append(known or next((turn for turn in made if turn.number == number), None))
+    return turns

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -42,8 +41,8 @@ class Ways:
     """Whether embeddings may stand in for tokens."""
     local: Mapping[int, MaskFunction] = field(default_factory=dict)
     """Layers that hide what is far away (sliding windows, chunks), with the model's own mask function."""
-    learn_turns: Callable[[], Rotary | None] = lambda: None
-    """Finds out how layers rotate keys and queries; None where keys cannot be moved."""
+    rotary: Rotary | None = None
+    """What moves keys and queries to other positions, where that is possible."""
     shapes: frozenset[tuple[int, int, int]] = frozenset()
     """(key/value heads, head size of keys, of values) that layers have."""
     same_angles: int | None = None
@@ -67,11 +66,6 @@ class Ways:
     def caches(self) -> bool:
         """Whether a text can be read on behind keys and values."""
         return self.attention not in ("again", "none")
-
-    @cached_property
-    def rotary(self) -> Rotary | None:
-        """What moves keys and queries to other positions, if that is possible: tried when it is first asked for."""
-        return Context().run(self.learn_turns)
 
     @property
     def rotates(self) -> bool:
