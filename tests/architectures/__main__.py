@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.architectures.matrix import row
-from tests.architectures.page import bad, table, write
+from tests.architectures.matrix import bad, row, table, write
 from tests.architectures.tiny import KINDS
 
 if __name__ == "__main__":

@@ -1,15 +1,27 @@
-"""Outcomes of every architecture, made tiny; the truth of the package's check is held to an untouched copy, too."""
+"""Outcomes of every architecture, made tiny, and the page of the guide that is computed of them.
+
+The truth of the package's check is held to an untouched copy, too.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
 
 import torch
 
 from tests.architectures.tiny import KINDS, tiny
+from tests.places import ROOT
 from tests.tiny import byte_tokenizer
-from ttabench.contract.models import outcomes
+from ttabench.contract.models import SETTINGS, outcomes
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.probe import whole
 from ttabench.lm.model import LM
+
+PAGE = Path(ROOT) / "docs" / "guide" / "architectures.md"
+MARKS = "<!-- architectures -->", "<!-- /architectures -->"
+Found = Mapping[str, Mapping[str, str]]
 
 
 def base(kind: str) -> LM:
@@ -37,3 +49,40 @@ def row(kind: str) -> dict[str, str]:
 def share(number: int, of: int) -> tuple[str, ...]:
     """Every so manieth architecture, from the one of that number."""
     return KINDS[number::of]
+
+
+def bad(found: Found) -> dict[str, dict[str, str]]:
+    """What is neither right nor refused."""
+    wrong = {
+        kind: {name: said for name, said in row.items() if said.startswith(("wrong", "raised"))}
+        for kind, row in found.items()
+    }
+    return {kind: row for kind, row in wrong.items() if row}
+
+
+def table(found: Found) -> list[str]:
+    """Markdown lines: architectures alike in one row, those of most methods first."""
+    made = {kind: row for kind, row in found.items() if "made" not in row}
+    marks = {kind: tuple(row[name].split(":")[0] for name in SETTINGS) for kind, row in made.items()}
+    why = {kind: next((said for said in row.values() if said != "right"), "") for kind, row in made.items()}
+    why = {kind: said.removeprefix("refused: ").partition(") ")[2].partition(". ")[0] for kind, said in why.items()}
+    why = {kind: said.removeprefix("cannot be used here: ") for kind, said in why.items()}
+    lines = ["| architectures | " + " | ".join(SETTINGS) + " | why |", "| --- |" + " --- |" * (len(SETTINGS) + 1)]
+
+    def key(kind: str) -> tuple[int, tuple[str, ...], str]:
+        return -marks[kind].count("right"), marks[kind], why[kind]
+
+    for (_, row, reason), kinds in groupby(sorted(made, key=key), key=key):
+        shown = ["yes" if mark == "right" else "-" if mark == "refused" else mark for mark in row]
+        lines.append(f"| {', '.join(kinds)} | {' | '.join(shown)} | {reason} |")
+    right = sum(row["icl"] == "right" for row in made.values())
+    none = len(found) - len(made)
+    count = f"{len(found)} architectures: {right} are right under icl; {none} could not be made tiny by rule"
+    return [*lines, "", f"{count} ({', '.join(kind for kind in found if kind not in made)})."]
+
+
+def write(found: Found) -> None:
+    """Put the table between its marks."""
+    text = PAGE.read_text()
+    before, after = text.partition(MARKS[0])[0], text.partition(MARKS[1])[2]
+    PAGE.write_text(before + "\n".join([MARKS[0], *table(found), MARKS[1]]) + after)

@@ -6,8 +6,7 @@ from datetime import date
 
 import pytest
 
-from tests.architectures.matrix import row, share
-from tests.architectures.page import PAGE, bad
+from tests.architectures.matrix import PAGE, bad, row, share
 
 PARTS = 31
 PART = date.today().toordinal() % PARTS

@@ -1,7 +1,7 @@
 """Whether a second device gives the CPU's figures: every command on `sim`, held against the same one on the CPU.
 
-    python -m tests.devices.table > table.md                         every method on every family of tasks
-    python -m tests.devices.table --json --methods icl,mac --tasks lamp --verbs train
+    python -m tests.devices.table                         every method on every family of tasks, as JSON
+    python -m tests.devices.table --methods icl,mac --tasks lamp --verbs train
 
 Answers have to be the same, numbers but for rounding: on a CPU the model is run through code of its own.
 """
@@ -15,7 +15,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +26,6 @@ from tests.devices import sim
 from tests.run.test_every_task import SMALL
 from ttabench.cli import app
 from ttabench.methods.registry import find, methods
-from ttabench.profiling import driver, worker
 from ttabench.records import run_fields
 from ttabench.records.sample_files import read_samples
 
@@ -147,32 +146,7 @@ def train(method: str) -> str:
     return both(run)
 
 
-def profile(method: str) -> str:
-    """What a profile on the device does not tell."""
-    words = ("profile", "--methods", method, "--prefill", "32,64", "--generate", 2, "--repeat", 1, "--piece-tokens", 16)
-    with _measured_here(), TemporaryDirectory() as out:
-        rows = next(iter(command(*words, "--device", sim.NAME, "--out", out).values()))
-    return next((f"{row['status']}: {row['detail']}" for row in rows if row["status"] != "ok"), "")
-
-
-@contextmanager
-def _measured_here() -> Iterator[None]:
-    """Profiles measure in this process, which has the device."""
-
-    def launch(request: Mapping[str, Any]) -> driver.Lines:
-        lines: list[tuple[str, Any]] = []
-        worker.answer(dict(request), lines.append)
-        yield from lines
-
-    before = driver.launched
-    driver.launched = launch
-    try:
-        yield
-    finally:
-        driver.launched = before
-
-
-VERBS: dict[str, Callable[[str], str]] = {"ask": ask, "train": train, "profile": profile}
+VERBS: dict[str, Callable[[str], str]] = {"ask": ask, "train": train}
 
 
 def cells(chosen: Sequence[str], tasks: Sequence[str], verbs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -190,12 +164,11 @@ def cells(chosen: Sequence[str], tasks: Sequence[str], verbs: Sequence[str]) -> 
 
 
 def main() -> None:
-    """Print the table as it comes, or all of it as JSON."""
+    """Print differences as they come, and all cells as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--methods", default=",".join(methods()))
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--verbs", default=",".join(VERBS))
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tasks, verbs = (list(filter(None, text.split(","))) for text in (options.tasks, options.verbs))
     found: dict[str, dict[str, str]] = {}
@@ -203,19 +176,7 @@ def main() -> None:
         found.setdefault(method, {})[what] = told
         if told:
             print(f"{method} {what}: {told}", file=sys.stderr, flush=True)
-    if options.json:
-        print(json.dumps(found))
-        return
-    columns = [*tasks, *verbs]
-    print("| method |", " | ".join(columns), "|")
-    print("|---" * (len(columns) + 1) + "|")
-    for method, row in found.items():
-        print("|", method, "|", " | ".join(mark(row.get(name)) for name in columns), "|")
-
-
-def mark(told: str | None) -> str:
-    """A difference in a word; None where there was nothing to compare."""
-    return "-" if told is None else "equal" if not told else "rounding" if told.startswith(ROUNDING) else "differs"
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ SHARE = {
     "every method answers": ("--tasks", "streamingqa", "--verbs", ""),
     "families of tasks": ("--methods", "h2o,streamadapter", "--tasks", "superglue,metaicl,lamp,dailydialog",
                           "--verbs", ""),
-    "other commands": ("--methods", "snapkv,mac", "--tasks", "", "--verbs", "ask,train,profile"),
+    "other commands": ("--methods", "snapkv,mac", "--tasks", "", "--verbs", "ask,train"),
 }  # fmt: skip
 """Of the table, which `python -m tests.devices.table` makes whole."""
 
@@ -32,7 +32,7 @@ def run(*words: str) -> str:
 
 @pytest.mark.parametrize("words", SHARE.values(), ids=SHARE)
 def test_a_second_device_gives_the_figures_of_the_cpu(words: tuple[str, ...]) -> None:
-    found = json.loads(run("-m", "tests.devices.table", "--json", *words))
+    found = json.loads(run("-m", "tests.devices.table", *words))
     told = {f"{method} {what}": told for method, row in found.items() for what, told in row.items()}
     assert told
     assert {where: text for where, text in told.items() if text and not text.startswith("rounding: ")} == {}

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.forward.deltas import deltas_applied, merged, weights_as
-from ttabench.lm.forward.patching import encoded, forward, patch_rows, select_rows
+from ttabench.lm.forward.deltas import deltas_applied, weight_changes, weights_as
+from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
-from ttabench.lm.verbs.generation import generate
-from ttabench.lm.verbs.scoring import choose, token_logprobs
+from ttabench.lm.verbs.scoring import token_logprobs
 
 
 def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:
@@ -98,22 +97,14 @@ def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
-def test_deltas_merged_once_equal_deltas_applied_every_time(lm: LM, grad: bool) -> None:
-    patch = replace(full_patch(lm, 1), deltas=dense_and_low_rank(lm))
-    texts, items = [text(2, 6, seed) for seed in (1, 2)], [([65, 66], [67, 68, 69]), ([70], [71])]
+def test_deltas_as_changes_of_weights_equal_deltas_applied(lm: LM, grad: bool) -> None:
+    patch, ids_BT = replace(full_patch(lm, 1), deltas=dense_and_low_rank(lm)), text(2, 6)
     with torch.set_grad_enabled(grad):
         patch = encoded(lm, patch)
-        expected = [forward(lm, patch, ids)[0] for ids in texts]
-        scored = token_logprobs(lm, patch, items)
-        with merged(lm, patch) as rest:
-            assert not rest.deltas
-            assert rest.prefix is patch.prefix
-            assert not any(module._forward_hooks for module in lm.model.modules())
-            found = [forward(lm, rest, ids)[0] for ids in texts]
-            again = token_logprobs(lm, rest, items)
-    for a, b in zip([*found, *again], [*expected, *scored], strict=True):
-        close(a, b, atol=1e-3)
-    assert (expected[0] - forward(lm, replace(patch, deltas={}), texts[0])[0]).abs().max() > 0.1
+        expected = forward(lm, patch, ids_BT)[0]
+        changes = {name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()}
+        close(forward(lm, replace(patch, deltas=changes), ids_BT)[0], expected, atol=1e-3)
+    assert (expected - forward(lm, replace(patch, deltas={}), ids_BT)[0]).abs().max() > 0.1
 
 
 def test_two_names_of_one_tied_parameter_add_up() -> None:
@@ -127,50 +118,6 @@ def test_two_names_of_one_tied_parameter_add_up() -> None:
     both = {name: Dense(change[None]), "lm_head.weight": Dense(change[None])}
     close(forward(lm, Patch(deltas=both), ids)[0], found)
     close(forward(lm, Patch(deltas={name: Dense(2 * change[None])}), ids)[0], found)
-
-
-def rows_of_dense(lm: LM, rows: int) -> dict[str, Delta]:
-    """Dense deltas of several rows: of a norm, a map and a bias where there is one; with a low-rank one of that map."""
-    drawn, name = torch.Generator().manual_seed(8), lm.linear_names()[0]
-    vectors = [each for each, held in lm.model.named_parameters() if held.dim() == 1]
-    found: dict[str, Delta] = {name: low_rank(lm, name, rows)}
-    for each in {vectors[0], vectors[1], f"{name}.weight"}:
-        found[each] = Dense(torch.randn(rows, *lm.model.get_parameter(each).shape, generator=drawn) * 0.1)
-    return found
-
-
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
-def test_every_row_has_its_own_dense_delta(lm: LM, grad: bool) -> None:
-    """A batch is what its rows are alone, and no row is what it would be under the delta of another."""
-    patch = Patch(prefix=random_prefix(lm, 3), deltas=rows_of_dense(lm, 3))
-    ids_BT = text(1, 7).expand(3, -1)
-    assert patch_rows(patch) == patch_rows(Patch(deltas=rows_of_dense(lm, 3))) == 3
-    with torch.set_grad_enabled(grad):
-        together = forward(lm, patch, ids_BT)[0]
-        for row in range(3):
-            alone = select_rows(patch, [row])
-            assert patch_rows(alone) == 1
-            close(together[row : row + 1], forward(lm, alone, ids_BT[:1])[0])
-    same_prefix = replace(patch, prefix=random_prefix(lm, 1))
-    apart = forward(lm, same_prefix, ids_BT)[0]
-    assert min(float((apart[one] - apart[other]).abs().max()) for one, other in ((0, 1), (0, 2), (1, 2))) > 1e-2
-
-
-def test_rows_of_dense_deltas_are_scored_and_written_under(lm: LM) -> None:
-    """Rows of other lengths, options that fork, tokens one by one."""
-    patch = encoded(lm, Patch(deltas=rows_of_dense(lm, 3)))
-    items = [([65, 66], [67, 68, 69]), ([70], [71]), ([72, 73, 74, 75], [76, 77])]
-    questions = [(prompt, [target, target[:1]]) for prompt, target in items]
-    prompts = [prompt for prompt, _ in items]
-    scored, chosen = token_logprobs(lm, patch, items), choose(lm, patch, questions)
-    written = generate(lm, patch, prompts, max_new_tokens=4)
-    for row, item in enumerate(items):
-        alone = select_rows(patch, [row])
-        close(scored[row], token_logprobs(lm, alone, [item])[0])
-        close(chosen[row], choose(lm, alone, [questions[row]])[0])
-        assert written[row] == generate(lm, alone, [prompts[row]], max_new_tokens=4)[0]
-        other = select_rows(patch, [(row + 1) % 3])
-        assert (scored[row] - token_logprobs(lm, other, [item])[0]).abs().max() > 1e-3
 
 
 ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]

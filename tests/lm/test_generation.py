@@ -6,19 +6,13 @@ import pytest
 import torch
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 
 PROMPTS = [[65, 66, 67], [70], [72, 73, 74, 75, 76, 77], [81, 82]]
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
 
 
 def by_hand(lm: LM, patch: Patch, prompt: list[int], count: int) -> list[int]:

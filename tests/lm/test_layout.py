@@ -79,6 +79,3 @@ def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
     hidden_BTC, window = hidden_states(lm, Patch(prefix=prefix), ids_BT, Layout(sees_BTS=sees))
     close(lm.logits(hidden_BTC), forward(lm, Patch(prefix=fewer), ids_BT)[0])
     assert window.prefix().keys_LBHPD[0].shape[2] == 9
-
-
-PIECES, QUERY, COMP = (4, 3, 5), 4, 2

@@ -33,25 +33,8 @@ def test_fingerprint_names_the_weights_not_their_precision() -> None:
     assert len({first, tiny_llama(1).fingerprint, tiny_llama(gqa=False).fingerprint, tiny_gpt2().fingerprint}) == 4
 
 
-def saved(folder: Path) -> Path:
-    lm = tiny_llama()
-    lm.model.save_pretrained(folder)
-    lm.tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_a_folder_loads(tmp_path: Path) -> None:
-    lm = load(str(saved(tmp_path)), device="cpu", dtype="bfloat16")
-    assert lm.fingerprint == tiny_llama().fingerprint
-    described = lm.describe()
-    assert described["dtype"] == "bfloat16"
-    assert described["name"] == str(tmp_path)
-    assert not described["random_weights"]
-    assert lm.bos_ids == (256,)
-
-
-def test_known_architectures_assemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "NANO_FOLDER", saved(tmp_path))
+def test_known_architectures_assemble(tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "NANO_FOLDER", tiny_base)
     small = {**architectures.ARCHITECTURES["distilgpt2"].config, "n_layer": 1, "n_embd": 24, "n_positions": 32}
     tiny = architectures.Architecture(hub="nobody/none", model_type="gpt2", config=small)
     monkeypatch.setitem(architectures.ARCHITECTURES, "tiny", tiny)  # type: ignore[arg-type]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,12 +94,6 @@ def saved(lm: LM, folder: Path, dtype: torch.dtype = torch.float32) -> str:
     return str(folder)
 
 
-def untied() -> LM:
-    lm = tiny_llama()
-    assert not lm.config.tie_word_embeddings
-    return lm
-
-
 def tied() -> LM:
     lm = tiny_llama()
     lm.model.config.tie_word_embeddings = True
@@ -110,7 +102,7 @@ def tied() -> LM:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("make", [untied, tied, tiny_gpt2, tiny_opt])
+@pytest.mark.parametrize("make", [tiny_llama, tied, tiny_gpt2, tiny_opt])
 def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_path: Path) -> None:
     lm = load(saved(make(), tmp_path, dtype), device="cpu")
     expected = make()
@@ -123,40 +115,19 @@ def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_pa
     ("change", "message"),
     [
         (lambda t: t.pop("model.norm.weight"), r"lacks the tensor model\.norm\.weight\."),
-        (
-            lambda t: [t.pop(name) for name in list(t) if "layers.1" in name],
-            r"lacks the tensor model\.layers\.1\.\S+ and 8 more",
-        ),
         (lambda t: t.update(extra=torch.ones(2)), r"holds the tensor extra, which its architecture has no place for"),
         (
             lambda t: t.update({"model.norm.weight": torch.ones(31)}),
             r"Tensor model\.norm\.weight .* is \[31\], its config\.json wants \[32\]",
         ),
         (lambda t: t["lm_head.weight"][3].fill_(math.nan), r"Tensor lm_head\.weight .* not finite"),
-        (
-            lambda t: t["model.layers.1.mlp.up_proj.weight"][0, 0].fill_(-math.inf),
-            r"Tensor model\.layers\.1\.mlp\.up_proj\.weight .* not finite",
-        ),
     ],
-    ids=["missing", "layer missing", "superfluous", "misshapen", "nan", "inf"],
+    ids=["missing", "superfluous", "misshapen", "nan"],
 )
 def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], object], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load(changed(folder, change), device="cpu")
     assert "\n" not in str(caught.value)
-
-
-def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """A safetensors file of zeros that takes no room on the disk."""
-    head: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(head).encode()
-    with file.open("wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text)
-        handle.truncate(handle.tell() + end)
 
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.attention import fused, interface
+from ttabench.lm.forward import patching
 from ttabench.lm.forward.patching import (
     deltas_applied,
     encoded,
     forward,
-    patch_rows,
     read,
-    select_rows,
     text_start,
 )
 from ttabench.lm.forward.window import Window
@@ -60,8 +59,6 @@ def test_empty_patch_is_the_base_model(lm: LM) -> None:
     ids_BT = text(3, 17)
     logits_BTV, _ = forward(lm, Patch(), ids_BT)
     close(logits_BTV, plain(lm, ids_BT), atol=1e-5)
-    last_BTV, _ = forward(lm, Patch(), ids_BT, last=2)
-    close(last_BTV, logits_BTV[:, -2:])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -100,53 +97,15 @@ def test_read_text_equals_text_in_the_window(lm: LM) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int) -> None:
+def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     context_BT = text(2, 13)
     whole = read(lm, Patch(), context_BT)
-    half = read(lm, Patch(), context_BT[:, :6], block=block)
-    pieces = read(lm, Patch(prefix=half), context_BT[:, 6:], block=block)
+    monkeypatch.setattr(patching, "BLOCK", block)
+    half = read(lm, Patch(), context_BT[:, :6])
+    pieces = read(lm, Patch(prefix=half), context_BT[:, 6:])
     for a, b in zip(whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True):
         close(a, b)
     assert torch.equal(whole.next_position_B, pieces.next_position_B)
-
-
-def test_rows_of_a_batch_are_independent(lm: LM) -> None:
-    patch, ids_BT = full_patch(lm, 3), text(3, 8)
-    assert patch_rows(patch) == 3
-    whole_BTV, _ = forward(lm, patch, ids_BT)
-    for row in range(3):
-        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole_BTV[row : row + 1])
-
-
-def test_one_row_serves_all(lm: LM) -> None:
-    patch, ids_BT = full_patch(lm, 1), text(3, 8)
-    prefix, tokens_BT = patch.prefix, patch.tokens_BT
-    assert prefix is not None
-    assert tokens_BT is not None
-    copies = Patch(
-        tokens_BT.expand(3, -1),
-        None,
-        Prefix(
-            tuple(keys.repeat(3, 1, 1, 1) for keys in prefix.keys_LBHPD),
-            tuple(values.repeat(3, 1, 1, 1) for values in prefix.values_LBHPD),
-            prefix.next_position_B.repeat(3),
-        ),
-        {name: LowRank(d.a_BRI.repeat(3, 1, 1), d.b_BOR.repeat(3, 1, 1)) for name, d in patch.deltas.items()},
-    )
-    close(forward(lm, patch, ids_BT)[0], forward(lm, copies, ids_BT)[0])
-    assert select_rows(patch, [0, 0]) is patch
-
-
-def test_hooked_low_rank_equals_merged_weights(lm: LM) -> None:
-    ids_BT = text(2, 8)
-    deltas = {name: low_rank(lm, name, 1, seed) for seed, name in enumerate(lm.linear_names())}
-    dense = {}
-    for name, delta in deltas.items():
-        product_OI = (delta.b_BOR @ delta.a_BRI)[0]
-        dense[f"{name}.weight"] = Dense((product_OI.T if "gpt2" in lm.name else product_OI)[None])
-    hooked_BTV = forward(lm, Patch(deltas=deltas), ids_BT)[0]
-    close(hooked_BTV, forward(lm, Patch(deltas=dense), ids_BT)[0], atol=1e-3)
-    assert not torch.allclose(hooked_BTV, plain(lm, ids_BT), atol=1e-2)
 
 
 def test_deltas_are_undone_after_an_exception(lm: LM) -> None:

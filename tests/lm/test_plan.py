@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
-from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.forward.window import Window
@@ -67,19 +66,8 @@ def test_taking_some_slots_is_hiding_the_others(lm: LM) -> None:
     close(forward(lm, Patch(prefix=turned), ids_BT)[0], found, atol=1e-5)
 
 
-BASES: dict[str, Callable[[], LM]] = {
-    "llama-gqa": tiny_llama,
-    "llama": lambda: tiny_llama(gqa=False),
-    "opt": tiny_opt,
-    "gpt2": tiny_gpt2,
-}
 KINDS = ("plain", "bias", "hidden", "both", "query-bias")
 SLOTS = 6
-
-
-@pytest.fixture(params=BASES.values(), ids=BASES)
-def lm(request: pytest.FixtureRequest) -> LM:
-    return request.param()  # type: ignore[no-any-return]
 
 
 def prefix_of(lm: LM, kind: str, rows: int) -> Prefix:

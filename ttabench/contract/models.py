@@ -16,11 +16,11 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate, Observe
-from ttabench.lm.forward.deltas import merged
+from ttabench.lm.forward.deltas import deltas_applied, weight_changes
 from ttabench.lm.forward.probe import BOUNDS, whole
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch
+from ttabench.lm.patch import Dense
 from ttabench.methods import registry
 from ttabench.methods.session import Session
 
@@ -68,7 +68,8 @@ def outcome(name: str, lm: LM) -> str:
         patch = session.patch(ASKS[:1])
     context = [] if name == "none" or patch.deltas else piece_ids(lm, TEXT, first=True)
     for ask, batch in zip(ASKS, given(session, ASKS), strict=True):
-        with merged(lm, Patch(deltas=patch.deltas)):
+        changes = {name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()}
+        with deltas_applied(lm, changes, 1):
             logprob, written = truth(lm, ask, context)
         for (own, answer), how in ((batch, "in a batch"), (given(session, [ask])[0], "alone")):
             if abs(own - logprob) > BOUNDS[lm.dtype] * (2 + abs(logprob) / 50):

@@ -50,21 +50,21 @@ class Workload:
 def workload(episode: Episode, dtype: str) -> Workload:
     """The sizes of an episode, at 4 characters a token: no tokenizer is loaded for an estimate."""
     asks, places = episode.asks(), accumulate(isinstance(step, Observe) for step in episode.steps)
+    # tokens that are written, or scored where a continuation or options are given
+    answers = [
+        want.max_new_tokens
+        if isinstance(want, Generate)
+        else _tokens([want.continuation] if isinstance(want, Score) else want.options)
+        for want in (ask.want for ask in asks)
+    ]
     asked = {place for step, place in zip(episode.steps, places, strict=True) if isinstance(step, Ask)}
     return Workload(
         pieces=tuple(_tokens([piece.text]) for piece in episode.observes()),
         asked_between=tuple(sorted(asked - {0, len(episode.observes())})),
         prompt_tokens=_tokens([ask.prompt for ask in asks]),
-        new_tokens=max(_answer_tokens(ask) for ask in asks),
+        new_tokens=max(answers),
         value_bytes=BYTES.get(dtype, 4),
     )
-
-
-def _answer_tokens(ask: Ask) -> int:
-    """Tokens that are written, or scored where a continuation or options are given."""
-    if isinstance(ask.want, Generate):
-        return ask.want.max_new_tokens
-    return _tokens([ask.want.continuation] if isinstance(ask.want, Score) else ask.want.options)
 
 
 def _tokens(texts: Sequence[str]) -> int:

@@ -239,12 +239,8 @@ class Factors:
         below = sum(linear.size for stage in stages[: first + 1] for linear in stage)
         entering = self.rank * sum(linear.inputs for linear in stages[first] if linear in self.maps)
         linears = 2 * tokens * (shape.body - below + 2 * self.size - entering)
-        products = 4 * (shape.layers - 1) + (self._attention_products(into) if first == 0 else 0)
-        return linears + 2 * shape.width * shape.pairs(tokens) * products
-
-    def _attention_products(self, into: Sequence[Linear]) -> int:
-        """Matrix products that go back through the first layer's attention to adapted queries, keys and values: those
-        of the weights, of queries, of keys, of values."""
+        # back through attention: products of weights, queries, keys, values; in the first layer, of what is adapted
         adapted = [linear in self.maps for linear in into]
         queries, keys, values = adapted if len(adapted) == 3 else adapted * 3
-        return (queries or keys) + queries + keys + values
+        products = 4 * (shape.layers - 1) + (queries or keys) + queries + keys + values
+        return linears + 2 * shape.width * shape.pairs(tokens) * products

@@ -161,14 +161,14 @@ class LM(Texts):
         return torch.where((ids_BT >= self.vocab_size)[..., None], own_BTC, found_BTC)
 
     @property
-    def _parameter(self) -> nn.Parameter:
-        first: nn.Parameter = next(self.model.parameters())
-        return first
+    def device(self) -> torch.device:
+        """Where the weights are; of a model on several devices, where the first ones are."""
+        return next(self.model.parameters()).device  # type: ignore[no-any-return]
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self._parameter.device
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
 
     @cached_property
     def layer_devices(self) -> list[torch.device]:
@@ -177,11 +177,6 @@ class LM(Texts):
             return [next(block.parameters()).device for block in self.blocks()]
         except UserError:  # no list of layers, so they were not laid apart
             return [self.device] * self.layers
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the weights."""
-        return self._parameter.dtype
 
     @cached_property
     def fingerprint(self) -> str:

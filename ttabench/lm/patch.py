@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,6 +42,11 @@ class State:
         """Labels of how the method came to this state, for readers of a record."""
         by_name: Mapping[str, Json] = self.meta.get("labels", {})
         return by_name
+
+
+def of_rows(tensor: Tensor, rows_N: Tensor) -> Tensor:
+    """These rows of a tensor, in this order; one row serves any number, and stays one."""
+    return tensor if len(tensor) == 1 else tensor.index_select(0, rows_N.to(tensor.device))
 
 
 @dataclass(frozen=True)
@@ -88,17 +93,28 @@ class Prefix:
         """
         assert self.eviction is None, "what evicts decides itself which slots stay"
 
-        def picked(layers: tuple[Tensor, ...] | None, dim: int) -> tuple[Tensor, ...] | None:
-            return None if layers is None else tuple(layer.index_select(dim, slots_P) for layer in layers)
-
-        keys, values = picked(self.keys_LBHPD, 2), picked(self.values_LBHPD, 2)
-        hidden, bias = picked(self.hidden_LBHP, 2), picked(self.bias_LBHP, 2)
-        positions = picked(self.positions_LBHP or self._consecutive(), 2)
-        assert keys is not None
-        assert values is not None
+        placed = replace(self, positions_LBHP=self.positions_LBHP or self._consecutive())
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
-        kept = replace(self, keys_LBHPD=keys, values_LBHPD=values, mask_BP=mask_BP)
-        return replace(kept, hidden_LBHP=hidden, bias_LBHP=bias, positions_LBHP=positions)
+        return replace(placed.layers_as(lambda layer: layer.index_select(2, slots_P)), mask_BP=mask_BP)
+
+    def select(self, rows_N: Tensor) -> Prefix:
+        """That of these rows, in this order; parts of one row stay as they are."""
+        eviction = self.eviction
+        if eviction is not None and len(self.next_position_B) > 1:
+            eviction = eviction.select(rows_N.to(self.next_position_B.device))
+        return replace(
+            self.layers_as(lambda layer: of_rows(layer, rows_N)),
+            next_position_B=of_rows(self.next_position_B, rows_N),
+            mask_BP=None if self.mask_BP is None else of_rows(self.mask_BP, rows_N),
+            eviction=eviction,
+        )
+
+    def layers_as(self, change: Callable[[Tensor], Tensor]) -> Prefix:
+        """The prefix with every tensor of a layer changed."""
+        names = ("keys_LBHPD", "values_LBHPD", "hidden_LBHP", "bias_LBHP", "positions_LBHP")
+        held = {name: getattr(self, name) for name in names}
+        changed: dict[str, Any] = {name: layers and tuple(map(change, layers)) for name, layers in held.items()}
+        return replace(self, **changed)
 
     def positions(self) -> tuple[Tensor, ...]:
         """Where slots stand, see `positions_LBHP`; -1 where they are padding."""
@@ -107,7 +123,7 @@ class Prefix:
 
     def _consecutive(self) -> tuple[Tensor, ...]:
         """[B or 1, 1, P] for all layers: slots that are no padding stand one behind the other, up to the text."""
-        slots, device = self.keys_LBHPD[0].shape[2], self.next_position_B.device
+        slots, device = self.keys_LBHPD[0].shape[2] if self.keys_LBHPD else 0, self.next_position_B.device
         real_BP = torch.ones(1, slots, dtype=torch.bool, device=device) if self.mask_BP is None else self.mask_BP
         from_end_BP = real_BP.long().flip(1).cumsum(1).flip(1)
         return ((self.next_position_B[:, None] - from_end_BP.to(device))[:, None],)
@@ -149,23 +165,13 @@ class LowRank:
     dropout: Callable[[Tensor, Tensor], Tensor] | None = None
     """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
 
-    @property
-    def is_one_change(self) -> bool:
-        """Whether it is the same change of the weight for all rows."""
-        return len(self.a_BRI) == len(self.b_BOR) == 1 and self.dropout is None
-
 
 @dataclass(frozen=True)
 class Dense:
     """A delta of any parameter, added to it."""
 
     delta: Tensor
-    """[B, *shape of the parameter]; B may be 1. Several rows: not of the head, nor of an embedding tied to it."""
-
-    @property
-    def is_one_change(self) -> bool:
-        """Whether it is the same change for all rows."""
-        return len(self.delta) == 1
+    """[1, *shape of the parameter]: the same for all rows."""
 
 
 Delta: TypeAlias = LowRank | Dense
@@ -216,18 +222,13 @@ def _both(first: Delta, second: Delta) -> Delta:
 
 def _in_turn(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]:
     """Tokens of both, and their mask where a row is padded; padding may stand between them."""
-    if first.tokens_BT is None or second.tokens_BT is None:
-        tokens_of_one = second if first.tokens_BT is None else first
-        return tokens_of_one.tokens_BT, tokens_of_one.tokens_mask_BT
-    tokens_BT = _joined(first.tokens_BT, second.tokens_BT, 1)
-    masks = (first.tokens_mask_BT, second.tokens_mask_BT)
-    if masks == (None, None):
+    pairs = [(part.tokens_BT, part.tokens_mask_BT) for part in (first, second) if part.tokens_BT is not None]
+    if len(pairs) < 2:
+        return pairs[0] if pairs else (None, None)
+    tokens_BT = _joined(pairs[0][0], pairs[1][0], 1)
+    if pairs[0][1] is pairs[1][1] is None:
         return tokens_BT, None
-    kept = [
-        part.tokens_BT.new_ones(part.tokens_BT.shape, dtype=torch.bool) if mask is None else mask.bool()
-        for part, mask in zip((first, second), masks, strict=True)
-        if part.tokens_BT is not None
-    ]
+    kept = [torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool() for ids, mask in pairs]
     return tokens_BT, _joined(kept[0], kept[1], 1)
 
 

@@ -46,14 +46,6 @@ def groups(split: str, size: int) -> list[tuple[str, ...]]:
     return [group for i, group in enumerate(every) if (i * 7) % 25 in _SHARES[split]]
 
 
-def _rule(source: random.Random, split: str, size: int, *, ordered: bool) -> list[str]:
-    """Categories in the order of their labels."""
-    categories = list(source.choice(groups(split, size)))
-    if not ordered:
-        source.shuffle(categories)
-    return categories
-
-
 def _shared_out(source: random.Random, split: str, size: int, categories: int, *, ordered: bool = False) -> Rule:
     """A rule of one split: the categories of each of `size` labels, `categories` of them in all, 0 for one a label.
 
@@ -64,7 +56,10 @@ def _shared_out(source: random.Random, split: str, size: int, categories: int, *
         ordered: one category a label in alphabetical order, for labels that are words drawn at random.
     """
     if not categories:
-        return [(category,) for category in _rule(source, split, size, ordered=ordered)]
+        alone = list(source.choice(groups(split, size)))
+        if not ordered:
+            source.shuffle(alone)
+        return [(category,) for category in alone]
     if not size <= categories <= len(CATEGORIES):
         raise ValueError(f"{size} labels take {size} to {len(CATEGORIES)} categories")
     while True:
@@ -91,16 +86,13 @@ def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
     return drawn
 
 
-Rules: TypeAlias = Literal["fresh", "fixed", "mixed"]
-
-
 def superglue(
     task: str,
     split: str,
     seed: int,
     demonstrations: int = 32,
     queries: int = 64,
-    rules: Rules = "fresh",
+    rules: Literal["fresh", "fixed", "mixed"] = "fresh",
     categories: int = 0,
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.

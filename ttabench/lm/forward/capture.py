@@ -3,7 +3,7 @@
     with observe_inputs(lm, see, rows=2, blocks=[0, 5]):          see(5, hidden_BTC) at every forward of the block
         read(lm, patch, ids_BT)
 
-Hidden states are what enters a layer, in front of its first norm; layer number `lm.layers` is what leaves the last one.
+Hidden states are what enters a layer, in front of its first norm.
 Shape letters: B rows · T tokens · C width of the model · I features in.
 """
 
@@ -33,22 +33,15 @@ def observe_inputs(
     Args:
         see: told at every forward, in the order of the model; the entries of padded tokens mean nothing.
         rows: batch rows of the forwards.
-        blocks: decoder layers by number; `lm.layers` for what leaves the last one.
+        blocks: decoder layers by number.
         maps: linear maps by name, see `LM.linear_names`.
     """
     ways_of(lm)  # which are found out before anybody looks
     layers = lm.blocks()
-    assert all(0 <= number <= lm.layers for number in blocks), f"layers {list(blocks)} of {lm.layers}"
+    places = [(number, layers[number]) for number in blocks] + [(name, lm.model.get_submodule(name)) for name in maps]
     with ExitStack() as undo:
-        for number in dict.fromkeys(blocks):
-            if number == lm.layers:
-                undo.callback(layers[-1].register_forward_hook(_leaving(see, number)).remove)
-            else:
-                hook = _entering(see, number, rows)
-                undo.callback(layers[number].register_forward_pre_hook(hook, with_kwargs=True).remove)
-        for name in dict.fromkeys(maps):
-            hook = _entering(see, name, rows)
-            undo.callback(lm.model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for place, module in places:
+            undo.callback(module.register_forward_pre_hook(_entering(see, place, rows), with_kwargs=True).remove)
         yield
 
 
@@ -67,12 +60,5 @@ def _entering(see: See, place: Place, rows: int) -> Callable[..., None]:
     def hook(_module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         entered: Tensor = args[0] if args else named["hidden_states"]
         see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
-
-    return hook
-
-
-def _leaving(see: See, place: Place) -> Callable[..., None]:
-    def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        see(place, output if isinstance(output, Tensor) else output[0])
 
     return hook

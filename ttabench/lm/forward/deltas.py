@@ -1,18 +1,16 @@
 """Weight deltas on the frozen LM: hooked low-rank maps and swapped tensors, undone when the context ends.
 
     with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
-    with merged(lm, patch) as rest: ...                 in the weights, once for many forwards under `rest`
     with weights_as(lm, values): ...                    other weights in their place, while these are trained
 
-A dense delta of all rows stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach; one
-of several rows adds to the output of its layer. Style follows NVIDIA/kvpress `presses/base_press.py`.
+A dense delta stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach. Style follows
+NVIDIA/kvpress `presses/base_press.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from torch.nn.functional import linear
 
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch
+from ttabench.lm.patch import Delta, Dense, LowRank
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
@@ -38,45 +36,22 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
     Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
     """
     ways_of(lm)  # which are found out on the model as it is
-    dense = {name: delta for name, delta in deltas.items() if isinstance(delta, Dense)}
+    dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
     assert marked_BT is None or not dense, "a dense delta acts at every token"
+    assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), "dense deltas of rows"
     with ExitStack() as undo:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
                 module, hook = lm.model.get_submodule(name), _hook(delta, rows, marked_BT)
                 if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
-                    _refuse_of_head(lm, name, module._parameters.values())
-            elif not delta.is_one_change:
-                module, hook = lm.model.get_submodule(name.rpartition(".")[0]), _by_row(lm, name, delta.delta, rows)
-            else:
-                continue
-            undo.callback(module.register_forward_hook(hook).remove)
-        if shared := {name: dense_delta.delta[0] for name, dense_delta in dense.items() if dense_delta.is_one_change}:
-            undo.enter_context(_swapped(lm.model, shared))
+                    # the head is given chosen tokens of all rows together
+                    head = {id(held) for held in lm.model.get_output_embeddings()._parameters.values()} - {id(None)}
+                    shares = head & {id(held) for held in module._parameters.values()}
+                    assert not shares, f"{name}: a delta of the head is of all rows alike"
+                undo.callback(module.register_forward_hook(hook).remove)
+        if dense:
+            undo.enter_context(_swapped(lm.model, dense))
         yield
-
-
-@contextmanager
-def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
-    """Run the block with the patch's deltas in the weights: computed once, at no cost to the forwards of the block.
-
-    Gives what is left of the patch: tokens, prefix, and deltas that differ from row to row, are trained with dropout,
-    or are of the head. Forwards under it equal those under the whole patch; differentiable as they are. When the block
-    ends, exceptions included, the parameters are the very ones they were.
-    """
-    ways_of(lm)
-    if not patch.deltas:
-        yield patch
-        return
-    inner = set(lm.linear_names())  # not the head: its weight may be the embedding, too
-    whole = {
-        name: delta
-        for name, delta in patch.deltas.items()
-        if delta.is_one_change and (isinstance(delta, Dense) or name in inner)
-    }
-    left = {name: delta for name, delta in patch.deltas.items() if name not in whole}
-    with _swapped(lm.model, weight_changes(lm, whole)):
-        yield replace(patch, deltas=left)
 
 
 def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
@@ -89,7 +64,6 @@ def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
             plain = isinstance(lm.model.get_submodule(name), nn.Linear)
             parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
         else:
-            assert delta.is_one_change, f"{name}: a delta of several rows is not one change"
             parameter, change = name, delta.delta[0]
         changes[parameter] = changes[parameter] + change if parameter in changes else change
     return changes
@@ -111,49 +85,15 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
             x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
             low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
         if marked_BT is not None:
-            low = _at_marked(low, marked_BT, rows)
+            tokens = low.numel() // (rows * low.shape[-1])
+            assert marked_BT.shape[1] == tokens, f"marks of {marked_BT.shape[1]} tokens on a forward of {tokens}"
+            low = low * marked_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
         if not shared:
             out_BTO = output.view(rows, -1, output.shape[-1])
             return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
         return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
 
     return add
-
-
-def _by_row(lm: LM, name: str, delta: Tensor, rows: int) -> Hook:
-    """Have a layer act under `parameter + delta[row]` in each row of a batch."""
-    owner, _, leaf = name.rpartition(".")
-    parameter: Tensor | None = lm.model.get_submodule(owner)._parameters[leaf]
-    assert parameter is not None, f"{name} is no parameter"
-    assert delta.shape[1:] == parameter.shape, f"{name}: delta {tuple(delta.shape)} on {tuple(parameter.shape)}"
-    assert len(delta) == rows, f"{name}: delta of {len(delta)} rows on a batch of {rows}"
-    _refuse_of_head(lm, name, [parameter])
-
-    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        (x,) = args
-        assert len(x) % rows == 0, f"{name}: a delta of {rows} rows where rows are not apart"
-        changed = []
-        for x_row, change in zip(x.chunk(rows), delta, strict=True):  # OPT flattens rows and tokens
-            plain = module.forward(x_row)
-            with _swapped(module, {leaf: change}):
-                changed.append(module.forward(x_row) - plain)
-        return output + torch.cat(changed)
-
-    return add
-
-
-def _refuse_of_head(lm: LM, name: str, changed: Iterable[Tensor | None]) -> None:
-    """See that a delta of several rows is not of the head, which is given chosen tokens of all rows together."""
-    head = [held for held in lm.model.get_output_embeddings()._parameters.values() if held is not None]
-    assert all(one is not held for one in changed for held in head), f"{name}: a delta of the head is of all rows alike"
-
-
-def _at_marked(low: Tensor, marked_BT: Tensor, rows: int) -> Tensor:
-    """The products [B, T, R] or [B T, R] at marked tokens, and zeros."""
-    tokens = low.numel() // (rows * low.shape[-1])
-    assert marked_BT.shape[1] == tokens, f"marks of {marked_BT.shape[1]} tokens on a forward of {tokens}"
-    marks = marked_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
-    return low * marks
 
 
 def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:

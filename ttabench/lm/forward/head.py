@@ -84,8 +84,18 @@ def _is_frozen(lm: LM) -> bool:
     return not head._forward_hooks and not any(tensor.requires_grad for tensor in held)
 
 
-class _AnyHead(torch.autograd.Function):
-    """Log-probabilities of targets by all that a model does behind its decoder, and their gradients with them."""
+class _Known(torch.autograd.Function):
+    """Log-probabilities of targets, whose slopes [N, D] were made with them: gradients only scale them."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (slopes_ND,) = ctx.saved_tensors
+        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None
+
+
+class _AnyHead(_Known):
+    """By all that a model does behind its decoder."""
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, lm: LM) -> Tensor:
@@ -101,15 +111,9 @@ class _AnyHead(torch.autograd.Function):
         ctx.save_for_backward(torch.cat(slopes))
         return torch.cat(values)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (slopes_ND,) = ctx.saved_tensors
-        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None
 
-
-class _FrozenHead(torch.autograd.Function):
-    """Log-probabilities of targets, and their gradients with them; the same two tensors hold every slice."""
+class _FrozenHead(_Known):
+    """By a linear map; the same two tensors hold every slice."""
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, head: nn.Linear) -> Tensor:
@@ -118,8 +122,7 @@ class _FrozenHead(torch.autograd.Function):
         slopes_ND = torch.empty_like(hidden_ND)
         logits = hidden_ND.new_empty(min(size, len(hidden_ND)), head.out_features)
         logprobs = torch.empty_like(logits, dtype=torch.float32)
-        # d log p(target) / d hidden = (onehot - p) W: made along with the value, slice by slice of X tokens, so that no
-        # logits [N, V] are kept for the way back; it only scales these slopes [N, D].
+        # d log p(target) / d hidden = (onehot - p) W, slice by slice of X tokens, so that no logits [N, V] are kept
         for begin in range(0, len(hidden_ND), size):
             part, targets_X1 = slice(begin, begin + size), targets_N[begin : begin + size, None]
             logits_XV, logprobs_XV = logits[: len(targets_X1)], logprobs[: len(targets_X1)]
@@ -132,9 +135,3 @@ class _FrozenHead(torch.autograd.Function):
             torch.mm(logprobs_XV.to(weight_VD.dtype), weight_VD, out=slopes_ND[part])
         ctx.save_for_backward(slopes_ND)
         return values_N
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (slopes_ND,) = ctx.saved_tensors
-        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None

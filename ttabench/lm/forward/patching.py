@@ -16,24 +16,25 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, of_rows
 
 __all__ = [
     "Layout",
     "Window",
     "check_fits",
     "deltas_applied",
-    "encode",
     "encoded",
     "follows_text",
     "forward",
     "hidden_states",
+    "padded",
     "patch_rows",
     "read",
     "select_rows",
@@ -51,7 +52,6 @@ def forward(
     mask_BT: Tensor | None = None,
     *,
     past: Window | None = None,
-    last: int | None = None,
 ) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
@@ -60,25 +60,32 @@ def forward(
         ids_BT: text, BOS included where the text has one.
         mask_BT: false where padded, on either side; None when nothing is.
         past: the window of an earlier forward under the same patch, to go on from; None starts at the prefix.
-        last: logits of the last so many positions only.
 
     Returns:
-        logits [B, T or last, V], and the window, which the next call may continue.
+        logits [B, T, V], and the window, which the next call may continue.
 
     Raises:
         UserError: the window is longer than the model's positions.
     """
-    rows, device = ids_BT.shape[0], lm.device
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, rows), f"patch of {patch_rows(patch)} rows on a batch of {rows}"
-    if mask_BT is not None and bool(mask_BT.all()):
-        mask_BT = None
+    patch, mask_BT = _begun(lm, patch, ids_BT, mask_BT)
     if past is None:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-        past = Window(lm, patch.prefix, rows)
-    with deltas_applied(lm, patch.deltas, rows):
-        hidden_BTD = past.feed(ids_BT.to(device), None if mask_BT is None else mask_BT.to(device).bool())
-        return lm.logits(hidden_BTD if last is None else hidden_BTD[:, -last:]), past
+        past = Window(lm, patch.prefix, len(ids_BT))
+    with deltas_applied(lm, patch.deltas, len(ids_BT)):
+        hidden_BTD = past.feed(ids_BT.to(lm.device), mask_BT)
+        return lm.logits(hidden_BTD), past
+
+
+def _begun(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Patch, Tensor | None]:
+    """The patch of a forward encoded, and the mask where anything is padded."""
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, len(ids_BT)), f"patch of {patch_rows(patch)} rows on a batch of {len(ids_BT)}"
+    return patch, padded(lm, mask_BT)
+
+
+def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
+    """A mask as `Window.feed` takes it: bool where the model is, None where nothing is padded."""
+    return None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(lm.device).bool()
 
 
 def hidden_states(
@@ -90,47 +97,42 @@ def hidden_states(
         last hidden states [B, T, C], of which `lm.logits` makes logits; and the window, which goes on behind the
         furthest position and sees all real slots.
     """
-    rows, device = ids_BT.shape[0], lm.device
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, rows), f"patch of {patch_rows(patch)} rows on a batch of {rows}"
-    mask_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(device).bool()
+    patch, mask_BT = _begun(lm, patch, ids_BT, mask_BT)
     if layout.positions_BT is not None:
-        last = layout.positions_BT.to(device)
+        last = layout.positions_BT.to(lm.device)
         check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
     else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-    window = Window(lm, patch.prefix, rows)
-    with deltas_applied(lm, patch.deltas, rows, layout.marked_BT):
-        return window.feed_laid(ids_BT.to(device), layout, mask_BT), window
+    window = Window(lm, patch.prefix, len(ids_BT))
+    with deltas_applied(lm, patch.deltas, len(ids_BT), layout.marked_BT):
+        return window.feed_laid(ids_BT.to(lm.device), layout, mask_BT), window
 
 
-def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = 0) -> Prefix:
+def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
     """Read text on top of a patch (no head, no logits).
 
     Args:
         patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
         ids_BT: text without BOS; it is put in front unless the prefix holds one.
         mask_BT: false where padded; None when nothing is.
-        block: tokens a forward reads; 0 is `BLOCK` or `WIDE_BLOCK`.
 
     Returns:
         The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
         prefix's eviction throws away goes when something is asked.
     """
     patch = encoded(lm, patch)
-    rows, device = max(patch_rows(patch), ids_BT.shape[0]), lm.device
-    ids_BT = ids_BT.to(device).expand(rows, -1)
+    rows = max(patch_rows(patch), ids_BT.shape[0])
+    ids_BT = ids_BT.to(lm.device).expand(rows, -1)
     start = text_start(lm, patch)
     check_fits(lm, patch.prefix, [len(start) + ids_BT.shape[1]] if mask_BT is None else len(start) + mask_BT.sum(1))
-    if mask_BT is not None:
-        mask_BT = None if bool(mask_BT.all()) else mask_BT.to(device).bool().expand(rows, -1)
+    mask_BT = padded(lm, mask_BT)
     if start:
         ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
-        if mask_BT is not None:
-            mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
+    if mask_BT is not None:
+        mask_BT = pad(mask_BT.expand(rows, -1), (len(start), 0), value=True)
     # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
-    block = block or (WIDE_BLOCK if device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK)
+    block = WIDE_BLOCK if lm.device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)
@@ -138,19 +140,13 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
     return replace(window.prefix(), holds_bos=True)
 
 
-def encode(lm: LM, patch: Patch) -> Prefix | None:
-    """The patch's tokens, read by the adapted weights on top of its prefix; None when it has neither."""
-    if patch.tokens_BT is None:
-        return patch.prefix
-    bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
-    return read(lm, bare, patch.tokens_BT, patch.tokens_mask_BT)
-
-
 def encoded(lm: LM, patch: Patch) -> Patch:
-    """The same patch with its tokens read once: prefix and deltas only. What is encoded already comes back as it is."""
+    """The same patch with its tokens read once, by the adapted weights on top of its prefix: prefix and deltas only.
+    What is encoded already comes back as it is."""
     if patch.tokens_BT is None:
         return patch
-    return replace(patch, tokens_BT=None, tokens_mask_BT=None, prefix=encode(lm, patch))
+    bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
+    return replace(bare, prefix=read(lm, bare, patch.tokens_BT, patch.tokens_mask_BT))
 
 
 def follows_text(patch: Patch) -> bool:
@@ -182,7 +178,7 @@ def patch_rows(patch: Patch) -> int:
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
-        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
+        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
     sizes = {1, *map(len, tensors)}
     assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
     return max(sizes)
@@ -194,31 +190,14 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
         return patch
     index_N = torch.as_tensor(indices, dtype=torch.int64)
 
-    def pick(tensor: Tensor) -> Tensor:
-        return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index_N.to(tensor.device))
-
     def picked(delta: Delta) -> Delta:
         if isinstance(delta, Dense):
-            return Dense(pick(delta.delta))
-        return replace(delta, a_BRI=pick(delta.a_BRI), b_BOR=pick(delta.b_BOR))
+            return delta
+        return replace(delta, a_BRI=of_rows(delta.a_BRI, index_N), b_BOR=of_rows(delta.b_BOR, index_N))
 
-    prefix = patch.prefix
-    if prefix is not None:
-        eviction, own = prefix.eviction, prefix.next_position_B.shape[0] > 1
-        prefix = replace(
-            prefix,
-            keys_LBHPD=tuple(pick(keys) for keys in prefix.keys_LBHPD),
-            values_LBHPD=tuple(pick(values) for values in prefix.values_LBHPD),
-            next_position_B=pick(prefix.next_position_B),
-            mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
-            eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
-            hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
-            bias_LBHP=None if prefix.bias_LBHP is None else tuple(pick(bias) for bias in prefix.bias_LBHP),
-            positions_LBHP=prefix.positions_LBHP and tuple(pick(positions) for positions in prefix.positions_LBHP),
-        )
     return Patch(
-        tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),
-        tokens_mask_BT=None if patch.tokens_mask_BT is None else pick(patch.tokens_mask_BT),
-        prefix=prefix,
+        tokens_BT=None if patch.tokens_BT is None else of_rows(patch.tokens_BT, index_N),
+        tokens_mask_BT=None if patch.tokens_mask_BT is None else of_rows(patch.tokens_mask_BT, index_N),
+        prefix=None if patch.prefix is None else patch.prefix.select(index_N),
         deltas={name: picked(delta) for name, delta in patch.deltas.items()},
     )

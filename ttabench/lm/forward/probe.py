@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Turn, angles_seen, learned, numbered, rotaries
+from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, numbered, rotaries
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -45,7 +47,6 @@ WORTH_SECONDS = 0.3
 """Of trying a model, from which on it is remembered what came of it, in the user's cache."""
 PLAIN = tuple(kept.name for kept in fields(Ways) if kept.type in ("str", "bool", "int | None"))
 """Parts of `Ways` that can be stored as they are."""
-TURNS = ("turns", "query_turns")
 
 
 def tried(lm: LM) -> Ways:
@@ -96,12 +97,7 @@ def _tried(lm: LM) -> Ways:
     if limit := _same_angles(lm, angles):
         grow = _changed(lm, angles, 2 * limit, 3 * limit)
         ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
-    with suppress(Exception):  # whatever it raises, its keys cannot be moved
-        if ways.hooked:
-            turns, query_turns = _turns(lm, angles, texts[0])
-            if turns is not None and query_turns is not None:
-                ways = replace(ways, turns=turns, query_turns=query_turns)
-    return ways
+    return replace(ways, rotary=_rotary(lm, angles, texts[0])) if ways.hooked else ways
 
 
 def _entry(lm: LM) -> Path:
@@ -121,8 +117,9 @@ def _entry(lm: LM) -> Path:
 
 def _remember(lm: LM, ways: Ways) -> None:
     kept = {name: getattr(ways, name) for name in PLAIN}
-    turns = {name: [turn.number if turn else 0 for turn in getattr(ways, name) or ()] for name in TURNS}
-    content = {**kept, **turns, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
+    sides = (ways.rotary.turns, ways.rotary.query_turns) if ways.rotary else ()
+    turns = [[turn.number if turn else 0 for turn in side] for side in sides]
+    content = {**kept, "turns": turns, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
     with suppress(OSError, RuntimeError, UserError):
         _entry(lm).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(_entry(lm), json.dumps(content) + "\n")
@@ -136,9 +133,9 @@ def _remembered(lm: LM) -> Ways | None:
         ways = Ways(**{name: held[name] for name in PLAIN}, shapes=frozenset(map(tuple, held["shapes"])))
         take(lm, ways)
         angles, local = _learned(lm, ways)
-        turns, query_turns = (numbered(lm, angles, held[name], lm.head_dim) for name in TURNS)
-        moved = {"turns": turns, "query_turns": query_turns} if turns else {}
-        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), **moved)  # type: ignore[arg-type]
+        sides = [numbered(lm, angles, numbers, lm.head_dim) for numbers in held["turns"]]
+        rotary = Rotary(*sides) if sides else None
+        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), rotary=rotary)
     return None
 
 
@@ -273,14 +270,10 @@ def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> boo
     window = Window(lm, None, 2)
     seen: list[list[Tensor]] = [[], []]
     with suppress(Exception):
-        for step, side in enumerate(("left", "right", "left")):
+        sides: tuple[Literal["left", "right"], ...] = ("left", "right", "left")
+        for step, side in enumerate(sides):
             parts = [ids[0, cut[step] : cut[step + 1]] for ids, cut in zip(texts, cuts, strict=True)]
-            width = max(map(len, parts))
-            ids_BT = torch.zeros(2, width, dtype=torch.int64, device=lm.device)
-            mask_BT = torch.zeros(2, width, dtype=torch.bool, device=lm.device)
-            for row, part in enumerate(parts):
-                place = slice(width - len(part), width) if side == "left" else slice(len(part))
-                ids_BT[row, place], mask_BT[row, place] = part, True
+            ids_BT, mask_BT = (table.to(lm.device) for table in pad([part.tolist() for part in parts], 0, side))
             hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
             for row in range(2):
                 seen[row].append(hidden[row][mask_BT[row]])
@@ -310,20 +303,24 @@ def _learned(lm: LM, ways: Ways) -> tuple[list[Angles], dict[int, MaskFunction]]
     return angles, {layer: near for layer, near in local.items() if near is not None}
 
 
-def _turns(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> tuple[list[Turn | None] | None, ...]:
-    """How each layer rotates its keys, and its queries."""
+def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
+    """What moves keys and queries as the layers rotate them."""
     ids_B1, calls = ids_1T.T, []
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
-    for shift in (0, SHIFT):
-        seen: dict[int, Call] = {}
-        window = Window(lm, None, len(ids_B1))
-        window._next_B = at_B1[:, 0] + shift
-        with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
-            window.feed(ids_B1)
-        calls.append([seen[layer] for layer in range(lm.layers)])
-    bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
-    sides = [[[getattr(call, name) for call in part] for part in calls] for name in ("key", "query")]
-    return tuple(learned(lm, angles, here, there, at_B1, SHIFT, bound) for here, there in sides)
+    with suppress(Exception):  # whatever it raises, its keys cannot be moved
+        for shift in (0, SHIFT):
+            seen: dict[int, Call] = {}
+            window = Window(lm, None, len(ids_B1))
+            window._next_B = at_B1[:, 0] + shift
+            with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
+                window.feed(ids_B1)
+            calls.append([seen[layer] for layer in range(lm.layers)])
+        bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
+        sides = [[[getattr(call, name) for call in part] for part in calls] for name in ("key", "query")]
+        turns, query_turns = (learned(lm, angles, here, there, at_B1, SHIFT, bound) for here, there in sides)
+        if turns and any(turns) and query_turns:
+            return Rotary(turns, query_turns)
+    return None
 
 
 def _changed(lm: LM, angles: Sequence[Angles], *lengths: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice, product
+from itertools import count as counting
 from typing import Any, TypeAlias
 
 import torch
@@ -61,11 +62,11 @@ class Rotary:
     """The rotation of a base model: turns of keys and of queries, None of a layer that knows no positions."""
 
     def __init__(self, turns: Sequence[Turn | None], query_turns: Sequence[Turn | None]) -> None:
-        self._turns, self._query_turns = turns, query_turns
+        self.turns, self.query_turns = turns, query_turns
 
     def query_at(self, query_BNTD: Tensor, was_BT: Tensor, now_BT: Tensor, layer: int) -> Tensor:
         """Queries of a layer that stood at one position each, as they are at another."""
-        turn = self._query_turns[layer]
+        turn = self.query_turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
     def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
@@ -77,10 +78,10 @@ class Rotary:
         return self._turned(keys_LBHPD, positions_BP, back=True)
 
     def _turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
-        first, *others = set(self._turns)
+        first, *others = set(self.turns)
         if first and not others:  # all layers alike: at once
             return first(keys_LBHPD, positions_BP, back=back)
-        parts = zip(self._turns, keys_LBHPD, strict=True)
+        parts = zip(self.turns, keys_LBHPD, strict=True)
         return torch.stack([turn(keys, positions_BP, back=back) if turn else keys for turn, keys in parts])
 
 
@@ -128,29 +129,20 @@ def plain_angles(size: int) -> Angles:
     return angles
 
 
-def _as_pairs(angles: Angles) -> list[Angles]:
-    """What makes one angle a pair of what a module gives: half of it, every second, or all."""
-
-    def picked(pick: Callable[[Tensor], Tensor]) -> Angles:
-        def pairs(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-            cos, sin = angles(positions_BP)
-            return pick(cos), pick(sin)
-
-        return pairs
-
-    return [
-        picked(lambda made: made[..., : made.shape[-1] // 2]), picked(lambda made: made[..., ::2]), angles
-    ]  # fmt: skip
+PICKS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda made: made[..., : made.shape[-1] // 2],
+    lambda made: made[..., ::2],
+    lambda made: made,
+)
+"""What makes one angle a pair of what a module gives: half of it, every second, or all."""
 
 
-def _reversed(angles: Angles) -> Angles:
-    """The same in the other direction."""
-
-    def reverse(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
+def _picked(angles: Angles, pick: Callable[[Tensor], Tensor], direction: int) -> Angles:
+    def pairs(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = angles(positions_BP)
-        return cos, -sin
+        return pick(cos), direction * pick(sin)
 
-    return reverse
+    return pairs
 
 
 def learned(
@@ -182,17 +174,15 @@ def learned(
 
 def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iterator[Turn]:
     sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
-    pairs = [part for made in angles for part in _as_pairs(made)] + [plain_angles(features) for features in sizes]
-    pairs += [_reversed(made) for made in pairs]
-    number = 0
+    sources = [*product(angles, PICKS), *((plain_angles(features), PICKS[-1]) for features in sizes)]
+    pairs = [_picked(*source, direction) for direction in (1, -1) for source in sources]
+    count = counting(1)
     for made, neighbours, last in product(pairs, (False, True), (False, True)):
-        number += 1
-        yield Turn(made, neighbours, last, number=number)
+        yield Turn(made, neighbours, last, number=next(count))
     norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
     for made, neighbours, norm in product(pairs, (False, True), norms):
         for weight in (norm, 1 + norm):
-            number += 1
-            yield Turn(made, neighbours, weight_D=weight.detach(), number=number)
+            yield Turn(made, neighbours, weight_D=weight.detach(), number=next(count))
 
 
 def numbered(lm: LM, angles: Sequence[Angles], numbers: Sequence[int], size: int) -> list[Turn | None]:

@@ -8,7 +8,7 @@ prompt ends with what closes the user's turn. A text that a reader cut by tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -93,16 +93,6 @@ Pair: TypeAlias = tuple[list[int], list[list[int]]]
 """Ids of a prompt, and of the options behind it."""
 
 
-class _Row(NamedTuple):
-    """Options that stand behind one text."""
-
-    ask: Ask
-    delimiter: str
-    prefix: str
-    """Between the prompt and the options."""
-    options: tuple[str, ...]
-
-
 def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
     """Ids of prompts and options of queries that choose, cut as lm-evaluation-harness cuts them.
 
@@ -113,39 +103,29 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
     Returns:
         for each query one pair with all options; or, where options differ in their prefix, one pair an option.
     """
-    rows = [_rows(ask, want) for ask, want in zip(asks, wanted(asks, Choose), strict=True)]
-    flat = [row for own in rows for row in own]
-    pairs = iter(_plain_pairs(lm, flat, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, flat, follows))
-    return [[next(pairs) for _ in own] for own in rows]
-
-
-def _rows(ask: Ask, want: Choose) -> list[_Row]:
-    if not want.option_prefixes:
-        return [_Row(ask, want.delimiter, "", want.options)]
-    pairs = zip(want.option_prefixes, want.options, strict=True)
-    return [_Row(ask, want.delimiter, prefix, (option,)) for prefix, option in pairs]
-
-
-def _plain_pairs(lm: LM, rows: Sequence[_Row], follows: bool) -> list[Pair]:
-    texts = [(row.ask.joiner if follows else "") + row.ask.prompt + row.prefix for row in rows]
-    prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
-    both = [text + option for text, row in zip(texts, rows, strict=True) for option in row.options]
-    wholes = iter(lm.encode_many(both, follows=follows))
     return [
-        (prompt, [next(wholes)[len(prompt) :] for _ in row.options]) for prompt, row in zip(prompts, rows, strict=True)
+        [_pair(lm, ask, want, prefix, options, follows) for prefix, options in _together(want)]
+        for ask, want in zip(asks, wanted(asks, Choose), strict=True)
     ]
 
 
-def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[_Row], follows: bool) -> list[Pair]:
-    close = chat.end.rstrip()
-    end_ids, blanks = lm.encode_template(close), chat.end[len(close) :]
-    pairs = []
-    for row in rows:
-        opening, text = _opened(chat, row.ask, follows)
-        body = lm.encode(text + row.prefix, follows=follows and not opening)
-        words = [blanks + option.removeprefix(row.delimiter) for option in row.options]
-        pairs.append(([*opening, *body, *end_ids], lm.encode_many(words, follows=True)))
-    return pairs
+def _together(want: Choose) -> list[tuple[str, Sequence[str]]]:
+    """What stands between prompt and options, and the options that stand behind it."""
+    if not want.option_prefixes:
+        return [("", want.options)]
+    return [(prefix, [option]) for prefix, option in zip(want.option_prefixes, want.options, strict=True)]
+
+
+def _pair(lm: LM, ask: Ask, want: Choose, prefix: str, options: Sequence[str], follows: bool) -> Pair:
+    if lm.chat is None:
+        text = (ask.joiner if follows else "") + ask.prompt + prefix
+        prompt = lm.encode(text.rstrip(), follows=follows)
+        return prompt, [ids[len(prompt) :] for ids in lm.encode_many([text + o for o in options], follows=follows)]
+    opening, text = _opened(lm.chat, ask, follows)
+    body = lm.encode(text + prefix, follows=follows and not opening)
+    close = lm.chat.end.rstrip()
+    words = [lm.chat.end[len(close) :] + option.removeprefix(want.delimiter) for option in options]
+    return [*opening, *body, *lm.encode_template(close)], lm.encode_many(words, follows=True)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.lm.attention.interface import NAME, OWN, MaskFunction
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Rotary, Turn
+from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 
 
@@ -41,10 +41,8 @@ class Ways:
     """Whether embeddings may stand in for tokens."""
     local: Mapping[int, MaskFunction] = field(default_factory=dict)
     """Layers that hide what is far away (sliding windows, chunks), with the model's own mask function."""
-    turns: Sequence[Turn | None] | None = None
-    """How each layer rotates keys; None where keys cannot be moved."""
-    query_turns: Sequence[Turn | None] = ()
-    """How each layer rotates queries, where keys can be moved."""
+    rotary: Rotary | None = None
+    """What moves keys and queries to other positions, where that is possible."""
     shapes: frozenset[tuple[int, int, int]] = frozenset()
     """(key/value heads, head size of keys, of values) that layers have."""
     same_angles: int | None = None
@@ -72,7 +70,7 @@ class Ways:
     @property
     def rotates(self) -> bool:
         """Whether keys can be moved to other positions."""
-        return self.turns is not None and any(turn is not None for turn in self.turns)
+        return self.rotary is not None
 
     def lacks(self, part: str) -> bool:
         """Whether a part of `REASONS` is not there."""
@@ -154,11 +152,11 @@ def ways_of(lm: LM) -> Ways:
 
 def rotary_of(lm: LM) -> Rotary:
     """What moves the keys of this model."""
-    turns = ways_of(lm).turns
-    if turns is None or not ways_of(lm).rotates:
+    rotary = ways_of(lm).rotary
+    if rotary is None:
         fault = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings that are known"
         raise UserError(f"{fault}.", "Use --set positions=original.")
-    return Rotary(turns, ways_of(lm).query_turns)
+    return rotary
 
 
 def take(lm: LM, ways: Ways) -> None:

@@ -10,9 +10,8 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,60 +26,7 @@ from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Eviction, Prefix
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionPlan:
-    """How the layers of a window attend."""
-
-    shared: tuple[Shared, ...] | None = None
-    """Keys and values that all rows see and none holds, one entry a layer, with what is added to their scores."""
-    bias: tuple[Tensor, ...] | None = None
-    """What is added to the scores of the prefix's slots where each row holds them: a finite float [B or 1, H or N, P]
-    a layer."""
-    parts: bool = False
-    """Whether a text that is read on may be attended to in two parts, where nothing is padded (`Extras.reads_on`)."""
-
-    def of_rows(self, rows_N: Tensor) -> AttentionPlan:
-        """For these rows of the window, in this order."""
-        if self.bias is None or len(self.bias[0]) == 1:
-            return self
-        return replace(self, bias=tuple(bias.index_select(0, rows_N) for bias in self.bias))
-
-    def masked(self) -> AttentionPlan:
-        """Where a mask says of shared slots, too, who sees them."""
-        if self.shared is None:
-            return self
-        return replace(self, shared=tuple(replace(tensor, all_seen=False) for tensor in self.shared))
-
-
-def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
-    """The plan of a window of so many rows behind a prefix.
-
-    One prefix for several rows stays one, unless every row evicts slots of its own, somebody watches, or the attention
-    is not ours.
-    """
-    ways = ways_of(lm)
-    ours = ways.attention == "sdpa"
-    if prefix is not None and not ways.caches:
-        raise refusal(lm, "cache")
-    bias = None if prefix is None else _finite_bias(lm, prefix)
-    if not ways.hooked and (bias is not None or is_watched() or (prefix is not None and prefix.eviction is not None)):
-        raise refusal(lm, "hooks")
-    shared = None
-    apart = prefix is not None and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ())
-    lends = ways.lends and not (ways.local and apart)  # where heads kept slots of their own, each has its own window
-    if ours and lends and prefix is not None and _is_lent(prefix, rows):
-        added: Sequence[Tensor | None] = [None] * lm.layers if bias is None else bias
-        layers = enumerate(zip(pairs_of(lm, prefix), added, strict=True))
-        seen = [prefix.mask_BP is None and layer not in ways.local for layer in range(lm.layers)]
-        shared = tuple(Shared(keys, values, seen[layer], more) for layer, ((keys, values), more) in layers)
-    return AttentionPlan(
-        shared=shared,
-        bias=None if shared else bias,
-        parts=ours and shared is None,
-    )
+from ttabench.lm.patch import Prefix, of_rows
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
@@ -91,14 +37,7 @@ def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
     return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
 
 
-def _is_lent(prefix: Prefix, rows: int) -> bool:
-    if not prefix.keys_LBHPD or rows == 1 or prefix.keys_LBHPD[0].shape[0] > 1:
-        return False
-    parts = [part[0] for part in (prefix.hidden_LBHP, prefix.bias_LBHP) if part]
-    return prefix.eviction is None and not is_watched() and all(len(part) == 1 for part in parts)
-
-
-def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
+def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
     """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none."""
     if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
         return None
@@ -115,7 +54,7 @@ def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
             bias = torch.where(hidden, lowest, bias)
         assert bias is not None
         biases.append(bias)
-    return tuple(biases)
+    return biases
 
 
 class Window:
@@ -132,41 +71,52 @@ class Window:
     def __init__(
         self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
     ) -> None:
-        self.lm, self.rows, self.holds_bos = lm, rows, prefix is not None and prefix.holds_bos
-        self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
-        self._evict, self._eviction = evict, self._eviction_of(prefix)
-        parts = {} if prefix is None else {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
+        prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
+        self.lm, self.rows, self.holds_bos, self._ways = lm, rows, prefix.holds_bos, ways_of(lm)
+        self._mask_BS = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
+        self._next_B = prefix.next_position_B.to(lm.device)
+        self._evict, self._eviction = evict, prefix.eviction
+        if self._eviction is not None and rows > 1 and len(self._next_B) == 1:
+            self._eviction = self._eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
+        parts = {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
         self._by_head = {name: [tensor.to(lm.device) for tensor in held] for name, held in parts.items() if held}
-        self._ways = ways_of(lm)
-        self._plan = plan_for(lm, prefix, rows)
-        pairs = [] if self._plan.shared or prefix is None else pairs_of(lm, prefix)
-        # A prefix that all rows share is lent by the plan, so layers hold none of it; else each row holds a copy.
-        own: list[tuple[Tensor, Tensor] | None] = [*pairs] if pairs else [None] * lm.layers
+        if prefix.keys_LBHPD and not self._ways.caches:
+            raise refusal(lm, "cache")
+        self._bias = _finite_bias(lm, prefix)
+        if not self._ways.hooked and (self._bias is not None or is_watched() or self._eviction is not None):
+            raise refusal(lm, "hooks")
+        own = pairs_of(lm, prefix)
+        self._shared: list[Shared] | None = None
+        """Keys and values of a prefix that all rows see and none holds, one entry a layer; else each has a copy."""
+        if self._is_lent(prefix):
+            whole, bias = prefix.mask_BP is None, self._bias
+            self._shared = [
+                Shared(*pair, whole and layer not in self._ways.local, None if bias is None else bias[layer])
+                for layer, pair in enumerate(own)
+            ]
+            own, self._bias = [], None
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         buffer = room if retain and self._eviction is None else 0  # a buffer cannot shrink under an eviction
-        slots = self._plan.shared[0].keys.shape[2] if self._plan.shared else 0
-        self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in own]
+        slots = self._shared[0].keys.shape[2] if self._shared else 0
+        pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
+        self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in pairs]
         self._cache = Cache(layers=list(self._layers))
-        start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
-        self._next_B = start.to(lm.device)
         self._room = room
         self._length = 0
         """Tokens that all of the text will have, where the model's angles depend on it."""
         self._ids_BS: Tensor | None = None
         """All that was fed, where the model reads it anew every time."""
-        self._places: list[Tensor] | None = None
+        self._places = [places.to(lm.device) for places in prefix.positions()] if self._ways.local else None
         """Positions of all slots [B or 1, 1 or H, S], of all layers or one a layer, where layers hide what is far."""
-        if self._ways.local:
-            empty = torch.zeros(1, 1, 0, dtype=torch.int64)
-            self._places = [held.to(lm.device) for held in ((empty,) if prefix is None else prefix.positions())]
 
-    def _eviction_of(self, prefix: Prefix | None) -> Eviction | None:
-        """That of the prefix, one row a batch row."""
-        if prefix is None or prefix.eviction is None:
-            return None
-        if self.rows == 1 or prefix.next_position_B.shape[0] > 1:
-            return prefix.eviction
-        return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
+    def _is_lent(self, prefix: Prefix) -> bool:
+        """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
+        if is_watched() or prefix.eviction is not None or not self._ways.lends or self._ways.attention != "sdpa":
+            return False
+        if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
+            return False  # where heads kept slots of their own, each has its own window
+        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.hidden_LBHP, prefix.bias_LBHP) if part]
+        return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
@@ -195,8 +145,8 @@ class Window:
         mask, slots = mask_BS, self._cache.get_seq_length() + tokens
         if layout.sees_BTS is not None:
             mask = layout.mask(tokens, slots, mask_BS)
-            if layout.sees_BTS.shape[2] == slots:
-                self._plan = self._plan.masked()
+            if layout.sees_BTS.shape[2] == slots and self._shared is not None:
+                self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
         hidden_BTD = self._run(ids_BT, mask, positions_BT, layout.embeddings_BTC)
         real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
         self._mask_BS, self._next_B = mask_BS, torch.maximum(self._next_B, real_BT.amax(1) + 1)
@@ -209,34 +159,11 @@ class Window:
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
         self._places = None if self._places is None else list(prefix.positions())
 
-    def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
-        """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
-
-        Args:
-            ids_BT: a text, then its branches, one after the other.
-            depths_BT: positions behind the prefix; every branch goes on where the text ends.
-            branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
-
-        Returns:
-            last hidden states [B, T, D]. A window that forked is not continued.
-        """
-        assert self._eviction is None, "every branch would evict slots of its own"
-        rows, width = ids_BT.shape
-        slots = self._cache.get_seq_length()
-        held_BS = self._mask_BS
-        if held_BS is None:
-            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
-        # token t sees token s <= t of its own branch or of the text, and every slot that is held: bool [B, T, S + T]
-        own_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
-        own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
-        mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
-        positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
-        return self._run(ids_BT, mask_BTS[:, None], positions_BT)
-
     @property
     def _reads_on(self) -> bool:
         """Whether several tokens behind others, none of them padding, need no mask: kernels can do without."""
-        return self._plan.parts and (self.lm.device.type == "cuda" or in_two_parts(self.lm.device))
+        ours = self._ways.attention == "sdpa" and self._shared is None
+        return ours and (self.lm.device.type == "cuda" or in_two_parts(self.lm.device))
 
     @property
     def unmasked(self) -> bool:
@@ -250,9 +177,9 @@ class Window:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         if not self._ways.hooked:
             return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
-        plan, reads_on = self._plan, self._reads_on
+        reads_on = self._reads_on
         masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
-        with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on, masks=masks, local=self._ways.local):
+        with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
             cache = {"past_key_values": self._cache, "use_cache": True}
             return self._decoded(ids_BT, embeddings_BTC, None, positions_BT, **cache)
 
@@ -303,7 +230,7 @@ class Window:
             return mask
         held = self._layers[0].get_seq_length()
         # causal attention knows two parts; of three (shared, read before, read now) a mask says who sees what
-        three = self._plan.shared is not None and self._layers[0].own_length() > 0
+        three = self._shared is not None and self._layers[0].own_length() > 0
         if tokens == 1 or (mask is None and (not held or (parts and not three))):
             return mask if mask is None else mask[:, None, None]
         causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
@@ -315,7 +242,11 @@ class Window:
         if self._places is None:
             return masks
         tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
-        self._places = [_behind(place, positions_BT) for place in self._places]
+        self._places = [  # and behind them those of these tokens, of every row and head
+            torch.cat([place.expand(rows, -1, -1), positions_BT[:, None].expand(rows, place.shape[1], -1).to(place)], 2)
+            for place in self._places
+            for rows in [max(len(place), len(positions_BT))]
+        ]
         made: dict[tuple[int, int], Tensor | None] = {}
         for layer, near in self._ways.local.items():
             number = layer if len(self._places) > 1 else 0
@@ -359,9 +290,9 @@ class Window:
         if not self._ways.caches:
             raise refusal(self.lm, "cache")
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
-        if (shared := self._plan.shared) is not None:
-            keys = [joined(lent.keys, own) for lent, own in zip(shared, keys, strict=True)]
-            values = [joined(lent.values, own) for lent, own in zip(shared, values, strict=True)]
+        if self._shared is not None:
+            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
+            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
         next_B, slots, by_head = self._next_B.expand(self.rows), keys[0].shape[2], {}
         for name, held in self._by_head.items():
@@ -375,23 +306,15 @@ class Window:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
-        self.rows, self._plan = len(rows_N), self._plan.of_rows(rows_N)
-        for name, held in self._by_head.items():
-            self._by_head[name] = held if len(held[0]) == 1 else [tensor.index_select(0, rows_N) for tensor in held]
-        if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
-            self._mask_BS = self._mask_BS.index_select(0, rows_N)
-        if self._next_B.shape[0] > 1:
-            self._next_B = self._next_B.index_select(0, rows_N)
+        self.rows, self._next_B = len(rows_N), of_rows(self._next_B, rows_N)
+        self._by_head = {name: [of_rows(tensor, rows_N) for tensor in held] for name, held in self._by_head.items()}
+        if self._bias is not None:
+            self._bias = [of_rows(bias, rows_N) for bias in self._bias]
+        if self._mask_BS is not None:
+            self._mask_BS = of_rows(self._mask_BS, rows_N)
         if self._places is not None:
-            self._places = [p if len(p) == 1 else p.index_select(0, rows_N) for p in self._places]
+            self._places = [of_rows(place, rows_N) for place in self._places]
         if self._ids_BS is not None:
             self._ids_BS = self._ids_BS.index_select(0, rows_N)
         if self._eviction is not None:
             self._eviction = self._eviction.select(rows_N)
-
-
-def _behind(places_BHS: Tensor, positions_BT: Tensor) -> Tensor:
-    """Positions of slots, and behind them those of further tokens, of every row and head."""
-    rows, heads = max(len(places_BHS), len(positions_BT)), places_BHS.shape[1]
-    more_BHT = positions_BT[:, None].expand(rows, heads, -1)
-    return torch.cat([places_BHS.expand(rows, -1, -1), more_BHT.to(places_BHS)], dim=2)

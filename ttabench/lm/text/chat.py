@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.checked_file import object_of, reading
@@ -49,7 +49,12 @@ def chat_of(
     """The chat template of a tokenizer."""
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
-    rest, parts = _rendered(tokenizer, name, system), []
+    roles = ("user", "assistant", "user")
+    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
+    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
+    with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
+        rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    parts = []
     for words in WORDS:
         part, separator, rest = rest.partition(words)
         if not separator or words in rest:
@@ -61,21 +66,11 @@ def chat_of(
     return Chat(start, answer, following, rest, *ids)
 
 
-def _rendered(tokenizer: Any, name: str, system: str) -> str:
-    roles = ("user", "assistant", "user")
-    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
-    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
-    with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-
-
 def has_template(model: str) -> bool:
     """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
-    known = ARCHITECTURES.get(model) or next(
-        (architecture for architecture in ARCHITECTURES.values() if architecture.hub == model), None
-    )
-    if known is not None:
-        return known.chats
+    for name, known in ARCHITECTURES.items():
+        if model in (name, known.hub):
+            return known.chats
     path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":

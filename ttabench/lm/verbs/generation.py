@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import TypeAlias
@@ -19,7 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
@@ -85,9 +92,8 @@ def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> t
     """A window that has read the prompts, and the logits [B, V] of what comes next."""
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(texts), room=ids_BT.shape[1] + room)
-    padded = None if bool(mask_BT.all()) else mask_BT.to(lm.device)
     with deltas_applied(lm, patch.deltas, len(texts)):
-        hidden_BTD = window.feed(ids_BT.to(lm.device), padded)
+        hidden_BTD = window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))
         return window, lm.logits(hidden_BTD[:, -1])
 
 
@@ -126,84 +132,49 @@ def _greedy(
     return torch.tensor(written)
 
 
-@dataclass
-class _Beams:
-    """Running and finished hypotheses of B prompts, N beams each; sequences are padded with EOS up to the last step."""
-
-    running: Tensor
-    """[B, N, T] token ids."""
-    scores: Tensor
-    """[B, N] summed log-probabilities of the running ones."""
-    finished: Tensor
-    """[B, N, T] token ids, best first."""
-    finished_scores: Tensor
-    """[B, N] per token; `NEVER` where no hypothesis has finished yet."""
-    open: Tensor
-    """bool [B, 1]: whether the best running beam may still beat the worst finished one; once closed it stays closed."""
-
-    @classmethod
-    def begin(cls, rows: int, beams: int, count: int, eos_id: int) -> _Beams:
-        """One live beam a prompt: the others would repeat it."""
-        empty_BNT = torch.full((rows, beams, count), eos_id)
-        scores_BN = torch.full((rows, beams), NEVER)
-        scores_BN[:, 0] = 0.0
-        open_B1 = torch.ones(rows, 1, dtype=torch.bool)
-        return cls(empty_BNT, scores_BN, empty_BNT, torch.full((rows, beams), NEVER), open_B1)
-
-    def step(self, logprobs_BNV: Tensor, position: int, ends_E: Tensor) -> Tensor:
-        """Extend every beam by one token.
-
-        Returns:
-            int64 [B, N]: which running beam each new one extends.
-        """
-        _, beams, vocab = logprobs_BNV.shape
-        total_BC = (logprobs_BNV + self.scores[..., None]).flatten(1)
-        # 2N candidates: even if N of them end with EOS, N go on.
-        scores_BC, flat_BC = total_BC.topk(min(2 * beams, total_BC.shape[1]))
-        parents_BC, tokens_BC = flat_BC // vocab, flat_BC % vocab
-        texts_BCT = _take(self.running, parents_BC)
-        texts_BCT[:, :, position] = tokens_BC
-        last = position + 1 == texts_BCT.shape[-1]
-        ends_BC = torch.isin(tokens_BC, ends_E) | last
-        self._finish(texts_BCT, scores_BC, ends_BC & self.open, position)
-        self.scores, best_BN = scores_BC.masked_fill(ends_BC, NEVER).topk(beams)
-        self.running = _take(texts_BCT, best_BN)
-        best_B1 = self.scores[:, :1] / (position + 1)
-        self.open = self.open & (best_B1 > self.finished_scores.amin(1, keepdim=True))
-        return parents_BC.gather(1, best_BN)
-
-    def _finish(self, texts_BCT: Tensor, scores_BC: Tensor, ends_BC: Tensor, position: int) -> None:
-        beams = self.scores.shape[1]
-        among_best_BC = ends_BC.clone()
-        among_best_BC[:, beams:] = False
-        ended_BC = (scores_BC / (position + 1)).masked_fill(~among_best_BC, NEVER)
-        scores = torch.cat([self.finished_scores, ended_BC], dim=1)
-        self.finished_scores, best_BN = scores.topk(beams)
-        self.finished = _take(torch.cat([self.finished, texts_BCT], dim=1), best_BN)
-
-
 def _take(texts_BNT: Tensor, rows_BM: Tensor) -> Tensor:
     return texts_BNT.gather(1, rows_BM[..., None].expand(-1, -1, texts_BNT.shape[-1]))
 
 
 def _beam_search(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, beams: int) -> Tensor:
+    """Tokens [B, T] of the best hypothesis of each prompt, padded with EOS.
+
+    Shape letters: N beams a prompt · C = 2 N candidates: even if N of them end with EOS, N go on.
+    """
     rows = len(texts)
     window, logits_BV = _prefilled(lm, patch, texts, count)
     repeats = torch.arange(rows, device=lm.device).repeat_interleave(beams)
     window.select(repeats)
     logits_BNV = logits_BV.view(rows, 1, -1).expand(-1, beams, -1)
     with torch.device(lm.device):
-        state = _Beams.begin(rows, beams, count, lm.eos_id)
+        running_BNT = finished_BNT = torch.full((rows, beams, count), lm.eos_id)
+        sums_BN = torch.full((rows, beams), NEVER)
+        sums_BN[:, 0] = 0.0  # one live beam a prompt: the others would repeat it
+        finished_BN = torch.full((rows, beams), NEVER)  # per token; NEVER where no hypothesis has finished yet
+        # whether the best running beam may still beat the worst finished one; once closed it stays closed
+        open_B1 = torch.ones(rows, 1, dtype=torch.bool)
         ends_E = torch.tensor(sorted(lm.eos_ids))
     offsets_B1 = torch.arange(rows, device=lm.device)[:, None] * beams
     with deltas_applied(lm, select_rows(patch, repeats).deltas, rows * beams):
         for step in range(count):
             logprobs_BNV = log_softmax(logits_BNV.float(), dim=-1)
             refuse_not_finite(logprobs_BNV.amax(-1))
-            parents_BN = state.step(logprobs_BNV, step, ends_E)
-            if step + 1 == count or not bool(state.open.any()):
+            total_BX = (logprobs_BNV + sums_BN[..., None]).flatten(1)
+            sums_BC, flat_BC = total_BX.topk(min(2 * beams, total_BX.shape[1]))
+            parents_BC, tokens_BC = flat_BC // logits_BV.shape[1], flat_BC % logits_BV.shape[1]
+            texts_BCT = _take(running_BNT, parents_BC)
+            texts_BCT[:, :, step] = tokens_BC
+            ends_BC = torch.isin(tokens_BC, ends_E) | (step + 1 == count)
+            ended_BC = (sums_BC / (step + 1)).masked_fill(~(ends_BC & open_B1), NEVER)
+            ended_BC[:, beams:] = NEVER  # what ends counts among the N best alone
+            finished_BN, best_BN = torch.cat([finished_BN, ended_BC], dim=1).topk(beams)
+            finished_BNT = _take(torch.cat([finished_BNT, texts_BCT], dim=1), best_BN)
+            sums_BN, best_BN = sums_BC.masked_fill(ends_BC, NEVER).topk(beams)
+            running_BNT = _take(texts_BCT, best_BN)
+            open_B1 = open_B1 & (sums_BN[:, :1] / (step + 1) > finished_BN.amin(1, keepdim=True))
+            if step + 1 == count or not bool(open_B1.any()):
                 break
-            window.select((offsets_B1 + parents_BN).flatten())
-            last_M1 = state.running[:, :, step].reshape(-1, 1)
+            window.select((offsets_B1 + parents_BC.gather(1, best_BN)).flatten())
+            last_M1 = running_BNT[:, :, step].reshape(-1, 1)
             logits_BNV = lm.logits(window.feed(last_M1)[:, -1]).view(rows, beams, -1)
-    return state.finished[:, 0]
+    return finished_BNT[:, 0]

@@ -15,8 +15,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
-from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
@@ -50,7 +59,7 @@ class Scored:
 def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int = 32) -> list[Tensor]:
     """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items."""
     questions = [(prompt, [target]) for prompt, target in items]
-    return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
+    return [values for (values,) in _in_batches(lm, patch, questions, batch_size, logprobs_of)]
 
 
 def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
@@ -61,49 +70,46 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
 
 def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
     """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items."""
-    logprobs = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
-    return [value for (value,) in logprobs]
+    return _of_targets(lm, patch, items, logprobs_of)
 
 
 def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
     """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
-    patch = encoded(lm, patch)
-    hidden = _values(lm, patch, [(prompt, [target]) for prompt, target in items], lambda _lm, hidden_ND, _: hidden_ND)
-    return [hidden_ND for (hidden_ND,) in hidden]
+    return _of_targets(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
+
+
+def _of_targets(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Tensor]:
+    questions = [(prompt, [target]) for prompt, target in items]
+    return [values for (values,) in _values(lm, encoded(lm, patch), questions, read)]
 
 
 @torch.no_grad()
 def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[Tensor]:
     """Summed log-probability of each option after its prompt, float32 on the CPU."""
-    scores = _in_batches(lm, patch, items, batch_size)
-    return [torch.stack([values.sum() for values, _ in options]) for options in scores]
+    scores = _in_batches(lm, patch, items, batch_size, logprobs_of)
+    return [torch.stack([values.sum() for values in options]) for options in scores]
 
 
 @torch.no_grad()
 def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
     """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it."""
     scores = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
-    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in scores]
+    pairs = [[values_N2.view(-1, 2).unbind(1) for values_N2 in options] for options in scores]
+    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in pairs]
 
 
-def _in_batches(
-    lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
-) -> list[list[tuple[Tensor, Tensor]]]:
-    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU.
-
-    Without `read`, the best ones are empty.
-    """
+def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read) -> list[list[Tensor]]:
+    """For each question and option what `read` finds at its tokens, on the CPU."""
     patch = encoded(lm, patch)
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
-    results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
+    results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
     batch_size = batch_size if ways.rows and ways.same_angles is None else 1
     for chosen in _batches(lengths, batch_size):
-        scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
+        scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read)
         for index, options in zip(chosen, scores, strict=True):
-            tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
-            results[index] = [(table[:, 0], table[:, 1:].flatten()) for table in tables]
+            results[index] = [values.cpu() for values in options]
     return results
 
 
@@ -191,9 +197,14 @@ def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
         return window.feed(ids_BT)
-    depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
-    branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
-    return window.feed_forks(ids_BT, depths_BT, branches_BT)
+    depths_BT, branches_BT = (
+        pad(part, 0, "right")[0].to(lm.device)
+        for part in ([row.depths for row in rows], [row.branches for row in rows])
+    )
+    # a token sees what stands before it in its own branch and in the text, whose branch is 0
+    sees_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
+    first_B1 = 0 if patch.prefix is None else patch.prefix.next_position_B.to(lm.device)[:, None]
+    return window.feed_laid(ids_BT, Layout(positions_BT=first_B1 + depths_BT, sees_BTS=sees_BTT.tril()))
 
 
 def _teacher_forced(
@@ -203,7 +214,12 @@ def _teacher_forced(
 
     The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
     """
-    rows = list(_texts_and_options(items))
+    rows: list[tuple[int, list[int], list[list[int]]]] = []
+    for item, (text, options) in enumerate(items):
+        if text:
+            rows.append((item, text, options))
+        else:  # every option begins a text with its first token, which is not predicted
+            rows += [(item, option[:1], [option[1:]]) for option in options]
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
     patch = select_rows(patch, [item for item, _, _ in rows])
@@ -211,7 +227,7 @@ def _teacher_forced(
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
     with deltas_applied(lm, patch.deltas, len(rows)):
-        hidden_BTD = window.feed(ids_BT.to(lm.device), None if bool(mask_BT.all()) else mask_BT.to(lm.device))
+        hidden_BTD = window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))
     steps = [hidden_BTD[:, -1].index_select(0, owner_R)]
     window.select(owner_R)
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
@@ -223,14 +239,3 @@ def _teacher_forced(
         targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
         scored_RS = torch.arange(len(steps)) < torch.tensor(counts)[:, None]
         return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
-
-
-def _texts_and_options(
-    items: Sequence[tuple[list[int], list[list[int]]]],
-) -> Iterator[tuple[int, list[int], list[list[int]]]]:
-    """(item, text, options); where there is no text, every option begins one with its first token, not predicted."""
-    for item, (text, options) in enumerate(items):
-        if text:
-            yield item, text, options
-        else:
-            yield from ((item, option[:1], [option[1:]]) for option in options)

@@ -18,7 +18,7 @@ from torch.nn.functional import kl_div
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import encode, encoded
+from ttabench.lm.forward.patching import encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
@@ -43,7 +43,7 @@ class Slots:
         begun = (list(ids) or [self._lm.eos_id]) * wanted
         tokens_BT = torch.tensor([begun[:wanted]], dtype=torch.int64, device=self._lm.device)
         with torch.no_grad():
-            prefix = encode(self._lm, Patch(tokens_BT=tokens_BT))
+            prefix = encoded(self._lm, Patch(tokens_BT=tokens_BT)).prefix
         assert prefix is not None, "tokens that are read are a prefix"
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor[0].float().flatten() for pair in pairs for tensor in pair])
