@@ -57,13 +57,6 @@ def test_queries_are_in_the_total(ttabench: Command) -> None:
     assert "total FLOPs" in ttabench(*words, "--format", "markdown").out
 
 
-def test_a_folder_of_runs_from_the_environment_is_not_refused(
-    ttabench: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TTABENCH_OUT", "elsewhere")
-    assert ttabench(*ANALYTIC, "--methods", "icl").code == 0
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -71,7 +64,6 @@ def test_a_folder_of_runs_from_the_environment_is_not_refused(
         (["--prefill", "3x"], "--prefill"),
         (["--set", "snapkv.budget=0"], "budget"),
         (["--methods", "icl,,none"], "misses a name"),
-        (["--plot", "x.png"], "--plot has no effect with --analytic"),
         (["--throughput"], "cannot be combined"),
     ],
 )
