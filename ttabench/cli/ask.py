@@ -118,8 +118,8 @@ def ask(
             others.remove(CEILING)
             notes.append(f"icl is not asked: {lost}")
         for name in others:
-            own_words = {"preset": "", "settings": (), "checkpoint": "", "keep": None, "keep_tokens": None}
-            plain = resolve_method(replace(request, method=name, **own_words))
+            alone = replace(request, method=name, preset="", settings=(), checkpoint="")
+            plain = resolve_method(replace(alone, keep=None, keep_tokens=None))
             seen = texts if name == CEILING else []
             try:
                 methods.append(_reply(lm, plain, None, seen, wanted, asks, tick, looking=False)[0])
