@@ -20,23 +20,6 @@ from ttabench.report.finding import runs_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST = README[README.index("## Set up") : README.index("## Methods")]
-MOST_WORDS = 1200
-
-
-def test_it_is_short() -> None:
-    assert len([word for word in README.split() if word != "|"]) <= MOST_WORDS
-
-
-def test_ci_runs_the_test_command_and_nothing_else() -> None:
-    (last,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "nox" in line]
-    assert f"\n{last}\n" in README
-
-
-def test_the_two_set_up_commands_are_one_line_each() -> None:
-    setup = README[README.index("## Set up") : README.index("## First lines")]
-    blocks = re.findall(r"```bash\n(.*?)```", setup, re.S)
-    assert [block.count("\n") for block in blocks] == [1, 1]
-    assert all("-c constraints.txt" in block for block in blocks)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state:
         assert ttabench("ask", "Who?", *words.split(), "--quiet").code == 0, words
     for words, told in {
         "--method icl": "made with method mac, not icl",
-        "--set hierarchy=2": "--set changes how a context is read",
+        "--set hierarchy=2": "is of another setting: hierarchy=",
         "--state elsewhere": "There is no state in elsewhere",
         "--options a,b --max-new-tokens 3": "With --options no answer is written",
     }.items():

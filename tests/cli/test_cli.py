@@ -111,7 +111,7 @@ def test_adapt_then_eval_from_the_state(
     (again,) = same.json()["runs"]
     assert (again["id"], again["how"]) == (record["id"], "stored"), "without --method it is the state's own"
     other = ttabench("eval", "--method", "none", *common, "--state", state)
-    assert "of another method" in one_line(other)
+    assert f"made with method {method}, not none" in one_line(other)
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:

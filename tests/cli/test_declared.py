@@ -27,13 +27,13 @@ class Kinds:
     hidden: int = 3
 
 
-def typed(*words: str, said: bool = False, without: tuple[str, ...] = (), **defaults: Any) -> Any:
+def typed(*words: str, without: tuple[str, ...] = (), **defaults: Any) -> Any:
     """What a command is handed."""
     found = []
     app = typer.Typer()
 
     @app.command()
-    @takes("kinds", Kinds, said=said, without=without, **defaults)
+    @takes("kinds", Kinds, without=without, **defaults)
     def command(kinds: Any, other: bool = False) -> None:
         found.append((kinds, other))
 

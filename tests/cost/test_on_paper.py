@@ -47,6 +47,13 @@ def test_settings_and_presets_reach_the_formulas(ttabench: Command) -> None:
     assert shares["icl"] == whole["icl"]
 
 
+def test_queries_are_in_the_total(ttabench: Command) -> None:
+    words = (*ANALYTIC, "--methods", "icl", "--prefill", "1k", "--queries", 7)
+    (rows,) = ttabench(*words, "--json").json().values()
+    assert [row["total_flops"] for row in rows] == [row["adapt_flops"] + 7 * row["ask_flops"] for row in rows]
+    assert "total FLOPs" in ttabench(*words, "--format", "markdown").out
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -54,7 +61,6 @@ def test_settings_and_presets_reach_the_formulas(ttabench: Command) -> None:
         (["--prefill", "3x"], "--prefill"),
         (["--set", "snapkv.budget=0"], "budget"),
         (["--methods", "icl,,none"], "misses a name"),
-        (["--plot", "x.png"], "--plot has no effect with --analytic"),
         (["--throughput"], "cannot be combined"),
     ],
 )

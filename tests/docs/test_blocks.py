@@ -153,9 +153,3 @@ def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:
                 path = ROOT / "tests/methods/plugin" / module.replace(".", "/")
                 file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
                 assert re.search(rf"^(def )?{name}\b", file.read_text(encoding="utf-8"), re.M), place
-
-
-def test_documentation_is_built_by_a_session_with_warnings_as_errors() -> None:
-    session = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    assert '"docs/assemble.py"' in session
-    assert '"zensical", "build", "--config-file", "build/zensical.toml", "--strict"' in session

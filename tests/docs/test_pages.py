@@ -6,7 +6,6 @@ import importlib
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -96,24 +95,6 @@ def test_a_page_reads_as_it_is_on_a_forge() -> None:
         assert RAW.findall(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)) == [], page
 
 
-def test_the_site_shows_docstrings_and_links_names_to_them(assembled: Path) -> None:
-    api = (assembled / "docs/api.md").read_text(encoding="utf-8")
-    assert "\n::: ttabench.lm.patch.State\n" in api
-    assert ".py)" not in api
-    page = (assembled / "docs/extend/new-method.md").read_text(encoding="utf-8")
-    assert "[`State`](../api.md#ttabench.lm.patch.State)" in page
-    assert "| num_virtual_tokens | " in (assembled / "docs/methods/mac.md").read_text(encoding="utf-8")
-
-
-def test_settings_presets_and_recipes_of_a_method_are_written() -> None:
-    written = parts()
-    for spec in specs():
-        part = written[f"methods/{page_of(spec)}.md"]
-        assert [setting.name for setting in fields(spec.Settings) if f"| {setting.name} | " not in part] == []
-        assert [name for name in (*spec.presets, *spec.recipes) if f"| `{name}` | " not in part] == []
-        assert ("Cost on paper" in part) == (spec.cost is not None)
-
-
 def test_links_to_files_lead_somewhere() -> None:
     for page, text in pages().items():
         assert [target for target in links(text) if not beside(page, target).exists()] == [], page
@@ -150,8 +131,3 @@ def test_layout_names_every_room_and_no_other() -> None:
     there = {path.name for path in (ROOT / "ttabench").iterdir() if path.is_dir() and not path.name.startswith("__")}
     tree = pages()["docs/extend/layout.md"].partition("\nttabench/ ")[2].partition("\ntasks/ ")[0]
     assert set(re.findall(r"^  (\w+)/", tree, re.M)) == there
-
-
-def test_layout_names_the_scripts_of_results() -> None:
-    layout = pages()["docs/extend/layout.md"]
-    assert [path.name for path in (ROOT / "results").glob("*.py") if path.name not in layout] == []

@@ -23,7 +23,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
-from ttabench.records.store import RunFolder, Sample
+from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import metric
 
@@ -151,38 +151,6 @@ def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None
     for folder, size in zip(folders, (1, 4, 32), strict=True):
         run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
     assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
-
-
-class StoppedError(Exception):
-    pass
-
-
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: Path) -> None:
-    task = FakeTask(stream("e1"), stream("e2"))
-    context = RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=2)
-    whole = RunFolder(tmp_path, "whole")
-    run(context, task, whole)
-
-    class Dying(RunFolder):
-        left = 6
-
-        def append(self, samples: Sequence[Sample]) -> None:
-            super().append(samples)
-            self.left -= 1
-            if not self.left:
-                raise StoppedError
-
-    with pytest.raises(StoppedError):
-        run(context, task, Dying(tmp_path, "killed"))
-    again = RunFolder(tmp_path, "killed")
-    assert again.resume() == 11, "four batches of the first episode, two of the second"
-    assert again.finished("e1")
-    assert not again.finished("e2")
-    ticks = run(context, task, again)
-    assert ticks[-1] == ("answered", 14, 14)
-    same = [(s.episode, s.key, s.answer, s.metrics) for s in whole.samples]
-    assert [(s.episode, s.key, s.answer, s.metrics) for s in again.samples] == same
-    assert [cost.episode for cost in again.costs] == ["e1", "e2"]
 
 
 def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:

@@ -47,27 +47,15 @@ def test_a_state_of_before_names_its_method_and_model() -> None:
         request_of({MADE: {"method": "icl"}}, STATE)
 
 
-def test_what_is_typed_beside_a_state_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("base").mkdir()
-    header = {MADE: made_with(RunRequest(method="icl", task="qa", model="base"), chat=False)}
-    assert request_of(header, STATE, {"model": "./base", "method": "icl", "device": "cpu"}).device == "cpu"
-    for typed in ({"model": "nano"}, {"method": "none"}, {"base_checkpoint": "shipped:qa"}, {"preset": "nano"}):
-        with pytest.raises(UserError, match="in mine was"):
-            request_of(header, STATE, typed)
-    tuned = {MADE: made_with(RunRequest(method="icl", task="qa", model="smollm2-135m-qa"), chat=False)}
-    assert request_of(tuned, STATE, {"model": "smollm2-135m-qa"}) == request_of(tuned, STATE)
-
-
 def test_a_method_in_a_file_is_named_by_the_user() -> None:
     header = {MADE: made_with(RunRequest(method="./theirs.py:Tail", task="qa"), chat=False)}
-    assert request_of(header, STATE, {"method": "./mine.py"}).method == "./mine.py", "what was typed, not what is said"
-    for typed in ({}, {"method": "icl"}, {"device": "cpu"}):
+    assert request_of(header, STATE, "./mine.py").method == "./mine.py", "what was typed, not what is said"
+    for typed in ("", "icl"):
         with pytest.raises(UserError, match=r"names the file \./theirs\.py:Tail"):
             request_of(header, STATE, typed)
     plain = {MADE: made_with(RunRequest(method="icl", task="qa"), chat=False)}
     with pytest.raises(UserError, match=r"made with method icl, not \./mine\.py"):
-        request_of(plain, STATE, {"method": "./mine.py"})
+        request_of(plain, STATE, "./mine.py")
 
 
 def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> None:
@@ -82,4 +70,5 @@ def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> N
     assert (asking.method, asking.task, asking.chat_template) == ("mac", "streamingqa", None)
     other = as_it_was_made(replace(plain, settings=("heads=2",)), tmp_path, {"settings", "model"})
     assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), "what is typed stays"
-    assert as_it_was_made(plain, tmp_path, {"method"}) == plain
+    with pytest.raises(UserError, match="made with method mac, not icl"):
+        as_it_was_made(plain, tmp_path, {"method"})

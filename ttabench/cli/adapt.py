@@ -48,7 +48,7 @@ def adapt(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
     state: Annotated[
         Path | None,
-        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method unless --method is given."),
+        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method."),
     ] = None,
     add: Annotated[
         list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.", "--add")
@@ -64,7 +64,7 @@ def adapt(
 ) -> None:
     """Read files and write the adapted state for `ask`; --state continues an earlier one, --add puts another to it.
 
-    Without --method, an earlier state is continued by the method, settings and model that it was made with.
+    An earlier state is continued by the method, settings and model that it was made with.
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """

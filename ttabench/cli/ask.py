@@ -4,48 +4,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.adapt import DEFAULT_STATE, READING, misleading, pieces_of
+from ttabench.cli.adapt import DEFAULT_STATE, READING, misleading, pieces_of, read
 from ttabench.cli.ending import bounded
+from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Choose, Json, Observe, Want
+from ttabench.core.progress import Tick
+from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Want
 from ttabench.run.request import RunRequest
+from ttabench.terminal.table import Table
 
 if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
     from ttabench.methods.base import PieceShares
     from ttabench.readers.own_questions import OwnQuestion
     from ttabench.run.prompting import Prompting
     from ttabench.run.resolve import ResolvedMethod
 
 FLOOR, CEILING = "none", "icl"
+SCORES = ("em", "f1")
+TOGETHER = 32
+"""Questions answered in one batch."""
+LARGEST = 5
+"""Pieces told beside an answer, at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """The context of `ask`, resolved, before a model is loaded."""
-
-    request: RunRequest
-    resolved: ResolvedMethod
-    asked: Prompting
-    state: Path | None
-    pieces: list[Observe]
-    before: list[Observe]
-    """Pieces that the state has read."""
-    lost: str = ""
-    """Why that is not to be had."""
-
-
-@o.takes("typed", RunRequest, only=READING, typed_only=True)
+@o.takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
 def ask(
-    typed: Mapping[str, Any],
+    command: typer.Context,
+    request: RunRequest,
     questions: Annotated[
         list[str] | None,
         typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
@@ -81,6 +78,7 @@ def ask(
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
     from ttabench.run.base_model import ModelCache
+    from ttabench.run.prompting import resolve_prompting
     from ttabench.run.resolve import resolve_method
     from ttabench.terminal import render
 
@@ -88,48 +86,54 @@ def ask(
     # a shell writes `--context *.txt` out as several words
     files = [Path(word) for word in words if _names_a_file(word)] if context else []
     wanted = _questions([word for word in words if Path(word) not in files], file)
+    files = [*(context or []), *files]
+    earlier, before, lost = (state or DEFAULT_STATE) if state or not files else None, list[Observe](), ""
+    if earlier is not None:
+        from ttabench.run.state_request import as_it_was_made
+
+        before, lost = _read_again(earlier)
+        request = as_it_was_made(request, earlier, o.typed_names(command))
+    resolved, asked = resolve_method(request), resolve_prompting(request)
     if attention is not None:
         from ttabench.report.heat_map import check
 
         check(attention)
-    given = {name: value for name, value in typed.items() if value != "auto"}
-    source = _source(state, [*(context or []), *files], pieces, given)
-    if attention is not None:
-        _check_tells(source.resolved)
-    asks = _asks(wanted, source.asked, options, max_new_tokens)
+        _check_tells(resolved)
+    new = pieces_of(files, pieces) if files else []
+    asks = _asks(wanted, asked, options, max_new_tokens)
     bounded(threads)
     # torch comes once nothing typed is refused
-    from ttabench.cli.ask_answers import answer_table, cost_table, reply
     from ttabench.core.environment import seed_everything
 
     seed_everything(0)
-    lm = ModelCache().get(source.request, chat_template=source.asked.chat)
+    lm = ModelCache().get(request, chat_template=asked.chat)
     with render.progress(not (json or quiet)) as tick:
-        before = None if source.state is None else source.resolved.stored_state(source.state, lm)
+        state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         looking = json or attention is not None
-        own, warnings, shares = reply(lm, source.resolved, before, source.pieces, wanted, asks, tick, looking=looking)
-        texts, methods = [*source.before, *source.pieces], [own]
-        notes = [*misleading(lm, source.resolved, texts), *warnings]
+        own, warnings, shares = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=looking)
+        texts, methods = [*before, *new], [own]
+        notes = [*misleading(lm, resolved, texts), *warnings]
         others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
-        if CEILING in others and source.lost:
+        if CEILING in others and lost:
             others.remove(CEILING)
-            notes.append(f"icl is not asked: {source.lost}")
+            notes.append(f"icl is not asked: {lost}")
         for name in others:
-            plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
-            read = texts if name == CEILING else []
+            alone = replace(request, method=name, preset="", settings=(), checkpoint="")
+            plain = resolve_method(replace(alone, keep=None, keep_tokens=None))
+            seen = texts if name == CEILING else []
             try:
-                methods.append(reply(lm, resolve_method(plain), None, read, wanted, asks, tick, looking=False)[0])
+                methods.append(_reply(lm, plain, None, seen, wanted, asks, tick, looking=False)[0])
             except UserError as error:
                 notes.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
-    method, model = source.resolved.spec.name, source.request.base_name
-    where = {"model": model, "method": method, "state": None if source.state is None else str(source.state)}
+    method, model = resolved.spec.name, request.base_name
+    where = {"model": model, "method": method, "state": None if earlier is None else str(earlier)}
     if json:
         render.print_json({**where, "notes": notes, "methods": methods})
     elif quiet:
         for answer in own["answers"]:
             render.print_line(answer["answer"])
     else:
-        render.show([answer_table(methods), cost_table(methods, where)])
+        render.show([_answer_table(methods), _cost_table(methods, where)])
         for note in notes:
             render.remark(f"Note: {note}.")
     if attention is not None:
@@ -157,35 +161,15 @@ def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
     return typed_questions(words)
 
 
-def _source(state: Path | None, files: Sequence[Path], cut: str, typed: Mapping[str, Json]) -> Source:
-    from ttabench.methods.state_header import HEADER_FILE, header
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
-    from ttabench.run.state_request import request_of
-
-    before, lost = list[Observe](), ""
-    if files and state is None:
-        request, folder = RunRequest(**{"method": "icl", "task": "streamingqa", **typed}), None
-    else:
-        folder = state or DEFAULT_STATE
-        if not (folder / HEADER_FILE).exists():
-            hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
-            raise UserError(f"There is no state in {folder}.", hint)
-        request = request_of(header(folder), folder, typed)
-        before, lost = _read_again(header(folder), folder)
-    resolved, asked = resolve_method(request), resolve_prompting(request)
-    pieces = pieces_of(files, cut) if files else []
-    return Source(
-        request=request, resolved=resolved, asked=asked, state=folder, pieces=pieces, before=before, lost=lost
-    )
-
-
-def _read_again(header: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
+def _read_again(folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
-    from ttabench.methods.state_header import READ
+    from ttabench.methods.state_header import HEADER_FILE, READ, header
 
+    if not (folder / HEADER_FILE).exists():
+        hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
+        raise UserError(f"There is no state in {folder}.", hint)
     pieces: list[Observe] = []
-    for file in header.get(READ, []):
+    for file in header(folder).get(READ, []):
         path = Path(os.path.normpath(folder / file["file"]))
         if not path.is_file():
             return [], f"{path}, which was read, is not there any more"
@@ -210,6 +194,135 @@ def _asks(questions: Sequence[OwnQuestion], asked: Prompting, options: str, leng
             want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
         asks.append(asked.query(question.question, question.key, want))
     return asks
+
+
+def _reply(
+    lm: LM, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], questions: Sequence[OwnQuestion],
+    asks: Sequence[Ask], tick: Tick, *, looking: bool,
+) -> tuple[dict[str, Any], list[str], PieceShares | None]:  # fmt: skip
+    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them,
+    where they would mislead, and, if `looking`, which pieces each question looks at."""
+    import torch
+
+    from ttabench.core.meter import Meter
+    from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
+    from ttabench.methods.session import Session
+    from ttabench.run.caveats import state_caveats
+
+    meter, method = Meter(lm.device), resolved.build(lm)
+    session = Session(lm, method, before)
+    with meter.phase("adapt"):
+        state = read(session, pieces, tick)
+    held = 0
+    if not method.looks_at_question:
+        with torch.no_grad(), meter.phase("encode"):
+            patch = session.patch(asks[:1])
+        held = patch.prefix.nbytes if patch.prefix is not None else 0
+
+    def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
+        with meter.phase("ask"):
+            given = session.answer(batch)
+        return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
+
+    size, by_key = BatchSize(TOGETHER, lm.device.type), dict[str, Answer]()
+    for together in alike(lm, asks):
+        for answers in in_batches(together, size, answered):
+            by_key.update(answers)
+            tick("answered", len(by_key), len(asks))
+    shares = session.piece_shares(asks) if looking else None
+    told = _told(questions, asks, by_key, shares)
+    told |= {"method": resolved.spec.name, "cost": {
+        "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
+        "ask_ms": meter.seconds["ask"] * 1000 / len(asks),
+        "state_bytes": max(state.nbytes, held),
+        "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
+    }}  # fmt: skip
+    notes = state_caveats(method, state)
+    if cut := sum(not answer.ended for answer in by_key.values()):
+        notes.append(f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more")
+    return told, notes, shares
+
+
+def _told(
+    questions: Sequence[OwnQuestion], asks: Sequence[Ask], answers: Mapping[str, Answer], shares: PieceShares | None
+) -> dict[str, Any]:
+    """The answers, scored where the right ones are known, and what the shares of pieces are."""
+    from ttabench.stats.metrics import metric
+
+    told: list[dict[str, Json]] = []
+    for number, (question, query) in enumerate(zip(questions, asks, strict=True)):
+        answer = answers[query.key]
+        told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
+        if query.answers:
+            scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
+            told[-1] |= {"answers": list(question.answers), **scores}
+        if answer.logprobs:
+            told[-1]["logprobs"] = list(answer.logprobs)
+        if shares:
+            told[-1]["pieces"] = _largest_shares(shares, number)
+    known = [one for one in told if "answers" in one]
+    means = {name: fmean(one[name] for one in known) for name in SCORES} if known else {}
+    scored = {"n": len(known), **means} if known else None
+    return {"answers": told, "scores": scored, **({"share": shares.meaning} if shares else {})}
+
+
+def _largest_shares(shares: PieceShares, question: int) -> list[dict[str, Json]]:
+    """The pieces that a question looks at most: their shares, 0 to 1, and the scores that pieces were chosen by."""
+    scores = shares.scores_QK
+    return [
+        {
+            "name": shares.names[place],
+            "share": float(shares.shares_QK[question, place]),
+            **({} if scores is None else {"score": float(scores[question, place])}),
+        }
+        for place in shares.largest(question, LARGEST)
+    ]
+
+
+def _answer_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+    """The answers of every method to each question."""
+    several, scored = len(methods) > 1, methods[0]["scores"] is not None
+    rows = []
+    for number in range(len(methods[0]["answers"])):
+        for method in methods:
+            told, first = method["answers"][number], method is methods[0]
+            row = [told["question"] if first else "", *([method["method"]] if several else [])]
+            row.append(told["answer"] or "(nothing)")
+            if scored:
+                right = " / ".join(told.get("answers", ())) if first else ""
+                row += [right, *(_percent(told.get(name)) for name in SCORES)]
+            rows.append(tuple(row))
+    heads = ("question", *(["method"] if several else []), "answer")
+    more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
+    return Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
+
+
+def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> Table:
+    """The cost of every method, and its scores where right answers are known."""
+    scores = methods[0]["scores"]
+    scored = SCORES if scores else ()
+    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
+    rows = tuple(
+        (
+            method["method"],
+            "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}",
+            "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2),
+            amounts.number(cost["ask_ms"]),
+            amounts.size(cost["state_bytes"]),
+            *(_percent(method["scores"][name]) for name in scored),
+        )
+        for method in methods
+        for cost in [method["cost"]]
+    )
+    source = f" from {where['state']}" if where["state"] else ""
+    count = f"; n = {scores['n']} questions" if scores else ""
+    return Table(
+        title="cost", columns=columns, rows=rows, caption=f"{where['method']} on {where['model']}{source}{count}"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return amounts.number(None if value is None else 100 * value)
 
 
 def _check_tells(resolved: ResolvedMethod) -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ttabench.terminal.render import Format
     from ttabench.terminal.table import Table
 
-MANY_BLOCKS = 3
-"""From more on, what is shorter is named."""
 MOST_BLOCKS = 12
 """Of more, people are shown the first lines and one table, unless they ask for all."""
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
@@ -100,8 +98,6 @@ def compare(
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
-    elif for_people and not short and blocks > MANY_BLOCKS:
-        render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
     if strict:
         from ttabench.report.cautions import problems
 

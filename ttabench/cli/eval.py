@@ -42,7 +42,7 @@ def eval_(
 
     The same command again returns or resumes it.
 
-    With --state and without --method, the method, settings and base model are those that the state was made with.
+    With --state, the method, settings and base model that are not typed are those that the state was made with.
     """
     if request.state is not None:
         from ttabench.run.state_request import ASKING, as_it_was_made

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
@@ -20,16 +17,10 @@ if TYPE_CHECKING:
     from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
-MEASURING = (
-    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device",
-    "threads", "plot", "out", "force", "quiet",
-)  # fmt: skip
-"""Options that decide how something is measured and stored: no part of a profile on paper."""
 
 
 @o.takes("base", RunFields, only=("model", "random_weights", "device", "dtype"))
 def profile(
-    context: typer.Context,
     base: RunFields,
     methods: Annotated[
         str,
@@ -100,10 +91,6 @@ def profile(
     form = "json" if json else form
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
-    if analytic:
-        _refuse(context, MEASURING, "has no effect with --analytic.")
-    else:
-        _refuse(context, ("queries",), "has an effect only with --analytic.")
     from ttabench.core.sizes import lengths, memory
     from ttabench.profiling.load import Load
 
@@ -124,14 +111,6 @@ def profile(
     )  # fmt: skip
     _check(job)
     _run(job, out, plot, form, force=force, threads=threads, quiet=quiet)
-
-
-def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
-    """Refuse options that were typed (not those of the environment) and would change nothing."""
-    typed = o.typed_names(context)
-    for option in context.command.params:
-        if option.name in names and option.name in typed:
-            raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
 def _check(job: Job) -> None:

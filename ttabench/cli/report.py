@@ -9,7 +9,6 @@ from ttabench.cli import options as o
 from ttabench.core.declared import HOW
 
 SUFFIXES = (".html", ".htm")
-OURS = b'<meta name="generator" content="ttabench'
 
 
 def report(
@@ -38,7 +37,6 @@ def report(
 
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
-    _refuse_foreign(save)
     wanted = Wanted.typed(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
@@ -52,15 +50,3 @@ def report(
     counted, blocks = sum(len(entry.group.runs) for entry in comparison.entries), len(comparison.blocks)
     words = f"{counted:,} run{'s' * (counted != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
     render.print_line(f"{save}: {words}, {amounts.size(save.stat().st_size)}. Open it in a browser.")
-
-
-def _refuse_foreign(path: Path) -> None:
-    """See that a page which is there already is one of ours."""
-    from ttabench.core.checked_file import reading
-    from ttabench.core.errors import UserError
-
-    if path.exists():
-        with reading(path), path.open("rb") as file:
-            if OURS not in file.read(2**16):
-                fault = f"{path} was not written by `ttabench report` and is not replaced."
-                raise UserError(fault, "Give another --save, or move it away.")

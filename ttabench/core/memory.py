@@ -12,6 +12,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 
 SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allocate memory", "unable to allocate",
@@ -49,20 +50,13 @@ def wanted(error: BaseException) -> int | None:
 def told(error: BaseException, hint: str) -> UserError:
     """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
     most = released()
-    within = f" within --memory-limit {shown(most)}" if most else ""
+    within = f" within --memory-limit {size(most)}" if most else ""
     return UserError(f"Out of memory{within}{lacking(error)}.", hint)
 
 
 def lacking(error: BaseException) -> str:
     """`: 2.0 GiB more did not fit`, where an error says so; empty where it does not."""
-    return f": {shown(size)} more did not fit" if (size := wanted(error)) else ""
-
-
-def shown(count: int | None) -> str:
-    """Bytes for people; empty where there are none to show."""
-    from ttabench.core.amounts import size
-
-    return size(count) if count else ""
+    return f": {size(count)} more did not fit" if (count := wanted(error)) else ""
 
 
 _limit: int | None = None
@@ -90,7 +84,7 @@ def limited() -> bool:
 def check(most: int) -> None:
     """Whether a limit leaves anything to what is not done yet."""
     if (taken := in_use()) is not None and taken >= most:
-        raise UserError(f"--memory-limit {shown(most)} is less than the {shown(taken)} libraries take.", "Allow more.")
+        raise UserError(f"--memory-limit {size(most)} is less than the {size(taken)} libraries take.", "Allow more.")
 
 
 def reserve(count: int) -> None:

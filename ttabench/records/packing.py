@@ -10,18 +10,15 @@ from typing import Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, locked, remove, replacing, unwritable, write_atomically
+from ttabench.core.files import LOCK_FILE, locked, remove, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
 from ttabench.records.local_paths import without_paths
-from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.sample_files import has_samples, read_samples, store_table
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, text_of
 from ttabench.records.scores import digest_of, without_texts
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, FORMAT, RUNS_FILE, SCORES_FILE, VERSION, read_table
 
-LARGEST_PAGE = 1 << 26
-"""Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
-LEVEL = 15
 WORDS = ("start", "chat_end")
 """Of the model, texts that its tokenizer puts around what is read."""
 
@@ -148,18 +145,6 @@ def joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] | 
             columns[key] = pa.array([text, *[None] * (count - 1)])
         tables.append(pa.table([*columns.values(), *own.columns], names=[*columns, *own.column_names]))
     return pa.concat_tables(tables, promote_options="permissive")
-
-
-def store_table(path: Path, table: Any) -> None:
-    """Write a `pyarrow.Table` as Parquet, whole or not at all."""
-    import pyarrow.parquet as pq
-
-    try:
-        with replacing(path) as scratch:
-            pq.write_table(table.combine_chunks(), scratch, compression="zstd", compression_level=LEVEL,
-                           data_page_size=LARGEST_PAGE, dictionary_pagesize_limit=LARGEST_PAGE)  # fmt: skip
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
 
 
 class Part(NamedTuple):

@@ -41,9 +41,7 @@ def asked(keep: float | None, keep_tokens: int | None) -> Amount | None:
 
 def asked_of(config: Mapping[str, Json]) -> Amount | None:
     """The budget that a stored configuration names; records of older versions name none."""
-    share: float | None = config.get("keep")
-    tokens: int | None = config.get("keep_tokens")
-    return tokens if share is None else float(share)
+    return asked(config.get("keep"), config.get("keep_tokens"))
 
 
 def settings_kept(config: Mapping[str, Json]) -> tuple[str, frozenset[str]]:

@@ -11,7 +11,6 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan
-from ttabench.run.positions import refuse_by_tokens
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -54,7 +53,6 @@ def _run(
     lm = models.get(plan.request, chat_template=config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)
-    refuse_by_tokens(plan, lm)
     context = RunContext(
         lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
         ask_only=config.ask_only, state_of=config.state_of,

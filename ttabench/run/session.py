@@ -8,10 +8,9 @@ session.save("mine")                       Session("nano", "mac", state="mine") 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
@@ -59,28 +58,17 @@ class Session(session.Session):
         before = None if state is None else self._resolved.stored_state(Path(state), lm)
         super().__init__(lm, self._resolved.build(lm), before)
 
-    def read(self, pieces: Sequence[str | Observe]) -> None:
-        """Read on: documents, demonstrations, turns of a dialogue ..., in order.
-
-        Raises:
-            UserError: what is given is no list of texts; nothing of it is read.
-        """
-        hint = 'Write session.read(["a text"]).'
-        if isinstance(pieces, str) or not isinstance(pieces, Iterable):
-            raise UserError(f"read takes a list of texts, but this is {_kind(pieces)}.", hint)
-        texts = [Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces]
-        if wrong := [piece for piece in texts if not isinstance(piece, Observe)]:
-            raise UserError(f"A text to read is {_kind(wrong[0])}.", hint)
-        super().read(texts)
+    def read(self, pieces: str | Sequence[str | Observe]) -> None:
+        """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
+        texts = [pieces] if isinstance(pieces, str) else pieces
+        super().read([Observe(text=piece) if isinstance(piece, str) else piece for piece in texts])
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
         """The model's answer to a question, asked in the words of the task.
 
         Raises:
-            UserError: the question is no text; what was read does not fit the model; the task asks no questions.
+            UserError: what was read does not fit the model; the task asks no questions.
         """
-        if not isinstance(question, str):
-            raise UserError(f"A question is one text, but this is {_kind(question)}.", "Ask one after the other.")
         self._questions += 1
         want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
         ask = self._asked.query(question, str(self._questions), want)
@@ -90,8 +78,3 @@ class Session(session.Session):
     def save(self, folder: str | Path) -> Path:
         """Write the state, as `ttabench adapt` does."""
         return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})
-
-
-def _kind(value: object) -> str:
-    """What a value is, in words: `one text`, `of type int`."""
-    return "one text" if isinstance(value, str) else f"of type {type(value).__name__}"
