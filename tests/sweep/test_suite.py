@@ -63,9 +63,6 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
     wanted = [("streamingqa", each) for each in none + mac] + [("superglue", each) for each in none]
     wanted += [("streamingqa", each) for each in rag]
     assert told == [(name, task, set_, seed, state) for task, (name, set_, state) in wanted for seed in (0, 1)]
-
-
-def test_what_is_said_of_all_goes_to_those_that_know_it(written: Written) -> None:
     cells_ = found(written(SUITE))
     assert {(cell.request.task, cell.request.task_options) for cell in cells_ if cell.request.method != "rag"} == {
         ("streamingqa", ("documents=4",)), ("superglue", ("shots=4",))
@@ -80,14 +77,10 @@ def test_arguments_of_a_twin_are_known_wherever_the_source_is_said(written: Writ
         found(written(text))
 
 
-def test_runs_that_are_planned_together_are_those_planned_alone(written: Written) -> None:
+def test_runs_are_those_planned_alone_and_parts_are_all_of_them(written: Written) -> None:
     path = written(SUITE)
-    alone = [make_plan(cell.request, cell.seed).config.identity() for cell in found(path)]
-    assert [run.id for run in runs(path)] == alone
-
-
-def test_parts_of_a_sweep_are_all_of_it_and_share_nothing(written: Written) -> None:
-    whole = runs(written(SUITE))
+    whole = runs(path)
+    assert [run.id for run in whole] == [make_plan(cell.request, cell.seed).config.identity() for cell in found(path)]
     parts = [share(whole, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in whole)
     assert sum(map(len, parts)) == len(whole)
