@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
@@ -192,7 +192,7 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         try:
             while tasks:
                 (done, *_), _ = ray.wait(list(tasks), num_returns=1)
-                yield from _results(lambda done=done: ray.get(done), [tasks.pop(done)])
+                yield from _results(partial(ray.get, done), [tasks.pop(done)])
         finally:
             for left in tasks:
                 ray.cancel(left, force=True)
