@@ -7,24 +7,16 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("lm_eval")
+
 from tests.choice_files import TRICKY, shared_rows
+from tests.harness.test_lm_eval_scores import TEMPLATES, sub_task
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import choices
-from ttabench.readers.cards import SubTask, load_card
 from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import Table
 
-FILES = {
-    "boolq": "super_glue/boolq/default", "cb": "super_glue/cb/default", "copa": "super_glue/copa/default",
-    "rte": "super_glue/rte/default", "sst2": "glue/sst2/default", "hellaswag": "hellaswag/hellaswag",
-    "winogrande": "winogrande/default", "openbookqa": "openbookqa/openbookqa", "arc_easy": "arc/arc_easy",
-    "arc_challenge": "arc/arc_challenge", "piqa": "piqa/piqa",
-}  # fmt: skip
 SHOTS = 3
-
-
-def sub_task(name: str) -> SubTask:
-    return load_card("superglue" if name in load_card("superglue").parts else name).parts[name]
 
 
 def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
@@ -35,7 +27,7 @@ def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]
     from lm_eval.tasks._yaml_loader import load_yaml
 
     held = datasets.Dataset.from_list(rows)
-    config = load_yaml(Path(lm_eval.__file__).parent / "tasks" / f"{FILES[name]}.yaml")
+    config = load_yaml(Path(lm_eval.__file__).parent / "tasks" / f"{TEMPLATES[name]}.yaml")
     config |= {
         "custom_dataset": lambda **_: datasets.DatasetDict(train=held, validation=held, test=held),
         "fewshot_split": "train",
@@ -53,7 +45,7 @@ def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]
 
 def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
     table = Table(rows=[RawRow(f"row {i}", row) for i, row in enumerate(rows)], label="", where="rows")
-    items, _ = choices.parse(sub_task(name), table)
+    items, _ = choices.parse(sub_task(name)[1], table)
     shown = "".join(f"{item.shown}\n\n" for item in items[:SHOTS])
     return [pairs(shown, item) for item in items]
 
@@ -65,10 +57,10 @@ def pairs(shown: str, item: choices.Item) -> list[tuple[str, str]]:
     return [(text + prefix, option) for prefix, option in zip(prefixes, want.options, strict=True)]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_texts_are_those_of_lm_eval(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    make = superglue if name in load_card("superglue").parts else unseen
+    make = superglue if sub_task(name)[0] == "superglue" else unseen
     rows: list[dict[str, Any]] = [dict(row) for row in make(name, "test", 0, 1, 6)["validation"]]
     rows = [{key: row[key] for key in rows[0] if key not in ("id", "idx")} for row in [*rows, *TRICKY.get(name, [])]]
     expected = theirs(name, rows)
@@ -87,7 +79,7 @@ def test_published_rows_too(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_winogrande_demonstrations_hold_the_right_name() -> None:
     row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
-    (item,), _ = choices.parse(sub_task("winogrande"), Table(rows=[RawRow("r", dict(row))], label="", where="r"))
+    (item,), _ = choices.parse(sub_task("winogrande")[1], Table(rows=[RawRow("r", dict(row))], label="", where="r"))
     assert item.shown == "Ann beat Bo, so Bo was sad."
     assert pairs("", item) == [
         ("Ann beat Bo, so Ann", " was sad."),

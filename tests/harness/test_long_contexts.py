@@ -109,15 +109,6 @@ def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pyte
         assert ROWS[split][1] not in context.split(book.strip())[-1]
 
 
-@pytest.mark.parametrize("split", SPLITS[:2])
-def test_closed_book_does_not_depend_on_the_context(split: str) -> None:
-    first, second = (answered(adapted("none", roomy(2048), prompts=prompts(split)), split) for _ in range(2))
-    assert first == second
-    if split == "field:context":
-        values = [value for value, _ in first]
-        assert values[:4] == pytest.approx(values[4:]), "the same question behind nothing"
-
-
 def test_another_contexts_state_answers() -> None:
     split = "field:context"
     own, other = (
@@ -130,16 +121,15 @@ def test_another_contexts_state_answers() -> None:
 
 @pytest.mark.parametrize(
     ("split", "fault"),
-    [("field:book", "no text in a field 'book'"), ("field:choices", "those with a text: context, question")],
-)
-def test_a_field_that_is_none_is_told(split: str, fault: str) -> None:
+    [("field:book", "no text in a field 'book'"), ("field:choices", "those with a text: context, question"),
+     ("marker:nowhere", "no prompt holds")],
+)  # fmt: skip
+def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         answered(adapted("icl", roomy(2048), prompts=Prompts(split=split)), "field:context")
 
 
 def test_what_else_is_refused() -> None:
-    with pytest.raises(UserError, match="no prompt holds"):
-        answered(adapted("icl", roomy(2048), prompts=Prompts(split="marker:nowhere")), "field:context")
     for split in ("field", "field:", "fields:context"):
         with pytest.raises(UserError, match="Unknown split"):
             Prompts(split=split)

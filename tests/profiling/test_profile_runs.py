@@ -129,7 +129,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     done = execute(job, tmp_path)
     (request,) = requests[before:]
     assert (done.how, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
-    assert [row["prefill"] for row in request["known"]] == [32]
+    assert [row.prefill for row in request["known"]] == [32]
     assert len(done.record.rows) == 6
 
 

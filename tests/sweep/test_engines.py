@@ -13,8 +13,7 @@ import pytest
 from tests.sweep.conftest import records
 from tests.sweep.test_sweep import command, environment, run
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import Resources
-from ttabench.sweep.local import _places
+from ttabench.sweep.engines import shared_gpus
 
 Suite = Callable[..., Path]
 ENGINES = {
@@ -64,9 +63,8 @@ def test_two_commands_on_one_folder_run_nothing_twice(suite: Suite, dies: Path, 
 
 def test_gpus_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
-    assert [place["CUDA_VISIBLE_DEVICES"] for place in _places(2, 2)] == ["3,5", "6,7"]
-    assert [place["CUDA_VISIBLE_DEVICES"] for place in _places(4, 0.5)] == ["3", "3", "5", "5"]
-    assert _places(3, 0) == [{}, {}, {}]
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in shared_gpus(2, 2)] == ["3,5", "6,7"]
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in shared_gpus(4, 0.5)] == ["3", "3", "5", "5"]
+    assert shared_gpus(3, 0) == [{}, {}, {}]
     with pytest.raises(UserError, match="more than the 4 GPUs"):
-        _places(5, 1)
-    assert Resources().gpus == 0
+        shared_gpus(5, 1)

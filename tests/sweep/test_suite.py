@@ -63,9 +63,6 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
     wanted = [("streamingqa", each) for each in none + mac] + [("superglue", each) for each in none]
     wanted += [("streamingqa", each) for each in rag]
     assert told == [(name, task, set_, seed, state) for task, (name, set_, state) in wanted for seed in (0, 1)]
-
-
-def test_what_is_said_of_all_goes_to_those_that_know_it(written: Written) -> None:
     cells_ = found(written(SUITE))
     assert {(cell.request.task, cell.request.task_options) for cell in cells_ if cell.request.method != "rag"} == {
         ("streamingqa", ("documents=4",)), ("superglue", ("shots=4",))
@@ -80,14 +77,10 @@ def test_arguments_of_a_twin_are_known_wherever_the_source_is_said(written: Writ
         found(written(text))
 
 
-def test_runs_that_are_planned_together_are_those_planned_alone(written: Written) -> None:
+def test_runs_are_those_planned_alone_and_parts_are_all_of_them(written: Written) -> None:
     path = written(SUITE)
-    alone = [make_plan(cell.request, cell.seed).config.identity() for cell in found(path)]
-    assert [run.id for run in runs(path)] == alone
-
-
-def test_parts_of_a_sweep_are_all_of_it_and_share_nothing(written: Written) -> None:
-    whole = runs(written(SUITE))
+    whole = runs(path)
+    assert [run.id for run in whole] == [make_plan(cell.request, cell.seed).config.identity() for cell in found(path)]
     parts = [share(whole, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in whole)
     assert sum(map(len, parts)) == len(whole)
@@ -148,12 +141,6 @@ def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     assert set(plain["eval"]) - set(plain["sweep"]) == renamed
 
 
-def remarks(path: Path) -> list[str]:
-    told: list[str] = []
-    cells(read(path), told.append)
-    return told
-
-
 BUDGETS = "methods: [none, {method: snapkv, preset: stream}, h2o]\ntasks: [streamingqa]\nkeep: [0.1, 0.5]\n"
 
 
@@ -161,7 +148,6 @@ def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(writ
     path = written(BUDGETS)
     asked = [(cell.request.method, cell.request.keep) for cell in found(path)]
     assert asked == [("none", None), *((name, share) for name in ("snapkv", "h2o") for share in (0.1, 0.5))]
-    assert remarks(path) == ["--keep goes to snapkv, h2o; not to none, which run once without it."]
     assert [run.method for run in runs(path)][1] == "snapkv keep=0.1 preset=stream"
     assert not list(jsonschema.Draft202012Validator(schema()).iter_errors(yaml.safe_load(BUDGETS)))
     few = written(BUDGETS + "exclude: [{keep: 0.5}]\n")
@@ -172,9 +158,6 @@ def test_budgets_are_typed_as_a_list_and_take_the_place_of_a_suites(
     written: Written, ttabench: Command, tmp_path: Path
 ) -> None:
     words = ("--methods", "none,h2o", "--tasks", "streamingqa", "--dry-run", "--out", tmp_path / "runs")
-    typed = ttabench("sweep", *words, "--keep", "0.1,0.5,0.1")
-    assert typed.code == 0
-    assert typed.err.splitlines()[0] == "--keep goes to h2o; not to none, which run once without it."
     assert len(ttabench("sweep", *words, "--keep", "0.1,0.5,0.1", "--json").json()["runs"]) == 3
     told = ttabench("sweep", written(BUDGETS), "--keep-tokens", "64", "--dry-run", "--json", "--out", tmp_path).json()
     assert [run["method"] for run in told["runs"]][2] == "h2o keep_tokens=64"

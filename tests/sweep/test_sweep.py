@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from tests.conftest import Command
 from tests.places import ROOT
 from tests.sweep.conftest import records
 from ttabench.core.files import locked
-from ttabench.core.plugins import Offer
 from ttabench.sweep import engines
-from ttabench.sweep.engines import Job, Report, Resources
-from ttabench.sweep.worker import take
+from ttabench.sweep.engines import Job, Report, Resources, take
 
 Suite = Callable[..., Path]
 
@@ -34,27 +31,18 @@ class Scripted:
     def __init__(self, *states: dict[str, str]) -> None:
         self.states, self.asked = list(states), list[list[Job]]()
 
-    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
+    def __call__(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
         self.asked.append(list(jobs))
         said = self.states.pop(0)
         for job in jobs:
-            state, _, reason = said.get(job.label, "new").partition(": ")
+            state, _, reason = said.get(job.method, "new").partition(": ")
             yield Report(id=job.id, state=state, reason=reason)  # type: ignore[arg-type]
-
-    def __call__(self, _: str) -> Scripted:
-        return self
-
-
-class Here:
-    """An engine that makes runs in this process."""
-
-    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
-        yield from map(take, jobs)
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "engine", lambda _: Here())
+    """Runs are made in this process."""
+    monkeypatch.setattr(engines, "engine", lambda *_: lambda jobs, _: map(take, jobs))
 
 
 def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -145,23 +133,12 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     assert "RuntimeError: nothing works" in quiet.err
 
 
-def test_an_engine_of_another_package(ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch,
-                                      tmp_path: Path) -> None:  # fmt: skip
-    place = EntryPoint(name="mine", value="tests.sweep.test_sweep:Here", group=engines.GROUP)
-    monkeypatch.setattr(engines, "offered", lambda _: {"mine": Offer("mine", "mine==1", place)})
-    ran = ttabench("sweep", suite("none"), "--engine", "mine", "--out", tmp_path / "runs", "--json")
-    assert [run["how"] for run in ran.json()["runs"]] == ["new"]
-
-
 def test_what_an_engine_lost_is_made_once_more_and_then_fails(
     ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted = Scripted({"none": "lost: killed", "icl": "lost: killed", "window": "failed: no"},
                         {"none": "failed: mended", "icl": "lost: killed again"})  # fmt: skip
-    for states in scripted.states:
-        for name in list(states):
-            states[f"{name} on streamingqa documents=1 max_new_tokens=2 seed 0"] = states.pop(name)
-    monkeypatch.setattr(engines, "engine", scripted)
+    monkeypatch.setattr(engines, "engine", lambda *_: scripted)
     ran = ttabench("sweep", suite("none", "icl", "window"), "--out", tmp_path / "runs", "--json")
     assert ran.code == 1
     assert [len(jobs) for jobs in scripted.asked] == [3, 2]
@@ -177,7 +154,7 @@ def test_a_run_that_another_process_makes_is_left_to_it(
     (run,) = ttabench("sweep", suite("none"), "--out", out, "--dry-run", "--json").json()["runs"]
     (out / run["id"]).mkdir(parents=True)
     scripted = Scripted({})
-    monkeypatch.setattr(engines, "engine", scripted)
+    monkeypatch.setattr(engines, "engine", lambda *_: scripted)
     assert ttabench("sweep", suite("none"), "--out", out).code == 1  # it makes nothing
     ((job,),) = scripted.asked
     with locked(out / run["id"], lambda: None):

@@ -51,7 +51,7 @@ def sweep(
     gpus_per_run: Annotated[
         float, o.option(WHERE, "GPUs for each run; below 1, several runs share one.", min=0, max=64)
     ] = 0.0,
-    engine: Annotated[str, o.option(WHERE, "local, ray, slurm, or one of another package.", "--engine")] = "local",
+    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.", "--engine")] = "local",
     address: Annotated[
         str, o.option(WHERE, "With --engine ray: address of the cluster; auto finds a running one.")
     ] = "",
@@ -85,18 +85,16 @@ def sweep(
         render.print_json(of_suite())
         return
     from ttabench.cli import sweep_runs
-    from ttabench.sweep.file import of_file
     from ttabench.sweep.grid import cells
     from ttabench.sweep.planning import planned, share
 
     typed = _typed(said, seeds, swap_state, methods=methods, tasks=tasks, models=models)
     content = _suite(suite, {**typed, **_budgets(keep, keep_tokens)})
-    remarks: list[str] = []
-    with of_file(suite):
-        runs = planned(cells(content, remarks.append))
+    try:
+        runs = planned(cells(content))
+    except UserError as error:
+        raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
     runs = share(runs, shard) if shard else runs
-    if not (json or quiet):
-        sweep_runs.remark(remarks)
     if dry_run:
         sweep_runs.dry_run(runs, out, json=json, quiet=quiet)
         return
@@ -107,9 +105,7 @@ def sweep(
     own = {name: text for name, text in (("address", address), ("cluster", cluster)) if text}
     options = {**assignments(engine_set or (), "--engine-set"), **own}
     resources = engines.Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=options)
-    made = engines.engine(engine)
-    engines.refuse_options(made, engine, options)  # whether or not anything is left to be run
-    reports = swept(runs, out, made, resources, force=force)
+    reports = swept(runs, out, engines.engine(engine, options), resources, force=force)
     if not sweep_runs.run(runs, reports, out, json=json, quiet=quiet):
         raise typer.Exit(1)
 
@@ -118,7 +114,7 @@ def _typed(fields: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str
     """The typed options, under the keys of a suite."""
     from ttabench.core.typed import whole_numbers
     from ttabench.profiling.load import method_names
-    from ttabench.sweep.options import SWAP, as_said
+    from ttabench.sweep.suite import SWAP, as_said
 
     typed = {**as_said(fields), **{name: method_names(text, ()) for name, text in lists.items() if text}}
     typed |= {"seeds": list(dict.fromkeys(whole_numbers("--seeds", seeds)))} if seeds else {}
@@ -140,7 +136,7 @@ def _budgets(keep: str, keep_tokens: str) -> dict[str, Json]:
 def _suite(file: Path | None, content: Mapping[str, Json]) -> Json:
     """The suite of a file, overridden by the options typed beside it."""
     from ttabench.sweep.file import read
-    from ttabench.sweep.options import BUDGETS
+    from ttabench.sweep.suite import BUDGETS
 
     if file is None:
         if missing := [name for name in ("methods", "tasks") if name not in content]:

@@ -128,8 +128,3 @@ def equal(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
     """Break on tensors that are not bit for bit the same."""
     if len(ours) != len(theirs) or not all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)):
         raise Broken(f"{what} are not bit for bit the same")
-
-
-def furthest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The largest difference of any two numbers."""
-    return max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True))

@@ -1,6 +1,6 @@
 """A process that answers requests over a pipe; where it dies, how, and what it said last, are told.
 
-    child = Child(answer, ("ttabench.sweep.worker",), {"CUDA_VISIBLE_DEVICES": "1"})
+    child = Child(answer, ("ttabench.lm.model",), {"CUDA_VISIBLE_DEVICES": "1"})
     for message in child.ask(request): ...            what `answer` tells of the request, a `Death` last where it died
 
 Modules that take seconds are imported once, in a process that children are forked from (on Linux).

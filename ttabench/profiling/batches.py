@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,25 +33,16 @@ NEAR = 8
 """The largest batch is known to an eighth of itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
+class Rate(NamedTuple):
     """One batch that fitted, and its passes."""
 
     rows: int
-    adapt_seconds: tuple[float, ...]
-    ask_seconds: tuple[float, ...]
+    asked: list[float]
+    """Samples answered a second, by pass."""
+    whole: list[float]
+    """Samples read and answered a second, by pass."""
     state_bytes: int
     peak_bytes: int | None
-
-    @property
-    def asked(self) -> list[float]:
-        """Samples answered a second, by pass."""
-        return [self.rows / seconds for seconds in self.ask_seconds]
-
-    @property
-    def whole(self) -> list[float]:
-        """Samples read and answered a second, by pass."""
-        return [self.rows / (read + asked) for read, asked in zip(self.adapt_seconds, self.ask_seconds, strict=True)]
 
 
 def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> Row:
@@ -101,13 +91,9 @@ def _rate(lm: LM, method: BaseMethod[Any], rows: int, tokens: int, load: Load) -
     while not meters or (len(meters) < load.repeat and time.perf_counter() - started < load.row_seconds):
         meters.append(Meter(lm.device))
         kept = _pass(lm, method, read, asks, load.generate, meters[-1])
-    return Rate(
-        rows=rows,
-        adapt_seconds=tuple(meter.seconds["adapt"] for meter in meters),
-        ask_seconds=tuple(meter.seconds["ask"] for meter in meters),
-        state_bytes=kept,
-        peak_bytes=largest(peak for meter in meters for peak in meter.peak_bytes.values()),
-    )
+    seconds = [(meter.seconds["adapt"], meter.seconds["ask"]) for meter in meters]
+    most = largest(peak for meter in meters for peak in meter.peak_bytes.values())
+    return Rate(rows, [rows / ask for _, ask in seconds], [rows / sum(both) for both in seconds], kept, most)
 
 
 def _pass(

@@ -85,7 +85,7 @@ def _measure(
     launch: Callable[[Mapping[str, Any]], Lines], tick: Tick,
 ) -> None:  # fmt: skip
     """Keep what one process finds; its death is a row, and a fault of the user's is raised."""
-    known = [row.model_dump() for row in folder.rows.values() if row.method == method and row.value("adapt_seconds")]
+    known = [row for row in folder.rows.values() if row.method == method and row.value("adapt_seconds")]
     at, clock, total = request["lengths"][0], time.perf_counter(), len(job.chosen) * len(job.lengths)
     lines = launch({**request, "job": job, "method": method, "known": known})
     with closing(lines):  # type: ignore[type-var]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ttabench.core.child import Tell
@@ -53,31 +53,19 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lifted] if lifted else []
     tell(("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes}))
-    measure = measurer(request, job, lm, method)
+    measuring = Measuring(lm=lm, method=method, load=job.load, known={row.prefill: row for row in request["known"]})
     for length in lengths:
         tell(("at", length))
-        row = measure(length)
+        if job.mode != "latency":
+            row = (throughput if job.mode == "throughput" else training)(lm, method, length, job.load)
+        elif job.time_limit is not None and (expected := measuring.expected(length)) > job.time_limit:
+            detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
+            row = Row(method=method.name, prefill=length, status="skipped", detail=detail)
+        else:
+            row = measuring.row(length)
         tell(("row", row.model_dump()))
         if row.status == "oom":
             return  # what is left of it would be counted with the next length; a fresh process goes on
-
-
-def measurer(request: Mapping[str, Any], job: Job, lm: LM, method: BaseMethod[Any]) -> Callable[[int], Row]:
-    """The function that makes the row of a length, by the mode of the job."""
-    if job.mode != "latency":
-        measure = throughput if job.mode == "throughput" else training
-        return lambda tokens: measure(lm, method, tokens, job.load)
-    known = {row.prefill: row for row in map(Row.model_validate, request.get("known", ()))}
-    measuring = Measuring(lm=lm, method=method, load=job.load, known=known)
-
-    def timed(tokens: int) -> Row:
-        expected = measuring.expected(tokens)
-        if job.time_limit is None or expected <= job.time_limit:
-            return measuring.row(tokens)
-        detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
-        return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
-
-    return timed
 
 
 def lift_positions(lm: LM, needed: int) -> str:

@@ -25,9 +25,9 @@ from ttabench.report.verdict import verdict
 from ttabench.run.base_model import base_of
 from ttabench.run.evaluation import execute
 from ttabench.run.plan import make_plan
+from ttabench.sweep.engines import models_of
 from ttabench.sweep.grid import cells
-from ttabench.sweep.options import ASSIGNED
-from ttabench.sweep.worker import models_of
+from ttabench.sweep.suite import ASSIGNED
 
 if TYPE_CHECKING:
     import pandas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,26 +25,16 @@ def swept(
         UserError: the engine runs nothing, or nothing more can be written.
     """
     jobs = {run.id: replace(run, out=str(out.absolute()), folder=str(Path.cwd()), force=force) for run in runs}
-    todo = []
-    for job in jobs.values():
-        if not force and is_stored(out / job.id):
-            yield Report(id=job.id, state="stored")
-        else:
-            todo.append(job)
-    again: list[Job] = []
-    for report in _made(todo, engine, resources):
-        if report.state in ("busy", "lost"):
-            again.append(replace(jobs[report.id], patient=True))
-        else:
-            yield report
-    for report in _made(again, engine, resources):
-        yield replace(report, state="failed") if report.state in ("busy", "lost") else report
-
-
-def _made(jobs: Sequence[Job], engine: Engine, resources: Resources) -> Iterator[Report]:
-    if not jobs:
-        return
-    for report in engine.submit(jobs, resources):
-        yield report
-        if report.state == "failed" and any(sign in report.reason for sign in FULL):
-            raise UserError(report.reason, "What is stored is stored; the same command goes on.")
+    stored = {id_ for id_ in jobs if not force and is_stored(out / id_)}
+    yield from (Report(id=id_, state="stored") for id_ in stored)
+    todo = [job for job in jobs.values() if job.id not in stored]
+    for patient in (False, True):
+        again: list[Job] = []
+        for report in engine(todo, resources) if todo else ():
+            if report.state in ("busy", "lost") and not patient:
+                again.append(replace(jobs[report.id], patient=True))
+                continue
+            yield replace(report, state="failed") if report.state in ("busy", "lost") else report
+            if report.state == "failed" and any(sign in report.reason for sign in FULL):
+                raise UserError(report.reason, "What is stored is stored; the same command goes on.")
+        todo = again

@@ -1,36 +1,50 @@
-"""What an engine is: it takes runs and tells what becomes of them; `local`, `ray`, `slurm`, or one of another package.
+"""Where the runs of a sweep are made: processes of this machine, a Ray cluster, or a job array of Slurm.
 
-    class Mine:
-        def submit(self, jobs, resources):            # resources.jobs at once, each with its threads and GPUs
-            for job in jobs:
-                yield worker.take(job)                # a `Report`
-
-    [project.entry-points."ttabench.engines"]
-    mine = "my_package:Mine"
+engine("local")(jobs, Resources(jobs=2))         a `Report` of every job, in any order
 
 An engine decides where runs are made and nothing else: what is stored is told from the folder of the results, and two
-engines that meet in one folder keep out of each other's way by the locks in it.
+sweeps that meet in one folder keep out of each other's way by the locks in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Literal, Protocol
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from shlex import quote
+from typing import Any, Literal, TypeAlias
 
+from ttabench.core import memory
+from ttabench.core.child import Child, Death
+from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import offered
+from ttabench.core.files import held
+from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import execute
+from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-GROUP = "ttabench.engines"
-"""Entry points of other packages: classes without arguments."""
-ENGINES = {
-    "local": "ttabench.sweep.local:Local",
-    "ray": "ttabench.sweep.on_ray:OnRay",
-    "slurm": "ttabench.sweep.on_slurm:OnSlurm",
-}
-PACKAGES = {"ray": "ray", "slurm": "submitit"}
+LONGEST = 300
+"""Characters of a reason."""
+FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
+LOGS = ".submitit"
+"""Below the folder of the results: what submitit keeps of its jobs."""
+SLURM = ("partition", "qos", "account", "constraint")
+"""Words of Slurm; `NUMBERS` are those that submitit has for every cluster."""
+NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}
+State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
+"""Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +75,6 @@ class Job:
         return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
 
 
-State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
-"""Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """The outcome of a run in a sweep."""
@@ -91,40 +101,201 @@ class Resources:
     """Of the engine, as typed."""
 
 
-class Engine(Protocol):
-    """See the module."""
-
-    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
-        """Make these runs; for every job, in any order, one report.
-
-        Raises:
-            UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.
-        """
-        ...
+Engine: TypeAlias = Callable[[Sequence[Job], Resources], Iterator[Report]]
 
 
-def engine(name: str) -> Engine:
-    """The engine of this name."""
-    if name in ENGINES:
-        module, _, attribute = ENGINES[name].partition(":")
-        try:
-            engine_class: Any = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if name not in PACKAGES or error.name != PACKAGES[name]:
-                raise
-            fault = f"The engine {name} needs the package {PACKAGES[name]}, which is not installed."
-            raise UserError(fault, f"Install it: pip install {PACKAGES[name]} (or ttabench[{name}]).") from None
-    elif name in offered(GROUP):
-        engine_class = offered(GROUP)[name].load()
-    else:
-        raise UnknownName("engine", name, [*ENGINES, *offered(GROUP)])
-    made: Engine = engine_class()
+def engine(name: str, options: Iterable[str] = ()) -> Engine:
+    """The engine of this name; its package is missing, or it lacks one of these options: a UserError."""
+    if name not in ENGINES:
+        raise UnknownName("engine", name, list(ENGINES))
+    made, package, known = ENGINES[name]
+    if package and find_spec(package) is None:
+        fault = f"The engine {name} needs the package {package}, which is not installed."
+        raise UserError(fault, f"Install it: pip install {package} (or ttabench[{name}]).")
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of the engine {name}", option, list(known))
     return made
 
 
-def refuse_options(engine: Engine, name: str, options: Iterable[str]) -> None:
-    """Refuse options that an engine does not know, as far as it says which it knows (`OPTIONS`)."""
-    known = getattr(engine, "OPTIONS", None)
-    for option in options:
-        if known is not None and option not in known:
-            raise UnknownName(f"option of the engine {name}", option, list(known))
+def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+    """Processes of this machine, so many at a time, each of which takes many runs; one that is killed is replaced."""
+    count = min(resources.jobs, len(jobs))
+    threads = resources.threads or (max(1, (cores() or 1) // count) if count > 1 else None)
+    environments, children, free = shared_gpus(count, resources.gpus), dict[int, Child](), SimpleQueue[int]()
+    for place in range(count):
+        free.put(place)
+
+    def made(job: Job) -> Report:
+        place = free.get()
+        if place not in children:
+            children[place] = Child(answer, ("ttabench.lm.model",), environments[place])
+        *_, report = children[place].ask((job, threads))
+        if isinstance(report, Death):
+            children.pop(place).close()
+            report = Report(id=job.id, state="lost", reason=_reason(report))
+        free.put(place)
+        assert isinstance(report, Report)
+        return report
+
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for future in as_completed([pool.submit(made, job) for job in jobs]):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(children.values()):
+                child.close()
+
+
+def _reason(death: Death) -> str:
+    if death.code == -signal.SIGKILL:
+        return "Its process was killed (signal 9), as a system does that runs out of memory."
+    how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
+    return f"Its process {how}: {death.said}"
+
+
+def shared_gpus(count: int, gpus: float) -> list[dict[str, str]]:
+    """The environment of each of so many processes, which names the GPUs that it may use."""
+    if not gpus:
+        return [{}] * count
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        import torch
+
+        named = ",".join(map(str, range(torch.cuda.device_count())))
+    devices = [device for device in named.split(",") if device]
+    if count * gpus > len(devices):
+        fault = f"{count} runs at a time with {gpus:g} GPUs each are more than the {len(devices)} GPUs here."
+        raise UserError(fault, "Give fewer --jobs, or less to --gpus-per-run.")
+    ends = [(int(place * gpus), max(int(place * gpus) + 1, int((place + 1) * gpus))) for place in range(count)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(devices[first:last])} for first, last in ends]
+
+
+def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+    """A run is a task of a Ray cluster; `resources.jobs` counts only on one of this machine, which ends with us."""
+    import ray
+
+    with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
+        address = resources.options.get("address", "auto")
+        host, colon, port = address.rpartition(":")
+        where = {"num_cpus": resources.jobs * (resources.threads or 1)} if address == "local" else {"address": address}
+        try:
+            if colon and "/" not in host:  # Ray itself would wait for minutes
+                socket.create_connection((host, int(port)), timeout=5.0).close()
+            ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        except (RuntimeError, ValueError, OSError) as error:
+            fault = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
+            raise UserError(fault, "Start one: ray start --head; or give --address HOST:PORT, or local.") from None
+        task = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(take_all)
+        tasks = {task.remote([job], resources.threads): job for job in jobs}
+        try:
+            while tasks:
+                (done, *_), _ = ray.wait(list(tasks), num_returns=1)
+                yield from _results(partial(ray.get, done), [tasks.pop(done)])
+        finally:
+            for left in tasks:
+                ray.cancel(left, force=True)
+            ray.shutdown()
+
+
+def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+    """A job array through submitit, each of whose tasks takes its share of the runs.
+
+    Of jobs that were lost a task takes one: the others of a task are lost with the one that ends it.
+    """
+    count = len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
+    shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
+    for at in range(0, count, resources.jobs):
+        tasks = _submitted(shares[at : at + resources.jobs], resources)
+        try:
+            for task, share in zip(tasks, shares[at:], strict=False):
+                yield from _results(task.result, share)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+
+
+def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
+    """The tasks of the array, one a share."""
+    import submitit
+
+    options = dict(resources.options)
+    cluster = options.pop("cluster", "slurm")
+    python = f"{quote(sys.executable)} -P"  # which imports nothing from the current folder
+    try:
+        executor = submitit.AutoExecutor(
+            Path(shares[0][0].out) / LOGS, cluster=cluster, local_python=python, slurm_python=python
+        )
+        numbers = {name: int(options.pop(name, usual)) for name, usual in NUMBERS.items()}
+        executor.update_parameters(
+            name="ttabench", cpus_per_task=resources.threads or 1, gpus_per_node=math.ceil(resources.gpus),
+            slurm_array_parallelism=len(shares), **{name: value for name, value in numbers.items() if value},
+            **{f"slurm_{name}": value for name, value in options.items()},
+        )  # fmt: skip
+        return list(executor.map_array(take_all, shares, [resources.threads] * len(shares)))
+    except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
+        fault = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
+        raise UserError(fault, "Mend --engine-set, or try --cluster local.") from None
+
+
+def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[Report]:
+    """The reports of a task's runs; where its process or machine went away, they are lost."""
+    try:
+        return result()
+    except Exception as error:  # whatever Ray or submitit tells of a task that has no result
+        reason = f"The task that made it ended ({type(error).__name__}): {' '.join(str(error).split())[-160:]}"
+        return [Report(id=job.id, state="lost", reason=reason) for job in share]
+
+
+ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
+    "local": (_local, "", ()),
+    "ray": (_ray, "ray", ("address",)),
+    "slurm": (_slurm, "submitit", ("cluster", *SLURM, *NUMBERS)),
+}
+"""By name: the engine, the package that it needs, and its options."""
+
+
+@lru_cache(maxsize=1)
+def models_of(_base: str) -> ModelCache:
+    """Where a base model is, or will be once it is asked for; a process holds one at a time."""
+    return ModelCache()
+
+
+def take(job: Job) -> Report:
+    """Make a run, or find it; whatever goes wrong is the reason in the report."""
+    began = time.monotonic()
+
+    def report(state: State, reason: str = "") -> Report:
+        short = " ".join(reason.split())
+        short = short if len(short) <= LONGEST else f"{short[: LONGEST // 2]} ... {short[-LONGEST // 2 :]}"
+        return Report(id=job.id, state=state, reason=short, seconds=time.monotonic() - began)
+
+    try:
+        os.chdir(job.folder)
+        plan = make_plan(job.request, job.seed)
+        if plan.config.identity() != job.id:
+            raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
+        if not job.patient and held(Path(job.out) / job.id):
+            return report("busy")
+        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force)
+    except UserError as error:
+        return report("failed", str(error))
+    except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
+        if memory.out_of_memory(error):
+            return report("failed", str(memory.told(error, FITS)))
+        return report("failed", f"{type(error).__name__}: {error}")
+    return report(outcome.how)
+
+
+def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> None:
+    """Make a run with so many threads in a process of this machine, see `core.child`."""
+    job, threads = request
+    tell(*take_all([job], threads))
+
+
+def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
+    """Make runs in a process of a cluster."""
+    use_threads(threads)
+    return [take(job) for job in jobs]

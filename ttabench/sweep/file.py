@@ -6,14 +6,12 @@ Plain words are texts, but for true, false, null and numbers as JSON writes them
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from pathlib import Path
 
 import yaml
 
 from ttabench.core.checked_file import reading
-from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import checked
 
@@ -51,14 +49,3 @@ def read(path: Path) -> Json:
             return loader.get_single_data()
         finally:
             loader.dispose()
-
-
-@contextmanager
-def of_file(path: Path | None) -> Iterator[None]:
-    """Faults of what a file says are told with its name."""
-    try:
-        yield
-    except UserError as error:
-        if path is None:
-            raise
-        raise UserError(f"{path}: {error.what}", error.hint) from None

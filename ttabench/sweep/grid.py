@@ -5,17 +5,16 @@ key. What stands with a method has to mean something to it; what is said of all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from itertools import product
-from math import prod
+from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
 
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.progress import no_word
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.settings import key_of
@@ -26,8 +25,7 @@ from ttabench.readers.protocol_options import known_options
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
-from ttabench.sweep.options import ASSIGNED, AXES, BUDGETS, SWAP, Value, requested, text_of
-from ttabench.sweep.suite import checked
+from ttabench.sweep.suite import ASSIGNED, AXES, BUDGETS, SWAP, Value, checked, requested
 
 MOST = 10_000
 """Runs of a suite."""
@@ -52,59 +50,28 @@ class _Layer:
 
 
 @dataclass
-class _ForSome:
-    """Something that was said of all, and goes to the methods or tasks that know it."""
-
-    name: str
-    word: str
-    takers: dict[str, None] = field(default_factory=dict)
-    others: dict[str, None] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
-    """Settings or presets that one of them has."""
-
-    @property
-    def remark(self) -> str:
-        """Who takes it, and who does not; empty where all do."""
-        if not self.others:
-            return ""
-        once = ", which run once without it" if self.name in BUDGETS else ""
-        return f"{self.word} goes to {', '.join(self.takers)}; not to {', '.join(self.others)}{once}."
-
-    def fault(self) -> UserError:
-        """What is wrong where none takes it; the closest one that is known is named."""
-        whose = "tasks" if self.name == "task_set" else "methods"
-        if self.known:
-            kind = "preset" if self.name == "preset" else "setting"
-            return UnknownName(f"{kind} of these {whose}", self.word.removeprefix("preset "), sorted(self.known))
-        return UserError(f"None of these {whose} takes {self.word}.", "Leave it out.")
-
-
-@dataclass
 class _Grid:
-    """The cells of a suite as they are found, and what was said for nothing so far."""
+    """The cells of a suite as they are found, and what was said of all: by layer, option, and key of a setting."""
 
-    for_some: dict[tuple[_Layer, str, str], _ForSome] = field(default_factory=dict)
-    """By where it was said: the layer, the option, and the key of a setting."""
-    count: int = 0
-    """Cells that were counted, before they were made."""
+    known: dict[tuple[_Layer, str, str], set[str]] = field(default_factory=dict)
+    """Settings or presets that methods or tasks have there."""
+    taken: set[tuple[_Layer, str, str]] = field(default_factory=set)
+    """What means something to one of them."""
 
     def combined(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
     ) -> Iterator[tuple[dict[str, Json], Cell]]:
         """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
-        refuse_more(self.count + prod(map(len, layers.values())) * len(seeds))
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
-            order = [common[0], model, task, method, *common[1:]]
-            spec, card, known = self._known(method, task, model, order)
+            names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
+            spec, order = registry.find(names["method"]), [common[0], model, task, method, *common[1:]]
+            options = _task_options(names, order)
             flat = {
                 (name, key): value
                 for layer in order
                 for name, key, value in _settings(layer)
-                if self._goes(layer, name, key, value, (spec, card, known.get(name)))
+                if self._goes(layer, name, key, value, spec, options)
             }
-            names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
-            self.count += prod(len(value) for value in flat.values() if isinstance(value, list)) * len(seeds)
-            refuse_more(self.count)
             for chosen in _choices(flat):
                 swapped = chosen.pop(SWAP, False)
                 for state in STATES_OF if swapped else ("own",):
@@ -112,36 +79,45 @@ class _Grid:
                     for seed in seeds:
                         yield {**names, **chosen, SWAP: swapped, "seed": seed}, Cell(request, seed)
 
-    def _known(
-        self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]
-    ) -> tuple[MethodSpec, str, dict[str, Collection[str] | None]]:
-        """The method, the name of the task, and names that may be set by option; None where nobody knows."""
-        spec, name = registry.find(str(method.values["method"])), str(task.values["task"])
-        card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
-        usual = usual_source(card, nano=model.values["model"] == NANO)
-        sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
-        own = [field.name for field in fields(spec.Settings)]
-        return spec, card.name, {"set": own, "task_set": known_options(card, str(sources[-1])), "preset": spec.presets}
-
     def _goes(
-        self, layer: _Layer, name: str, key: str, value: Json, of: tuple[MethodSpec, str, Collection[str] | None]
+        self, layer: _Layer, name: str, key: str, value: Json, spec: MethodSpec, options: Collection[str] | None
     ) -> bool:
-        """Whether what a layer says is for this method and task; of a list of presets one is enough."""
+        """Whether what a layer says is for this method and a task of these options; of presets one is enough."""
         whose = "task" if name == "task_set" else "method" if name in ("set", *OF_SOME) else ""
         if whose in ("", *layer.strict):
             return True
-        spec, task, known = of
+        known: Collection[str] | None = ()
         if name in ASSIGNED:
+            known = options if name == "task_set" else [field.name for field in fields(spec.Settings)]
             fits = known is None or key_of(key, known) in known
         elif name == "preset":
-            fits = any(preset in spec.presets for preset in (value if isinstance(value, list) else [value]))
+            known = spec.presets
+            fits = not {*known}.isdisjoint(value if isinstance(value, list) else [value])
         else:
             fits = _keeps(spec, name) if name in BUDGETS else spec.trainable
-        word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {text_of(value)}")
-        one = self.for_some.setdefault((layer, name, key), _ForSome(name, word))
-        (one.takers if fits else one.others)[task if whose == "task" else spec.name] = None
-        one.known.update(known or ())
+        place = (layer, name, key)
+        self.known.setdefault(place, set()).update(known or ())
+        self.taken |= {place} if fits else set()
         return fits
+
+    def refuse_untaken(self) -> None:
+        """Refuse what was said of all and means nothing to any; the closest name that is known is told."""
+        for (layer, name, key), known in self.known.items():
+            if (layer, name, key) in self.taken:
+                continue
+            whose = "tasks" if name == "task_set" else "methods"
+            value = key or as_typed(layer.values[name])
+            if known:
+                raise UnknownName(f"{'setting' if key else name} of these {whose}", value, sorted(known))
+            word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {value}")
+            raise UserError(f"None of these {whose} takes {word}.", "Leave it out.")
+
+
+def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collection[str] | None:
+    """Options that a task has, by the source that is said last; None where nobody knows."""
+    card = load_card(OWN_QUESTIONS if readable(Path(names["task"])) else names["task"])
+    sources = [layer.values["source"] for layer in order if layer.values.get("source")]
+    return known_options(card, str(sources[-1] if sources else usual_source(card, nano=names["model"] == NANO)))
 
 
 def _keeps(spec: MethodSpec, name: str) -> bool:
@@ -151,14 +127,7 @@ def _keeps(spec: MethodSpec, name: str) -> bool:
     return False
 
 
-def refuse_more(count: int) -> None:
-    """Refuse a suite of more runs than are made of one, by their number alone."""
-    if count > MOST:
-        fault = f"The suite asks for {count:,} runs, and {MOST:,} are the most of one."
-        raise UserError(fault, "Shorten its lists, or write several suites.")
-
-
-def cells(data: Json, notify: Callable[[str], None] = no_word) -> list[Cell]:
+def cells(data: Json) -> list[Cell]:
     """The runs of a suite in their order: model by model, then task by task."""
     suite = checked(data)
     grid = _Grid()
@@ -166,27 +135,29 @@ def cells(data: Json, notify: Callable[[str], None] = no_word) -> list[Cell]:
     axes["model"] = axes["model"] or [_Layer({"model": NANO})]
     seeds = suite.get("seeds", [0])
     top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
-    whole = list(grid.combined(axes, seeds, [top]))
+    whole = _few(grid.combined(axes, seeds, [top]))
     for pattern in suite.get("exclude", []):
         kept = [(words, cell) for words, cell in whole if not matches(pattern, words)]
         if len(kept) == len(whole):
             raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
         whole = kept
-    all_cells = [cell for _, cell in whole]
     for more in suite.get("include", []):
-        all_cells += _included(grid, more, axes, seeds, top)
-    for one in grid.for_some.values():
-        if not one.takers:
-            raise one.fault()
-    if not all_cells:
+        whole += _few(_included(grid, more, axes, seeds, top), beside=len(whole))
+    grid.refuse_untaken()
+    if not whole:
         raise UserError("The suite names no run.", "Give methods and tasks.")
-    for remark in dict.fromkeys(one.remark for one in grid.for_some.values()):
-        if remark:
-            notify(remark)
-    return all_cells
+    return [cell for _, cell in whole]
 
 
 _LISTS = {*AXES.values(), "include", "exclude"}
+
+
+def _few(runs: Iterator[tuple[dict[str, Json], Cell]], beside: int = 0) -> list[tuple[dict[str, Json], Cell]]:
+    """These runs; a suite of more than are made of one is refused."""
+    made = list(islice(runs, MOST - beside + 1))
+    if beside + len(made) > MOST:
+        raise UserError(f"The suite asks for more than {MOST:,} runs.", "Shorten its lists, or write several suites.")
+    return made
 
 
 def _entries(axis: str, entries: Sequence[Mapping[str, Json]]) -> list[_Layer]:
@@ -195,7 +166,7 @@ def _entries(axis: str, entries: Sequence[Mapping[str, Json]]) -> list[_Layer]:
 
 def _included(
     grid: _Grid, more: Mapping[str, Json], axes: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], top: _Layer
-) -> Iterator[Cell]:
+) -> Iterator[tuple[dict[str, Json], Cell]]:
     """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
     named = {axis: value if isinstance(value, list) else [value] for axis, value in more.items() if axis in AXES}
     own = {axis: [_Layer({axis: name}) for name in named[axis]] if axis in named else axes[axis] for axis in axes}
@@ -204,7 +175,7 @@ def _included(
             raise UserError(f"include: {more} names no {axis}, and neither does the suite.", f"Add {axis}.")
     options = {name: value for name, value in more.items() if name not in AXES}
     layer = _Layer(options, strict=frozenset(named) - {"seed"})
-    return (cell for _, cell in grid.combined(own, named.get("seed", seeds), [top, layer]))
+    return grid.combined(own, named.get("seed", seeds), [top, layer])
 
 
 def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
@@ -231,14 +202,11 @@ def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
 def matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
     """Whether a run, in words, is one of those that a pattern names: an entry of `exclude`, say."""
     for name, wanted in pattern.items():
-        if name in ASSIGNED:
-            own = words.get(name, {})
-            if not all(key in own and _among(own[key], value) for key, value in wanted.items()):
-                return False
-        elif name not in words or not _among(words[name], wanted):
+        held, named = (words.get(name, {}), wanted) if name in ASSIGNED else (words, {name: wanted})
+        if not all(key in held and _among(held[key], value) for key, value in named.items()):
             return False
     return True
 
 
 def _among(value: Value, wanted: Json) -> bool:
-    return text_of(value) in map(text_of, wanted if isinstance(wanted, list) else [wanted])
+    return as_typed(value) in map(as_typed, wanted if isinstance(wanted, list) else [wanted])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ttabench.core.errors import UserError
@@ -12,7 +12,7 @@ from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.sweep.engines import Job
 from ttabench.sweep.grid import Cell
-from ttabench.sweep.options import BUDGETS
+from ttabench.sweep.suite import BUDGETS
 
 
 def planned(cells: Sequence[Cell]) -> list[Job]:
@@ -50,9 +50,7 @@ def _run(cell: Cell, plan: Plan) -> Job:
         seed=cell.seed,
         base=repr(base_of(request, chat_template=config.chat_template)),
         method=" ".join([config.method, *budget, *request.settings, *more]) + STATES[config.state_of],
-        task=" ".join([config.task, *_options(request.task_options)]),
+        task=" ".join(
+            [config.task, *(text if len(text) <= 40 else f"{text[:37]}..." for text in request.task_options)]
+        ),
     )
-
-
-def _options(texts: Iterable[str]) -> list[str]:
-    return [text if len(text) <= 40 else f"{text[:37]}..." for text in texts]
