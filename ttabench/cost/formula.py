@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ttabench.core.types import Json
 from ttabench.cost.load import Cost, Workload
 from ttabench.cost.shape import Shape
 
@@ -29,6 +30,5 @@ class Formula:
     cost: Callable[[Any, Shape, Workload], Cost | None] | None = None
     """What it costs: (settings, base model, what is read and asked); None where no formula is known at all, or for
     these settings."""
-    most: Callable[[Any, int], int | None] | None = None
-    """Tokens of context beyond which it refuses to read: (settings, positions of the base model); None where only the
-    positions end it."""
+    retired: Mapping[str, Json] = field(default_factory=dict)
+    """Settings of earlier versions, with the one value that there is now: stored runs name them."""

@@ -200,7 +200,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     spec = family.stands_for if family else find_installed(name)
     if spec.origin != origin:
         raise UserError(f"{name} is now of {spec.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
-    return {**spec.retired, **defaults(spec)}
+    return defaults(spec)
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:

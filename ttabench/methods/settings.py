@@ -66,7 +66,7 @@ def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> A
 def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
     """Settings as they were before they were written as JSON, without those that are gone at their default."""
     types = _types(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
-    gone = gone_of(spec)
+    gone = spec.retired
     stored = {key: value for key, value in stored.items() if key not in gone or value != gone[key]}
     for key, value in stored.items():
         try:
@@ -100,15 +100,9 @@ def _check_numbers(values: Mapping[str, Json]) -> None:
 def defaults(spec: Formula) -> dict[str, Json]:
     """The settings of a method where nothing is said, as JSON values; none where it must be told some of them."""
     try:
-        return {**gone_of(spec), **plain(asdict(spec.Settings()))}
+        return {**spec.retired, **plain(asdict(spec.Settings()))}
     except (ValueError, TypeError):
         return {}
-
-
-def gone_of(spec: Formula) -> Mapping[str, Json]:
-    """Settings that earlier versions of a method stored, and the default that they had."""
-    gone: Mapping[str, Json] = getattr(spec.Settings, "GONE", {})
-    return gone
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Json]:

@@ -50,8 +50,6 @@ class MethodSpec(Formula):
     it cannot. None: it has no budget."""
     checked: Any = None
     """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
-    retired: Mapping[str, Json] = field(default_factory=dict)
-    """Settings of earlier versions, with the one value that there is now: stored runs name them."""
     origin: str = ""
     """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
 

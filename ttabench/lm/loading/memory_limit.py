@@ -6,6 +6,7 @@ import torch
 
 from ttabench.core import memory
 from ttabench.core.accelerators import function
+from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 
 BOUND = "set_per_process_memory_fraction"
@@ -28,4 +29,4 @@ def hold(most: int, device: torch.device) -> None:
     limit(most, device)
     taken = memory.in_use()
     if device.type == "cpu" and taken is not None and taken >= most:
-        raise MemoryError(f"the model and the libraries take {memory.shown(taken)}")
+        raise MemoryError(f"the model and the libraries take {size(taken)}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
-from ttabench.core import memory
+from ttabench.core import amounts, memory
 from ttabench.core.accelerators import release
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
@@ -62,7 +62,7 @@ def _halve(size: BatchSize, failed: int, wanted: int | None) -> None:
     if failed == 1:
         memory.released()
         hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        more = memory.shown(wanted) and f": it wants {memory.shown(wanted)} more"
+        more = f": it wants {amounts.size(wanted)} more" if wanted else ""
         raise UserError(f"One query alone does not fit into memory{more}.", hint)
     size.rows = failed // 2
     gc.collect()

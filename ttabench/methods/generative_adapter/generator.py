@@ -7,6 +7,7 @@ Shape letters: B rows · T tokens · C width of the model · R values · K keys 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -97,8 +98,10 @@ def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Te
 
 
 def _decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    decomposed = by_eigenvectors if sum_BRK.device.type == "cuda" else torch.linalg.svd
-    left_BRN, values_BN, right_BNK = decomposed(sum_BRK, full_matrices=False)
+    if sum_BRK.device.type == "cuda":
+        with suppress(torch.linalg.LinAlgError):  # many equal eigenvalues, of few tokens, may not converge
+            return by_eigenvectors(sum_BRK, full_matrices=False)
+    left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     return left_BRN, values_BN, right_BNK
 
 

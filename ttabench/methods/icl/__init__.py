@@ -46,11 +46,6 @@ def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
     return in_window(shape, work, slots, state_floats=shape.slot_floats * slots, state_bytes=size)
 
 
-def most(settings: InContextSettings, positions: int) -> int | None:
-    """Tokens of context beyond which `truncate=error` refuses."""
-    return settings.limit(positions) if settings.truncate == "error" else None
-
-
 ICL = MethodSpec(
     name="icl",
     summary="full context: all keys and values, read once",
@@ -58,7 +53,6 @@ ICL = MethodSpec(
     Settings=InContextSettings,
     growth="linear",
     cost=cost,
-    most=most,
 )
 
 METHODS = (ICL,)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ttabench.core.bounds import at_least
-from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.recipe import Recipe
@@ -25,11 +24,6 @@ _COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim",
 @dataclass(frozen=True, kw_only=True)
 class MacSettings:
     """Settings of `mac`; the defaults are the paper's (GPT2-large)."""
-
-    GONE: ClassVar[Mapping[str, Json]] = {
-        "bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0,
-    }  # fmt: skip
-    """Settings that earlier versions stored, and the value that goes on being read."""
 
     amortiser: str = "t5-base"
     """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
@@ -289,5 +283,6 @@ MAC = MethodSpec(
     cost=cost,
     checked=TINY,
     paper="2403.04317",
+    retired={"bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0},
 )
 METHODS = (MAC,)

@@ -14,7 +14,6 @@ from ttabench.core.types import Growth, Json
 from ttabench.cost.load import Cost, Workload, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.parts.amount import Amount
-from ttabench.methods.settings import gone_of
 from ttabench.methods.spec import MethodSpec
 
 SIGN = "+"
@@ -102,11 +101,6 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         figures = {one.name: getattr(bare, one.name) for one in fields(Cost)}
         return Cost(**{key: value + sum(getattr(one, key) - value for one in costs) for key, value in figures.items()})
 
-    def most(settings: Any, positions: int) -> int | None:
-        """The least of what the parts read."""
-        limits = [part.most(own, positions) for part, own in parted(settings) if part.most]
-        return min((limit for limit in limits if limit is not None), default=None)
-
     made = _settings_class(labels, parts, parted)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
@@ -132,7 +126,6 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         },
         origin=", ".join(part.origin for part in parts if part.origin),
         cost=cost if all(part.cost for part in parts) else None,
-        most=most,
     )
 
 
@@ -149,10 +142,5 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec], check: C
         "__post_init__": lambda settings: check(settings) and None,
         "__doc__": f"Settings of {SIGN.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
-        "GONE": {
-            f"{label}_{key}": value
-            for label, part in zip(labels, parts, strict=True)
-            for key, value in gone_of(part).items()
-        },
     }
     return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
