@@ -4,8 +4,8 @@ and docs/ruler.svg, RULER's score against the share that is removed.
     python results/figure.py
 
 The first is of suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of
-four, under two models, with the standard error that `compare` has, from the stored records; the second of suite
-`ruler`. Budgets of one method are joined by a line.
+four, under two models, with the standard error that `compare` has, from the stored records; the second of the
+suites `ruler`, of nano and of SmolLM2-135M. Budgets of one method are joined by a line.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import NamedTuple
 import matplotlib as mpl
 from english_cells import KEPT, SHARES
 from english_tables import Runs, runs_of
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from pandas import concat
 from ruler_tables import MEAN, scores
 
 from ttabench.report.compare import compared
@@ -81,7 +83,9 @@ def draw() -> Figure:
 
 def draw_ruler() -> Figure:
     """One panel a model and length: a line a method over the share removed; full context stands at none."""
-    found = scores(HERE / "ruler")
+    found = concat([scores(HERE / "ruler"), scores(HERE / "english/ruler")])
+    colours = {name: f"C{number}" for number, name in enumerate(sorted(found[found["budget"]]["method"].unique()))}
+    shown: dict[str, Artist] = {}
     panels = found[found["subtask"] == MEAN].groupby(["model", "length"])
     figure = Figure(figsize=(9.0, 3.6 * -(-len(panels) // 2)), layout="constrained")
     FigureCanvasSVG(figure)
@@ -90,14 +94,15 @@ def draw_ruler() -> Figure:
         axes.set_title(f"{model}, {length:,} tokens")
         for end, value in own[~own["budget"]].groupby("method")["value"]:
             axes.axhline(value.item(), color="grey", linestyle="--" if end == "icl" else ":", label=end)
-        for number, (method, line) in enumerate(own[own["budget"]].groupby("method")):
+        for method, line in own[own["budget"]].groupby("method"):
             axes.errorbar(100 - 100 * line["kept"], line["value"], yerr=line["stderr"], marker="o", capsize=3,
-                          label=method, color=f"C{number}")  # fmt: skip
+                          label=method, color=colours[method])  # fmt: skip
+        shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         axes.set_xlabel("removed, per cent of the context's keys and values")
         axes.grid(alpha=0.3)
     axes.set_ylim(bottom=0)
     figure.supylabel("mean over sub-tasks, per cent", fontsize="medium")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    figure.legend(shown.values(), shown.keys(), loc="outside right center", fontsize="small")
     return figure
 
 
