@@ -89,7 +89,7 @@ def draw_ruler() -> Figure:
     panels = found[found["subtask"] == MEAN].groupby(["model", "length"])
     figure = Figure(figsize=(9.0, 3.6 * -(-len(panels) // 2)), layout="constrained")
     FigureCanvasSVG(figure)
-    grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False).flat
+    grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey="row", squeeze=False).flat
     for axes, ((model, length), own) in zip(grid, panels, strict=False):
         axes.set_title(f"{model}, {length:,} tokens")
         for end, value in own[~own["budget"]].groupby("method")["value"]:
@@ -98,9 +98,9 @@ def draw_ruler() -> Figure:
             axes.errorbar(100 - 100 * line["kept"], line["value"], yerr=line["stderr"], marker="o", capsize=3,
                           label=method, color=colours[method])  # fmt: skip
         shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        axes.set_xlabel("removed, per cent of the context's keys and values")
+        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    axes.set_ylim(bottom=0)
+    figure.supxlabel("removed, per cent of the context's keys and values", fontsize="medium")
     figure.supylabel("mean over sub-tasks, per cent", fontsize="medium")
     figure.legend(shown.values(), shown.keys(), loc="outside right center", fontsize="small")
     return figure
