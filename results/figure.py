@@ -83,7 +83,7 @@ def draw() -> Figure:
 
 def draw_ruler() -> Figure:
     """One panel a model and length: a line a method over the share removed; full context stands at none."""
-    found = concat([scores(HERE / "ruler"), scores(HERE / "english/ruler")])
+    found = concat([scores(folder) for folder in (HERE / "ruler", HERE / "english" / "ruler") if folder.is_dir()])
     colours = {name: f"C{number}" for number, name in enumerate(sorted(found[found["budget"]]["method"].unique()))}
     shown: dict[str, Artist] = {}
     panels = found[found["subtask"] == MEAN].groupby(["model", "length"])

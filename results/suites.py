@@ -20,7 +20,7 @@ SUITES = (
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
     "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
-    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler",
+    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions",
 )  # fmt: skip
 IN_BATCHES = (
     "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
@@ -40,6 +40,7 @@ Adapter); one document (MAC's Figure 2); and questions in batches that fit a lim
 OPTION_VARIED = {
     "superglue-shots": "shots", "superglue-categories": "shots", "adaptation-ratio": "ratio",
     "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",
+    "sessions": "mode",
 }  # fmt: skip
 """Suites with a grid by values of a task option."""
 BY_DOCUMENTS = ("hierarchy",)

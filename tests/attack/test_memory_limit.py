@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.attack.dying import alone
-from tests.lm.test_loading import sparse_weights
 from tests.tiny import drawn
 from ttabench.cli import app as cli
 from ttabench.core import memory
@@ -20,6 +21,19 @@ from ttabench.records.store import RunFolder
 
 pytestmark = pytest.mark.skipif(memory.in_use() is None, reason="refused: this system does not say what is in use")
 MIB = 2**20
+
+
+def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """A safetensors file of zeros that takes no room on the disk."""
+    head: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(head).encode()
+    with file.open("wb") as handle:
+        handle.write(struct.pack("<Q", len(text)) + text)
+        handle.truncate(handle.tell() + end)
 
 
 @pytest.fixture(autouse=True)

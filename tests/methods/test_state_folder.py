@@ -88,5 +88,5 @@ def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: 
     for name, tensor in once.items():
         torch.testing.assert_close(on[name], tensor)
     line = one_line(ttabench(*words, "--method", "none", "--state", tmp_path / "out", "--out", tmp_path / "other"))
-    assert "another method" in line
+    assert "was made with method icl, not none" in line
     assert not (tmp_path / "other").exists()

@@ -1,4 +1,4 @@
-"""Answer metrics: published rules on hand-made cases, and invariants on any text."""
+"""Answer metrics: published rules on hand-made cases, invariants on any text, and the bundled `evaluate` modules."""
 
 from __future__ import annotations
 

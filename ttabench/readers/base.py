@@ -186,13 +186,18 @@ class Bound(Generic[SettingsT]):
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
         return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
 
-    def apart(self, own: RowT, others: Iterable[RowT], told: Callable[[RowT], set[str]]) -> RowT:
-        """The first of others that tells nothing of one's own."""
-        known = told(own)
+    def apart(
+        self, own: RowT, others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False
+    ) -> RowT:
+        """The first of others that tells nothing of one's own; `at_worst`: the first of all where each does."""
+        known, first = told(own), list[RowT]()
         for other in others:
             if known.isdisjoint(told(other)):
                 return other
-        raise self.no_other()
+            first = first or [other]
+        if not (at_worst and first):
+            raise self.no_other()
+        return first[0]
 
     def no_other(self) -> UserError:
         """The error of a source that has nothing to read in place of one's own."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -98,14 +98,14 @@ class Demonstrations(Bound[Settings]):
             made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
             pools = (other.draw(len(other.pool), 0)[0] for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
-            others = self.apart(items, draws, _categories)
+            others = self.apart(items, draws, _categories, at_worst=True)
         else:
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return [] if self.mini else [OTHER_ROWS]
+        return same_rules(self) if self.mini else [OTHER_ROWS]
 
     def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
         """A sub-task of the miniature world."""
@@ -168,6 +168,17 @@ def _texts(step: Observe | Ask) -> list[str]:
     (want,) = wanted([step], Choose)
     window = (piece.text for piece in step.window)
     return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
+
+
+def same_rules(twin: Bound[Any]) -> list[str]:
+    """A note on other demonstrations of a twin with categories of words like one's own, as fixed rules have."""
+    pairs = [
+        [[step.text for step in one.observes()] for one in pair]
+        for pair in zip(twin.episodes(), twin.others(), strict=True)
+    ]
+    alike = sum(not categories_in(own).isdisjoint(categories_in(other)) for own, other in pairs)
+    told = f"{alike} of {len(pairs)} other contexts have categories of words in common with the own"
+    return [f"{told}: they may follow the same rule"] if alike else []
 
 
 def _categories(items: Sequence[Item]) -> set[str]:

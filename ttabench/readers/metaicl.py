@@ -37,7 +37,7 @@ from ttabench.readers.base import (
     spread,
 )
 from ttabench.readers.cards import Card
-from ttabench.readers.demonstrations import OTHER_ROWS
+from ttabench.readers.demonstrations import OTHER_ROWS, same_rules
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request
@@ -193,7 +193,7 @@ class MetaIcl(Bound[Settings]):
             made = (other.shown for seed in other_seeds(self.seed)
                     for other in twin_tasks(self.card, self.split, seed, self.arguments))  # fmt: skip
             alike = (rows for rows in made if len(rows[0].options) == options)
-            fresh = self.apart(shown, alike, lambda rows: categories_in(row.input for row in rows))
+            fresh = self.apart(shown, alike, lambda rows: categories_in(row.input for row in rows), at_worst=True)
         else:
             taken = {row.pair for row in (*fits.shown, *task.asked)}
             fresh = tuple(row for row in self._short(task.spare, estimate) if row.pair not in taken)
@@ -201,7 +201,7 @@ class MetaIcl(Bound[Settings]):
 
     def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return [] if self.mini else [OTHER_ROWS]
+        return same_rules(self) if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
