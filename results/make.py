@@ -70,6 +70,11 @@ QUICK = 8
 OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
     families.SUITE: lambda out: "".join(families.tables(out)),
     "ruler": lambda out: ruler_tables.written(out / "ruler"),
+    "sessions": lambda out: "\n".join(
+        f"**mode={mode}: per cent by what questions ask**\n\n{grids.by_part(runs)}"
+        for mode in ("requests", "turns")
+        if (runs := [run for run in grids.records(out / "sessions") if run.config["task_options"]["mode"] == mode])
+    ),
     TWO_CONTEXTS: lambda out: f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n",
 }
 """Tables of suites that are like no other."""

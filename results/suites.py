@@ -40,7 +40,6 @@ Adapter); one document (MAC's Figure 2); and questions in batches that fit a lim
 OPTION_VARIED = {
     "superglue-shots": "shots", "superglue-categories": "shots", "adaptation-ratio": "ratio",
     "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",
-    "sessions": "mode",
 }  # fmt: skip
 """Suites with a grid by values of a task option."""
 BY_DOCUMENTS = ("hierarchy",)
