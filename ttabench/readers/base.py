@@ -174,8 +174,8 @@ class Bound(Generic[SettingsT]):
                 raise self.no_other()
             yield other
 
-    def remarks_on_others(self) -> list[str]:
-        """Notes of this reader on the other contexts."""
+    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002  # for some
+        """Notes of this reader on the other contexts; `pairs`: own and other episodes."""
         return []
 
     def describe_others(self) -> dict[str, Json]:
@@ -184,7 +184,7 @@ class Bound(Generic[SettingsT]):
         fewer = sum(len(other.observes()) < len(own.observes()) for own, other in pairs)
         notes = [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"] if fewer else []
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
-        return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
+        return {"notes": [*notes, *self.remarks_on_others(pairs)], "digest": digest}
 
     def apart(
         self, own: RowT, others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False

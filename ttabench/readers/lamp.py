@@ -279,7 +279,7 @@ class Profiles(Bound[Settings]):
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
 
-    def remarks_on_others(self) -> list[str]:
+    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
         """Notes on the other contexts."""
         alike = sum(not apart for _, apart in self._next(None))
         return [f"{alike} of the other profiles share entries or topics with the own"] if alike else []

@@ -199,9 +199,9 @@ class MetaIcl(Bound[Settings]):
             fresh = tuple(row for row in self._short(task.spare, estimate) if row.pair not in taken)
         return map(self._observe, fresh[: len(fits.shown)])
 
-    def remarks_on_others(self) -> list[str]:
+    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
         """Notes on the other contexts."""
-        return same_rules(self) if self.mini else [OTHER_ROWS]
+        return same_rules(pairs) if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""

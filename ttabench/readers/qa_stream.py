@@ -161,7 +161,7 @@ class QAStream(Bound[Settings]):
         fresh = [document for document in behind if document.text not in texts]
         return ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
 
-    def remarks_on_others(self) -> list[str]:
+    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
         """Notes on the other contexts."""
         alike = any(titles_of(self._next(group)) & titles_of(group) for _, group in self.laid(None))
         return ["the other context has documents of the own articles: there are no others"] if alike else []

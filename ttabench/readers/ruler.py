@@ -172,7 +172,7 @@ class Ruler(Bound[Settings]):
             raise self.no_other()
         return self._pieces(f"{key}/other", texts[0], tokens)
 
-    def remarks_on_others(self) -> list[str]:
+    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
         """Notes on the other contexts."""
         note = "where every other context of a sub-task holds an answer, the first of them is read"
         return [note] if self.held else []

@@ -99,7 +99,8 @@ def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Te
 
 def _decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if sum_BRK.device.type == "cuda":
-        with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # many equal eigenvalues, of few tokens, may not converge
+        # many equal eigenvalues, as chunks of few tokens have, may not converge
+        with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
             return by_eigenvectors(sum_BRK, full_matrices=False)
     left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     return left_BRN, values_BN, right_BNK
