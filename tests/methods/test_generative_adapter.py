@@ -17,7 +17,7 @@ from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
-from ttabench.methods.generative_adapter import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings, generator
 from ttabench.methods.generative_adapter.generator import by_eigenvectors, directions, learned_directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.parallel import Row, row_logprobs
@@ -50,7 +50,7 @@ def test_eigenvectors_give_the_singular_vectors(monkeypatch: pytest.MonkeyPatch)
     few, many, none = (torch.randn(24, n, generator=draws) @ torch.randn(n, 32, generator=draws) for n in (3, 40, 0))
     sums = torch.stack([few, many, none])
     left, right = directions(sums, settings)
-    monkeypatch.setattr(torch.linalg, "svd", by_eigenvectors)
+    monkeypatch.setattr(generator, "decomposed", by_eigenvectors)
     again, to_right = directions(sums, settings)
     torch.testing.assert_close(again @ to_right, left @ right, atol=1e-5, rtol=1e-5)
 
@@ -205,7 +205,7 @@ def test_the_exact_gradient_is_that_of_the_decomposition(
     wanted = torch.linalg.svd(values.mT @ keys)
     rank = min(3, tokens)
     if eigenvectors:
-        monkeypatch.setattr(torch.linalg, "svd", by_eigenvectors)
+        monkeypatch.setattr(generator, "decomposed", by_eigenvectors)
     torch.testing.assert_close(product(values, keys), wanted[0][..., :rank] @ wanted[2][..., :rank, :])
     inputs = (values.requires_grad_(), keys.requires_grad_())
     assert torch.autograd.gradcheck(product, inputs, eps=1e-6, atol=1e-5, rtol=1e-4)

@@ -89,7 +89,7 @@ NOTHING = 1e-6
 def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
     """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
     if settings.svd == "exact":
-        left_BRN, values_BN, right_BNK = _decomposed(sum_BRK)
+        left_BRN, values_BN, right_BNK = decomposed(sum_BRK)
         rank = settings.rank
         left_BRQ, values_BQ, right_BQK = left_BRN[..., :rank], values_BN[..., :rank], right_BNK[..., :rank, :]
     else:
@@ -97,21 +97,21 @@ def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Te
     return left_BRQ * _kept(values_BQ, settings)[..., None, :], right_BQK
 
 
-def _decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Left singular vectors [B, R, N], singular values [B, N], falling, and right singular vectors [B, N, K]."""
     if sum_BRK.device.type == "cuda":
         # many equal eigenvalues, as chunks of few tokens have, may not converge
         with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
-            return by_eigenvectors(sum_BRK, full_matrices=False)
+            return by_eigenvectors(sum_BRK)
     left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     return left_BRN, values_BN, right_BNK
 
 
-def by_eigenvectors(sum_BRK: Tensor, *, full_matrices: bool) -> tuple[Tensor, Tensor, Tensor]:
+def by_eigenvectors(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The decomposition by eigenvectors of S S' in float64, which a GPU finds many times as fast; R singular values.
 
     It tells singular values down to 1e-7 of the largest; the right vectors of smaller ones are no unit vectors.
     """
-    assert not full_matrices
     dtype, sum_BRK = sum_BRK.dtype, sum_BRK.double()
     squares_BR, left_BRR = torch.linalg.eigh(sum_BRK @ sum_BRK.mT)
     left_BRR, values_BR = left_BRR.flip(-1), squares_BR.clamp(min=0.0).sqrt().flip(-1)
@@ -148,7 +148,7 @@ class _Directions(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-        left_BRN, values_BN, right_BNK = _decomposed(sum_BRK)
+        left_BRN, values_BN, right_BNK = decomposed(sum_BRK)
         kept_BN = _kept(values_BN, settings) & (
             torch.arange(values_BN.shape[-1], device=values_BN.device) < settings.rank
         )
