@@ -12,7 +12,7 @@ from english import FEW_SHOT, HERE, SUITES
 from grids import crossed, markdown, spread, table
 
 from ttabench.core.amounts import number
-from ttabench.records.sample_files import has_samples
+from ttabench.records.samples import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled

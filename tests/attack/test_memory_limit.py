@@ -17,7 +17,7 @@ from tests.attack.dying import alone
 from tests.tiny import drawn
 from ttabench.cli import app as cli
 from ttabench.core import memory
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(memory.in_use() is None, reason="refused: this system does not say what is in use")
 MIB = 2**20

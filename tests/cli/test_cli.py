@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record
 from ttabench.run import base_model
 from ttabench.run.request import RunRequest

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.training.training_state import Curve
 
 FULL = Path("/dev/full")

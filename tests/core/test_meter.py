@@ -17,7 +17,7 @@ from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.run import runner
 from ttabench.run.runner import RunContext
 

@@ -18,9 +18,8 @@ from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer, Choose, Generate, Score
 from ttabench.records.packing import pack
-from ttabench.records.schema import load_record, save_record
-from ttabench.records.scores import MODES, digest_of, name_of
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE
+from ttabench.records.samples import MODES, SCORES_FILE, digest_of, name_of
+from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, load_record, save_record
 
 MARK = "MARKER-of-a-text"
 DIGEST = re.compile(r"(sha256:[0-9a-f]{16})?")
@@ -73,7 +72,7 @@ def marked(folder: Path) -> None:
 def test_no_text_is_in_the_file_whatever_the_samples_hold(tmp_path: Path) -> None:
     marked(tmp_path / "suite" / "aa11")
     pack(tmp_path / "suite", scores=True)
-    assert any(MARK in text for _, text in texts_in(parquet.read_table(tmp_path / "suite" / ALL_SAMPLES_FILE)))
+    assert any(MARK in text for _, text in texts_in(parquet.read_table(tmp_path / "suite" / SAMPLES_FILE)))
     check_no_text(tmp_path / "suite")
     table = parquet.read_table(tmp_path / "suite" / SCORES_FILE)
     parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
@@ -109,7 +108,7 @@ def suites(ttabench: Command, tmp_path: Path) -> tuple[Path, Path]:
     for place in ("whole", "bare"):
         shutil.copytree(tmp_path / "runs", tmp_path / place / "s")
     pack(tmp_path / "bare" / "s", scores=True)
-    (tmp_path / "bare" / "s" / ALL_SAMPLES_FILE).unlink()
+    (tmp_path / "bare" / "s" / SAMPLES_FILE).unlink()
     return tmp_path / "whole" / "s", tmp_path / "bare" / "s"
 
 

@@ -13,12 +13,11 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack, unpack
-from ttabench.records.sample_files import read_samples
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, is_stored, load_record, save_record
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE
+from ttabench.records.samples import read_samples
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
 from ttabench.report.finding import find_runs, runs_in
 
-FILES = (RUNS_FILE, ALL_SAMPLES_FILE)
+FILES = (RUNS_FILE, SAMPLES_FILE)
 RUNS = ("cc33", "aa11", "bb22")
 """In the order in which they were made."""
 

@@ -15,8 +15,8 @@ from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
 from ttabench.core.types import Episode
 from ttabench.lm.model import LM
-from ttabench.records.sample_files import read_samples
-from ttabench.records.store import EpisodeCost, RunFolder, Sample
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import EpisodeCost, Sample, read_samples
 
 COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""
@@ -48,7 +48,7 @@ def killed(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         patched.setattr(RunFolder, "end_episode", die)
         assert evaluate().code == 130
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
-    assert len(partial.read_text().splitlines()) == 6
+    assert len(partial.read_text().splitlines()) == 3
     return partial, whole
 
 
@@ -82,10 +82,11 @@ def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
 def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
     partial, whole = killed
     found = lines(partial)
-    foreign = merged(found[0], {"value": {"ask": {"key": "nobody asked"}}})
-    elsewhere = {**found[1], "value": {**found[1]["value"], "episode": "another"}}
+    first = found[0]["value"][0]
+    foreign = {**found[0], "value": [merged(first, {"ask": {"key": "nobody asked"}})]}
+    elsewhere = {**found[0], "value": [{**first, "episode": "another"}]}
     of_another_run = {**found[2], "run": "0123456789ab"}
-    write(partial, [*found[:4], *found[:4], foreign, elsewhere, of_another_run])
+    write(partial, [*found[:2], *found[:2], foreign, elsewhere, of_another_run])
     shown = evaluate("--json")
     assert_same(shown, whole, partial.parent)
 
@@ -113,27 +114,11 @@ def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     assert "the same command continues" in line
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert not (partial.parent / "run.json").exists()
-    assert len(lines(partial)) == len(answered) == 2
+    assert len(answered) == 2
+    assert len(lines(partial)) == 1
     ran = evaluate("--json", method=method)
     assert_same(ran, whole, partial.parent)
     assert ran.json()["runs"][0]["how"] == "continued"
-
-
-def test_a_batch_of_which_lines_are_missing_is_answered_again_as_one(
-    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a write stopped short: answered with others, or alone, the last digits of a log-probability may differ."""
-    partial, whole = killed
-    write(partial, lines(partial)[:3])
-    batches, append = [], RunFolder.append
-
-    def counted(self: RunFolder, samples: Sequence[Sample]) -> None:
-        batches.append([sample.key for sample in samples])
-        append(self, samples)
-
-    monkeypatch.setattr(RunFolder, "append", counted)
-    assert_same(evaluate("--json"), whole, partial.parent)
-    assert [len(batch) for batch in batches] == [2, 2]
 
 
 def asks() -> Episode:
@@ -143,13 +128,13 @@ def asks() -> Episode:
 def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder:
     """Three answers as a killed run left them, edited, taken up."""
     before = RunFolder(tmp_path, "r")
-    before.append([sample(key) for key in "abc"])
+    for key in "abc":
+        before.append([sample(key)])
     partial = before.path / "partial.jsonl"
     write(partial, edit(lines(partial)))
     folder = RunFolder(tmp_path, "r")
     folder.resume()
     folder.take_up(asks(), ["f1"])
-    folder.drop_leftovers()
     return folder
 
 
@@ -163,9 +148,10 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     ids=str,
 )  # fmt: skip
 def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = resumed(tmp_path, lambda found: [found[0], merged(found[1], {"value": change}), found[2]])
+    folder = resumed(
+        tmp_path, lambda found: [found[0], {**found[1], "value": [merged(found[1]["value"][0], change)]}, found[2]]
+    )
     assert [kept.key for kept in folder.samples] == ["a", "c"]
-    assert folder.left_out == 1
 
 
 @pytest.mark.parametrize("method", [*METHODS])

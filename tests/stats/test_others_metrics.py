@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Command, one_line
 from ttabench.core.errors import UserError
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record
 from ttabench.stats.metrics import declare, known, metric
 

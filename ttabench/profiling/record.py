@@ -120,7 +120,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
-        for line in self.read()[0]:
+        for line in self.read():
             with suppress(ValueError, KeyError, TypeError):
                 self._take(line)
         self.rows = {place: row for place, row in self.rows.items() if row.status in FINAL}
@@ -130,7 +130,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         """Keep one finding, at once."""
         line = {"kind": kind, "value": value, "seconds": seconds}
         self._take(line)
-        self.write([line])
+        self.write(line)
 
     def _take(self, line: dict[str, Json]) -> None:
         kind, value = line["kind"], line["value"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ttabench.records.samples import Looked
 from ttabench.records.schema import RunRecord
 from ttabench.report import figures
 from ttabench.report.blocks import CEILING, FLOOR, Group
@@ -16,8 +15,8 @@ from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, runnin
 from ttabench.report.phrases import MANY, Field, listed, lone
 from ttabench.report.selecting import file_called
 
-NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", *Looked.__dataclass_fields__}
-"""Columns of samples that say how a query was answered, and not what the answer was."""
+NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", "gold_share", "gold_rank", "gold_age", "kept_pieces"}
+"""Columns of samples that say how a query was answered, and not what the answer was; some in older runs alone."""
 CHECK = (
     "Check its prompt, what was cut of the context, and whether the base model can use so long a text. A method that "
     "was trained for the task, or that chooses what to read, may be better without a fault."

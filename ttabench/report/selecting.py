@@ -16,8 +16,7 @@ from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
-from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.records.suite_archive import ASK, RUNS_FILE, SUFFIX, file_of, runs
+from ttabench.records.schema import ASK, RECORD_FILE, RUNS_FILE, SUFFIX, RunRecord, file_of, load_record, runs
 from ttabench.report.finding import Loaded, at_path, by_id, load_run, loaded, refuse_all_damaged, runs_in
 from ttabench.report.pairing import Run
 

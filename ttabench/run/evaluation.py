@@ -13,8 +13,8 @@ from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan
 
 if TYPE_CHECKING:
+    from ttabench.records.folder import RunFolder
     from ttabench.records.schema import RunRecord
-    from ttabench.records.store import RunFolder
 
 Outcome: TypeAlias = "Obtained[RunRecord]"
 
@@ -29,7 +29,7 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-    from ttabench.records.store import RunFolder
+    from ttabench.records.folder import RunFolder
 
     where = out / plan.config.identity()
 
@@ -75,8 +75,7 @@ def _run(
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    leftovers = folder.drop_leftovers()
     after = caveats_after(plan, method, folder.costs, folder.samples)
-    for note in [*after, *([leftovers] if leftovers else [])]:
+    for note in after:
         notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, [*notes, *after]))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import environment
 from ttabench.core.meter import largest
 from ttabench.core.types import Json
+from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
-from ttabench.records.store import RunFolder
 from ttabench.run.budget import kept_share
 from ttabench.run.caveats import labels, lengths_of, truncated
 from ttabench.stats.aggregation import Unit, estimated

@@ -27,16 +27,12 @@ from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
-from ttabench.methods.base import BaseMethod, PieceShares
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
-from ttabench.records.samples import AskCost, EpisodeCost, Looked, Sample, kept
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
 from ttabench.stats.metric import Metric
-
-MOST_PIECES = 256
-"""Of more that were read nothing is kept: telling where each query looks grows with queries times pieces (`mac` on one
-thread: 1.4 s of 4.4 over 165 documents, 262 s of 357 over 1,665)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +81,8 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
-        before = folder.take_up(episode, context.of_one_query())
-        if folder.finished(episode.key):
+        before, done = folder.take_up(episode, context.of_one_query())
+        if done:
             counts.add("read", 0 if context.ask_only else len(episode.observes()))
             counts.add("answered", len(asks))
         else:
@@ -205,8 +201,6 @@ class _EpisodeRun:
             ask_peak_bytes=largest([so_far.ask_peak_bytes, self.meter.peak_bytes["ask"]]),
             read_slots=max(so_far.read_slots, slots),
         )
-        told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
-        looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
         metrics = context.of_one_query()
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
@@ -219,9 +213,8 @@ class _EpisodeRun:
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
                 asked=cost,
-                looked=its,
             )
-            for ask, given, its in zip(asks, answers, looked, strict=True)
+            for ask, given in zip(asks, answers, strict=True)
         ]
 
     def _largest(self, name: str) -> int:
@@ -259,29 +252,6 @@ class _EpisodeRun:
 def _tokens_read(state: State) -> int | None:
     read = state.meta.get("tokens_read")
     return int(read[0]) if read else None
-
-
-def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
-    """How each query looks at the piece that holds its answer; empty where that is not told or known."""
-    if shares is None:
-        return [Looked() for _ in asks]
-    members = [name.split(" + ") for name in shares.names]
-    scores_QK = shares.shares_QK if shares.scores_QK is None else shares.scores_QK
-    found = []
-    for question, ask in enumerate(asks):
-        if not ask.source_key:
-            found.append(Looked())
-            continue
-        place = next((place for place, keys in enumerate(members) if ask.source_key in keys), None)
-        if place is None:
-            found.append(Looked(kept_pieces=len(members)))
-            continue
-        scores = scores_QK[question]
-        found.append(Looked(
-            gold_share=float(shares.shares_QK[question, place]), gold_rank=1 + int((scores > scores[place]).sum()),
-            gold_age=len(members) - 1 - place, kept_pieces=len(members),
-        ))  # fmt: skip
-    return found
 
 
 def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:

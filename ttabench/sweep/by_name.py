@@ -14,7 +14,7 @@ from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.records.run_fields import DEFAULT_OUT
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.compare import compared
 from ttabench.report.comparison_tables import comparison_data
