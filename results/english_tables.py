@@ -17,7 +17,7 @@ from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled
 from ttabench.report.pairing import Run, answered
-from ttabench.stats.aggregation import paired_difference
+from ttabench.stats.estimate import paired_difference
 from ttabench.stats.metrics import known
 
 ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or

@@ -22,7 +22,7 @@ from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
-from ttabench.stats.aggregation import aggregate
+from ttabench.stats.estimate import aggregate
 from ttabench.terminal.render import as_markdown
 
 

@@ -16,8 +16,7 @@ from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
-from ttabench.stats.aggregation import aggregate
-from ttabench.stats.estimate import MCNEMAR, STUDENT
+from ttabench.stats.estimate import MCNEMAR, STUDENT, aggregate
 
 Values = dict[str, float]
 

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, pooled
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import difference, estimate, interval_of_mean, single, wilson
-from ttabench.stats.figures import MEAN, SHARE
+from ttabench.stats.estimate import Estimate, difference, estimate, estimated, interval_of_mean, pooled, single, wilson
+from ttabench.stats.figures import MEAN, RATIOS, SHARE, Unit
+
+
+def aggregate(values: list[float]) -> Estimate:
+    """Of independent values."""
+    observed = [single(str(place), value) for place, value in enumerate(values)]
+    found = estimate(observed, SHARE if set(values) <= {0, 1} else MEAN)
+    assert found is not None
+    return found
+
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),

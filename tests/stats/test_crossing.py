@@ -17,9 +17,8 @@ from results.bench_coverage import (
     paired,
     some_asked,
 )
-from ttabench.stats.aggregation import pooled
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, single, student
+from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, pooled, single, student
 from ttabench.stats.figures import MEAN, SHARE, Figure
 
 REPEATS = 800

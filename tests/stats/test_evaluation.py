@@ -9,10 +9,10 @@ import pytest
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Generate
-from ttabench.stats.aggregation import estimated
+from ttabench.stats.estimate import estimated
 from ttabench.stats.evaluation import NAMES, load
+from ttabench.stats.figures import Written
 from ttabench.stats.metrics import METRICS
-from ttabench.stats.texts import Written
 
 PREDICTIONS = ["Pier 4, by the sea", "212 passengers", "nothing", "Nothing 3"]
 REFERENCES = [["pier 4"], ["212", "212 passengers"], ["goat 7"], ["nothing 3"]]

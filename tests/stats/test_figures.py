@@ -11,10 +11,9 @@ from sklearn.metrics import f1_score
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
-from ttabench.stats.aggregation import estimated, paired_difference
-from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums
+from ttabench.stats.estimate import estimated, paired_difference
+from ttabench.stats.figures import CORPORA, MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums, Written
 from ttabench.stats.metrics import METRICS
-from ttabench.stats.texts import CORPORA, Written
 
 LABELS = ("sports", "politics", "travel")
 

@@ -124,7 +124,7 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
     ("name", "told"),
     [
         ("./mine.py:closenes", "Did you mean 'closeness'?"),
-        ("./mine.py:alone", "alone takes (prediction), not (prediction, ask)"),
+        ("./mine.py:alone", "mine.py: TypeError: alone() takes 1 positional argument"),
         ("./mine.py:words", "words has the name of a column of samples"),
         ("./mine.py:nothing", "nothing gives nan for the query"),
         ("./mine.py:beyond", "gives 2 for the query mini-test-0-0-home-0, and declares 0 to 1"),

@@ -8,8 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from ttabench.stats.estimate import STRATIFIED, Apart, stratified
-from ttabench.stats.testing import LEVEL, detectable, needed
+from ttabench.stats.estimate import LEVEL, STRATIFIED, Apart, detectable, needed, stratified
 
 
 def of(task: str, value: float, stderr: float, freedom: int | None, units: int) -> tuple[str, Apart]:

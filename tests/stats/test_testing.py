@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from ttabench.stats.estimate import MCNEMAR, SIGN, STUDENT, difference, single
-from ttabench.stats.testing import LEVEL, POWER, detectable, holm, mcnemar
+from ttabench.stats.estimate import LEVEL, MCNEMAR, POWER, SIGN, STUDENT, detectable, difference, holm, mcnemar, single
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (5, 5), (12, 3), (0, 20), (150, 113)])

@@ -32,7 +32,7 @@ from ttabench.records.schema import (
     texts_of,
     version_of,
 )  # fmt: skip
-from ttabench.stats.aggregation import Unit
+from ttabench.stats.figures import Unit
 
 SCORES_FILE = "scores.parquet"
 """Samples of a packed suite without a text."""

@@ -43,7 +43,7 @@ from ttabench.report.entries import (
 )
 from ttabench.report.finding import loaded, refuse_all_damaged
 from ttabench.report.pairing import Answers, Run, answers_of, joined
-from ttabench.stats.testing import LEVEL
+from ttabench.stats.estimate import LEVEL
 
 LOST = -10.0
 """A loss of so many times the way has no figure that says more than that the method fails."""

@@ -22,11 +22,20 @@ from typing import Literal
 
 from ttabench.records.run_fields import STATES_OF
 from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better, running
-from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN, Apart, stratified
+from ttabench.stats.estimate import (
+    LEVEL,
+    SIGN,
+    Apart,
+    detectable,
+    holm,
+    needed,
+    paired_difference,
+    stratified,
+    unanimous,
+)
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
-from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 from ttabench.core.errors import UserError
 from ttabench.records.samples import digest_of, has_samples, is_digest, name_of, read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
+from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metrics import known
-from ttabench.stats.texts import Written
 from ttabench.stats.varying import FRESH, Draw, origin
 
 Run: TypeAlias = tuple[Path, RunRecord]

@@ -20,7 +20,7 @@ from ttabench.report.compare import BEYOND, Block, Comparison, recovered
 from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.phrases import MANY, Field, kept_bytes, listed
-from ttabench.stats.testing import LEVEL
+from ttabench.stats.estimate import LEVEL
 
 COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
 """Outcomes of a test, as they are counted over blocks."""

@@ -18,10 +18,8 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, offered
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
-from ttabench.stats.aggregation import RATIOS
-from ttabench.stats.metric import DECLARED, Metric
-from ttabench.stats.plugins import GROUP, of_file, of_package
-from ttabench.stats.texts import CORPORA
+from ttabench.stats.figures import CORPORA, RATIOS
+from ttabench.stats.metric import DECLARED, GROUP, Metric, of_file, of_package
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
