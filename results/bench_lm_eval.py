@@ -111,7 +111,8 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
 
     begin = time.perf_counter()
     task, kept = source.ours(shots), Kept()
-    bench = RunContext(lm=method.lm, method=method, metrics=tuple(map(metric, task.card.metrics)), batch_size=batch_size)
+    judges = tuple(map(metric, task.card.metrics))
+    bench = RunContext(lm=method.lm, method=method, metrics=judges, batch_size=batch_size)
     run_episodes(bench, task, kept, no_tick)
     accuracy = statistics.fmean(sample.metrics[task.card.main_metric] for sample in kept.samples.values())
     seconds = time.perf_counter() - begin

@@ -16,7 +16,7 @@ from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 

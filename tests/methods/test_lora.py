@@ -37,7 +37,7 @@ from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 

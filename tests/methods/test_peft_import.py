@@ -21,7 +21,7 @@ from ttabench.methods import checkpoints
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.peft_weights import WEIGHTS, save_lora
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
 ALL = "all-linear"

@@ -70,13 +70,12 @@ def adapt(
     """
     earlier = (*([state] if state else []), *(add or []))
     if earlier:
-        from ttabench.run.state_request import as_it_was_made
+        from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
     from ttabench.methods.state_header import READ, header
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
-    from ttabench.run.state_request import MADE, made_with
+    from ttabench.run.request import MADE, made_with
+    from ttabench.run.resolve import resolve_method, resolve_prompting
     from ttabench.terminal import render
 
     bounded(threads, memory_limit, request.device)
@@ -87,7 +86,7 @@ def adapt(
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import StateFolder  # torch comes once nothing typed is refused
-    from ttabench.run.base_model import ModelCache
+    from ttabench.run.evaluation import ModelCache
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
     with folder.held():

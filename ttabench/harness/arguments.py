@@ -16,7 +16,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness.prompts import Prompts
 from ttabench.lm.verbs.batching import AUTO
 from ttabench.methods.states import load_state
-from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 

@@ -27,9 +27,8 @@ from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
-from ttabench.run.prompting import resolve_prompting
-from ttabench.run.request import STANDING, RunRequest
-from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
+from ttabench.run.resolve import resolve_method, resolve_prompting
 from ttabench.terminal.table import Table
 
 MOST_SUBTASKS = 8

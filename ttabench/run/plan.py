@@ -20,9 +20,8 @@ from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
-from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ResolvedMethod, named, resolve_method
+from ttabench.run.resolve import ResolvedMethod, named, resolve_method, resolve_prompting
 from ttabench.stats.metric import Metric
 from ttabench.stats.metrics import check_judges, metric
 

@@ -22,8 +22,7 @@ from ttabench.report.figures import shown
 from ttabench.report.finding import at_path, loaded
 from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
-from ttabench.run.base_model import base_of
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import base_of, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import models_of
 from ttabench.sweep.grid import cells

@@ -30,8 +30,7 @@ from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 

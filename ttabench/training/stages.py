@@ -23,11 +23,10 @@ from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.records.local_paths import source_name
-from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.prompting import trained_with
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.run.request import NO_CHECKPOINT, RunRequest
+from ttabench.run.resolve import resolve_method, trained_with
 from ttabench.training import batches as training_batches
 from ttabench.training.config import TrainConfig, TrainRecord
 from ttabench.training.options import TrainOptions
