@@ -142,7 +142,7 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     "change",
     [
         {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
-        {"extra": 1}, {"asked": {"group": 3}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"more": 1}, {"asked": {"read_slots": ""}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
         {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,

@@ -58,12 +58,10 @@ NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 
 @dataclass(frozen=True, kw_only=True)
 class AskCost:
-    """The cost so far of asking one group of queries, under one patch or one after the other."""
+    """The cost so far of asking queries of one episode; bytes are peaks."""
 
-    group: str
-    """Key of the first query of the group."""
     encode_seconds: float = 0.0
-    """To encode the patch that all of them share."""
+    """To encode the patches that several queries share."""
     encode_cpu_seconds: float = 0.0
     encode_peak_bytes: int | None = 0
     """None, like all peaks, where the device does not tell."""
@@ -98,8 +96,8 @@ class Sample:
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
-    asked: AskCost | None = None
-    """Cost of its group of queries when it was answered: a run that goes on counts it, too."""
+    asked: AskCost = AskCost()
+    """Cost of asking in its episode when it was answered: a run that goes on counts it, too."""
 
     @property
     def key(self) -> str:
