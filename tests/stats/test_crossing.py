@@ -43,14 +43,6 @@ def test_a_balanced_design_is_the_analysis_of_variance() -> None:
     assert found.ci_high == pytest.approx(3.25 + student(freedom) * variance**0.5, rel=1e-9)
 
 
-def test_errors_hold_what_one_of_both_alone_would_show() -> None:
-    generator = np.random.default_rng(2)
-    for _ in range(50):
-        some = observed(generator.normal(size=(9, 3)) + generator.normal(size=(9, 1)), generator.random((9, 3)) < 0.8)
-        alone = max(told(one_way(some, side)).stderr or 0.0 for side in (0, 1))
-        assert (told(some).stderr or 0.0) >= alone * (1 - 1e-9)
-
-
 def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None:
     """`none` reads no demonstrations: three draws tell nothing new, and its error is not 0."""
     answers = np.arange(100) < 54

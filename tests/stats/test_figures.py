@@ -97,14 +97,6 @@ def test_numbers_are_found_in_answers() -> None:
         estimated(CORPORA["mae"], [Written("a", "4", "five")])
 
 
-def test_intervals_end_where_figures_do() -> None:
-    few = [Written(str(i), "x" if i < 3 else "y", "x" if i < 2 else "y") for i in range(5)]
-    found = estimated(CORPORA["macro_f1"], few)
-    errors = estimated(CORPORA["mae"], [Written("a", "1", "1"), Written("b", "5", "1"), Written("c", "5", "5")])
-    assert (found.ci_high, errors.ci_low) == (1.0, 0.0)
-    assert 0.0 < found.ci_low < found.mean
-
-
 @pytest.mark.parametrize(
     ("figure", "sums"),
     [
