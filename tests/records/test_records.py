@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json, Observe, Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample, kept, read_samples, write_samples
-from ttabench.records.schema import SAMPLES_FILE, Row, RunRecord, load_record, save_record
+from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 
 
 def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
@@ -132,3 +134,26 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert "waiting" in heard[0]
     assert found == [load_record(tmp_path / "r")]
+
+
+NAMES = [(group, name) for group, kinds in KINDS.items() for name in list(kinds)[:4]]
+
+
+def changed(at: Path, group: str, name: str, value: Any) -> Path:
+    content = record().model_dump(mode="json")
+    content[group][name] = value
+    at.mkdir()
+    (at / RECORD_FILE).write_text(json.dumps(content))
+    return at
+
+
+@pytest.mark.parametrize(("group", "name"), NAMES)
+def test_a_value_of_another_kind_is_refused(tmp_path: Path, group: str, name: str) -> None:
+    value = -1.5 if name in ("settings", "task_options", "stands_on", "protocol", "arguments") else [{"a": [1]}]
+    with pytest.raises(UserError, match=rf"cannot be read: {group}\.{name}"):
+        load_record(changed(tmp_path / "run", group, name, value))
+
+
+def test_names_that_are_not_known_hold_anything(tmp_path: Path) -> None:
+    for group in KINDS:
+        load_record(changed(tmp_path / group, group, "of_another_version", [{"a": 1}]))
