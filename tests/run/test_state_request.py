@@ -39,13 +39,6 @@ def test_a_request_comes_back_as_it_was_resolved(tmp_path: Path, monkeypatch: py
     assert made_with(RunRequest(method="./tail.py:Tail", task="qa"), chat=False)["method"] == f"{tmp_path}/tail.py:Tail"
 
 
-def test_a_state_of_before_names_its_method_and_model() -> None:
-    found = request_of({"method": "window", "model": "nano", "settings": {"recent": 64}}, STATE)
-    assert (found.method, found.model, found.settings) == ("window", "nano", ())
-    with pytest.raises(UserError, match="does not say how it was made"):
-        request_of({MADE: {"method": "icl"}}, STATE)
-
-
 def test_a_method_in_a_file_is_named_by_the_user() -> None:
     header = {MADE: made_with(RunRequest(method="./theirs.py:Tail", task="qa"), chat=False)}
     assert request_of(header, STATE, "./mine.py").method == "./mine.py", "what was typed, not what is said"

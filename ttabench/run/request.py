@@ -146,13 +146,11 @@ def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], bu
 
 
 def request_of(header: Mapping[str, Json], folder: Path, method: str = "") -> RunRequest:
-    """The request that a state was made for, with the method that was typed; of a state that does not say, its method
-    and model by name."""
-    recipe = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
+    """The request that a state was made for, with the method that was typed."""
     try:
-        kept = {name: recipe[name] for name in READING_FIELDS if name in recipe}
+        kept = {name: value for name, value in header[MADE].items() if name in READING_FIELDS}
         request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
-    except (TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"The state in {folder} does not say how it was made.", "Make it anew.") from None
     if is_file(request.method):
         if not is_file(method):
