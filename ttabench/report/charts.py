@@ -15,9 +15,10 @@ from ttabench.core.printable import printable
 from ttabench.core.sizes import short
 from ttabench.report.compare import Block
 from ttabench.report.curves import Curves, drawn_from, units_of
-from ttabench.report.entries import Entry, front, higher_is_better, timed
+from ttabench.report.entries import Entry, front, timed
 from ttabench.report.figures import scale, shown
 from ttabench.report.pictures import bytes_ticks
+from ttabench.stats.metrics import known
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
 """As many columns as the page has room for, see `page.js`."""
@@ -187,7 +188,7 @@ def quality(metric: str, rows: Rows = ()) -> alt.Y:
 
 def _better(metric: str) -> str:
     """Where on the axis of a metric the better figures are."""
-    return "Higher" if higher_is_better(metric) else "Lower"
+    return "Higher" if known(metric).higher_is_better else "Lower"
 
 
 def told(**fields: str) -> list[alt.Tooltip]:

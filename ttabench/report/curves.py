@@ -104,7 +104,7 @@ def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens
 
 def units_of(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Units that standard errors of these blocks are over, each once."""
-    return tuple(dict.fromkeys(PLURALS[block.entries[0].group.record.unit] for block in blocks))
+    return tuple(dict.fromkeys(PLURALS[block.entries[0].record.unit] for block in blocks))
 
 
 def drawn_from(model: str, counts: Sequence[int], units: Sequence[str]) -> str:

@@ -120,7 +120,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
-    runs = sum(len(entry.group.runs) for entry in comparison.entries)
+    runs = sum(len(entry.runs) for entry in comparison.entries)
     title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),
