@@ -71,9 +71,10 @@ def compare(
     from ttabench.terminal import render
 
     if plot is not None:
-        from ttabench.report.pictures import check_path
+        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
 
         check_path(plot)
+        refuse_missing("A picture", NEEDED)
     form = _form("json" if json else form, save)
     if summary and every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
@@ -82,7 +83,7 @@ def compare(
     for line in remarks:
         render.remark(line)
     if plot is not None:
-        from ttabench.report.plots import plot as draw
+        from ttabench.report.charts import plot as draw
 
         draw(comparison, plot)
     more: list[Table] = []

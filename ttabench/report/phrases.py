@@ -81,7 +81,7 @@ class Field:
         pairs, tested = self.both(left, right), self.pair(left, right)
         value, points = (
             tested.value if tested else self.gap(left, right),
-            " points" * (figures.scale(self.metric) == 100),
+            " points" * (known(self.metric).scale == 100),
         )
         named = f"{called or right} ({figures.plain(self.metric, fmean(other.value for _, _, other in pairs))})"
         if tested is None:
