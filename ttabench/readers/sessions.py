@@ -339,12 +339,13 @@ class Sessions(Bound[Settings]):
             yield from sorted(filter(length, every()), key=length, reverse=True)
 
         least = max(1, length(own)) if self.settings.ask == "turns" else 1
-        return self.apart({*self._told(own), *map(transcript, own.sessions)}, ordered(), self._told)
+        known = self._told(own, own.sessions)
+        return self.apart(known, ordered(), lambda one: self._told(one, self._read(one)))
 
-    def _told(self, one: Conversation) -> set[str]:
+    def _told(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
         """What two conversations must not share: in the miniature world the people that they name, too."""
         people = {name for text in one.texts() for name in names_in(text)} if self.mini else set()
-        return {one.published, *map(transcript, self._read(one)), *people}
+        return {one.published, *map(transcript, read_), *people}
 
     def _written(self, seed: int, number: int, arguments: Mapping[str, Any]) -> list[Conversation]:
         """So many conversations of the miniature world."""
