@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.base import PieceShares
-    from ttabench.readers.own_questions import OwnQuestion
+    from ttabench.readers.qa_rows import OwnQuestion
     from ttabench.run.prompting import Prompting
     from ttabench.run.resolve import ResolvedMethod
 
@@ -150,7 +150,7 @@ def _names_a_file(word: str) -> bool:
 
 
 def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
-    from ttabench.readers.own_questions import own_questions, typed_questions
+    from ttabench.readers.qa_rows import own_questions, typed_questions
 
     if file is not None and words:
         raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
