@@ -17,8 +17,7 @@ import torch
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
 from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job
-from ttabench.profiling.load import Load
+from ttabench.profiling.job import Job, Load
 from ttabench.profiling.rows import Row, exactly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
