@@ -28,7 +28,7 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress import KvPressSettings
 from ttabench.methods.kvpress.method import removed_share
-from ttabench.methods.kvpress.names import INSTALL, Press, parse
+from ttabench.methods.kvpress.method import INSTALL, Press, parse
 from ttabench.methods.registry import find
 from ttabench.records.schema import load_record
 
@@ -66,9 +66,9 @@ def test_names_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("kvpress", "needs the name of a press"),
+        ("kvpress", "is not the name of a press"),
         ("kvpress:LastPres", "Did you mean 'LastPress'"),
-        ("kvpress:AdaKVPress(LastPress", "brackets .* do not match"),
+        ("kvpress:AdaKVPress(LastPress", "is not the name of a press"),
         ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
         ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
         (

@@ -27,7 +27,7 @@ from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.kvpress.names import INSTALL
+from ttabench.methods.kvpress.method import INSTALL
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
