@@ -22,8 +22,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
+from ttabench.methods.eviction.evicting import ColumnSums, grouped
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
-from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
 
 SMALL = H2OSettings(heavy=6, recent=6)

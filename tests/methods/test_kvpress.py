@@ -27,8 +27,7 @@ from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress import KvPressSettings
-from ttabench.methods.kvpress.method import removed_share
-from ttabench.methods.kvpress.method import INSTALL, Press, parse
+from ttabench.methods.kvpress.method import INSTALL, Press, parse, removed_share
 from ttabench.methods.registry import find
 from ttabench.records.schema import load_record
 

@@ -21,13 +21,13 @@ from tests.tiny_methods import TEXTS
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.kvzip import KVzip
-from ttabench.methods.eviction.scores import tokens_of
 from ttabench.methods.eviction.settings import KVzipSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress.method import INSTALL
+from ttabench.methods.parts.amount import in_tokens
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
@@ -113,7 +113,7 @@ def test_kvzip_keeps_what_its_press_does_not_hide(lm: LM, budget: int | float, c
     theirs = make(f"kvpress:KVzipPress?chunk_size={chunk}", budget, lm)
     ours = KVzip(lm, KVzipSettings(budget=budget, repeat_chunk=chunk))
     found, expected = (read(method, *TEXTS).tensors for method in (ours, theirs))
-    assert int(expected["counts"].sum()) == lm.layers * lm.kv_heads * int(tokens_of(budget, torch.tensor([123])))
+    assert int(expected["counts"].sum()) == lm.layers * lm.kv_heads * in_tokens(budget, 123)
     assert len(set(expected["counts"].flatten().tolist())) > 1
     for part in ("counts", "index", "next"):
         assert torch.equal(found[part], expected[part])
@@ -138,7 +138,7 @@ def test_presses_share_out_their_budget_exactly(
 ) -> None:
     method = make(f"kvpress:{name}", budget, lm)
     state = read(method, *TEXTS)
-    kept = int(tokens_of(budget, torch.tensor([123])))
+    kept = in_tokens(budget, 123)
     assert state.tensors["keys"].numel() == lm.layers * lm.kv_heads * kept * lm.head_dim
     if alike != "heads" or "counts" in state.tensors:  # of one of the models it happens to keep as many in both layers
         counts_LH = state.tensors["counts"][:, 0]
