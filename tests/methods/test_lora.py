@@ -25,13 +25,13 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods import checkpoints
+from ttabench.methods.checkpoints import save_lora
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.peft_weights import save_lora
 from ttabench.methods.states import load_state, save_state
 from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora

@@ -19,8 +19,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoints import PEFT_WEIGHTS, save_lora
 from ttabench.methods.lora.method import Lora
-from ttabench.methods.peft_weights import WEIGHTS, save_lora
 from ttabench.run.base_model import merge_checkpoint
 
 IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
@@ -131,8 +131,8 @@ def test_the_three_ways_to_give_one(ttabench: Command, common: list[object], min
     assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", named["id"], "--out", common[7]).out
     assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
     assert ttabench("compare", common[7]).code == 0
-    tensors, _ = safetensors_io.read(mine / WEIGHTS)
-    safetensors_io.write(mine / WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
+    tensors, _ = safetensors_io.read(mine / PEFT_WEIGHTS)
+    safetensors_io.write(mine / PEFT_WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
     assert run("lora", "--checkpoint", mine)["id"] != method["id"]
     assert run("none", "--model", mine)["id"] != named["id"]
 
