@@ -24,7 +24,7 @@ from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find, methods
-from ttabench.methods.spec import MethodSpec, always
+from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -242,7 +242,7 @@ class Peeks(Honest):
 class Whole(Honest):
     """Looks at each of two pieces as if it were the only one."""
 
-    spec = replace(Honest.spec, piece_shares=always)
+    spec = replace(Honest.spec, piece_shares=lambda _: True)
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares:  # noqa: ARG002  # the contract's
         return PieceShares(names=("a", "b"), shares_QK=torch.ones(len(asks), 2), meaning="all")
@@ -251,7 +251,7 @@ class Whole(Honest):
 class Silent(Honest):
     """Does not tell what its spec says."""
 
-    spec = replace(Honest.spec, piece_shares=always)
+    spec = replace(Honest.spec, piece_shares=lambda _: True)
 
 
 class Leaves(Honest):

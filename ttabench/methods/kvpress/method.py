@@ -315,7 +315,7 @@ def ragged(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> R
 def spec_of(text: str) -> MethodSpec:
     """The method of a press as it was typed."""
     wanted = parse(text)
-    spec = replace(KVPRESS, name=f"kvpress:{text}")
+    spec = replace(KVPRESS, name=f"kvpress:{text}", members="")
     if not takes_a_budget(build(wanted)):
         spec = replace(spec, Settings=NoSettings, presets={}, keep=None)
     elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
