@@ -68,13 +68,11 @@ def read(lm: LM, folder: Path) -> Patch:
 MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
-    "all-linear": ("llama", {"target_modules": ALL, "use_rslora": True, "lora_alpha": 4}),
-    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj"}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
     "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
     "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
                            "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
-    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
-    "gpt2 all-linear": ("gpt2", {"target_modules": ALL}),
+    "conv1d": ("gpt2", {"target_modules": ALL, "fan_in_fan_out": True}),
 }  # fmt: skip
 
 

@@ -37,8 +37,8 @@ class Queries:
     """Queries of a layer that its attention is to be kept for."""
 
     query_NTD: Tensor
-    seen_HTP: Tensor | None
-    """[1 or H, T, P]: which slots of the text each of them sees; None for all."""
+    seen_HTP: Tensor
+    """bool [1 or H, T, P]: which slots of the text each of them sees."""
     scaling: float
 
 
@@ -66,7 +66,7 @@ class Repetition:
             raise UserError(f"{fault}, so it cannot be matched.", "Use --method kvzip.")
         tokens = call.query.shape[2]
         places = torch.linspace(0, tokens - 1, min(tokens, self.kept_queries), device=call.query.device).long()
-        seen_HTP = None if call.mask is None else call.mask[0][:, places][..., : self.text]
+        seen_HTP = seen(call, slice(None))[0][:, places, : self.text]
         self.queries[call.layer] = Queries(call.query[0, :, places].detach(), seen_HTP, call.scaling)
 
     def _scored(self, call: Call) -> Tensor:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import bm25s
 import numpy as np
@@ -51,7 +51,7 @@ def appended(tensors: Mapping[str, Tensor], name: str, new: Sequence[Tensor]) ->
 
 def items(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
     """The items, in order, on the CPU; none while nothing was appended."""
-    return list(tensors[name][0].cpu().split(tensors[f"{name}_sizes"][0].tolist())) if name in tensors else []
+    return list(torch.split(tensors[name][0].cpu(), tensors[f"{name}_sizes"][0].tolist())) if name in tensors else []
 
 
 def packed(piece: Observe) -> Tensor:
@@ -68,8 +68,8 @@ def unpacked(data: Tensor) -> Observe:
     text, nul, tail = whole.rpartition(NUL)
     if not nul:
         return Observe(text=whole)
-    more: dict[str, Any] = json.loads(tail)
-    return Observe(text=text, **{name: value if name == "joiner" else tuple(value) for name, value in more.items()})
+    more = {name: value if name == "joiner" else tuple(value) for name, value in json.loads(tail).items()}
+    return replace(Observe(text=text), **more)
 
 
 @lru_cache(maxsize=2**16)
