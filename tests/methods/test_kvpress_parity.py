@@ -19,6 +19,7 @@ from tests.methods.test_kvpress import NOISE, asked, make
 from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
+from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.kvzip import KVzip
@@ -148,6 +149,20 @@ def test_presses_share_out_their_budget_exactly(
     assert state.tensors["next"].tolist() == [123]
     assert state.labels == {"cache_reduced": True, "needs_eager": eager}
     assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
+
+
+def test_presses_that_move_wrap_or_look_at_weights_say_so() -> None:
+    for name, budget, following, eager in (
+        ("KeyRerotationPress(KnormPress)", 12, 12, False),
+        ("ObservedAttentionPress", 12, 123, True),
+        ("ComposedPress(KnormPress?compression_ratio=0.5,KnormPress?compression_ratio=0.5)", None, 123, False),
+    ):
+        state = read(method := make(f"kvpress:{name}", budget), *TEXTS)
+        assert (state.tensors["next"].tolist(), state.labels["needs_eager"]) == ([following], eager)
+        assert (method.budget, state.labels["cache_reduced"]) == (budget, True)
+    for name in ("FinchPress", "AdaKVPress(KVzipPress)"):
+        with pytest.raises(UserError, match="reads in a way of its own"):
+            make(f"kvpress:{name}")
 
 
 def test_importing_it_changes_no_other_method() -> None:

@@ -102,7 +102,7 @@ def _changed(delta: object) -> torch.Tensor:
 def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
     found = "Ada Voss lives in Port Ansel."
     for name, changes, told in (
-        ("icl+rag", {"icl_truncate": "left", "icl_max_tokens": 24}, f"koro repairs old radios..\n\n{found}"),
+        ("icl+rag", {"icl_truncate": "left", "icl_max_tokens": 24}, f"i Okoro repairs old radios..\n\n{found}"[4:]),
         ("window+rag", {}, f"\n\n{found}"),
         ("mac+rag", {}, found),
     ):
