@@ -164,7 +164,7 @@ def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
 
 def _read_again(folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
-    from ttabench.methods.state_header import HEADER_FILE, READ, header
+    from ttabench.methods.states import HEADER_FILE, READ, header
 
     if not (folder / HEADER_FILE).exists():
         hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
