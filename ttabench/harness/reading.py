@@ -17,8 +17,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe, Score
-from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated
-from ttabench.harness.splitting import seam
+from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated, read_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.text.chat import Chat
@@ -74,7 +73,8 @@ class Reading:
         finally:
             self.lm.chat = before
 
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+    def encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of texts where the query stands."""
         rows = self.lm.encode_many(texts, follows=self.follows, specials=self.templated)
         return [own(self.lm, row) for row in rows] if self.templated and not self.follows else rows
 
@@ -83,7 +83,7 @@ class Reading:
 
     def prompts(self, contexts: Sequence[str]) -> list[list[int]]:
         """The queries' tokens."""
-        return [row[self.skip :] or self.nothing for row in self._encoded(self._texts(contexts))]
+        return [row[self.skip :] or self.nothing for row in self.encoded(self._texts(contexts))]
 
     def pairs(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Tokens of query and continuation, cut as lm-eval cuts them: blanks go to the continuation."""
@@ -91,10 +91,10 @@ class Reading:
         wholes = [text + continuation for text, continuation in zip(texts, continuations, strict=True)]
         stripped = [text.rstrip() for text in texts]
         unique = list(dict.fromkeys(stripped))
-        known = dict(zip(unique, self._encoded(unique), strict=True))
+        known = dict(zip(unique, self.encoded(unique), strict=True))
         return [
             (known[text][self.skip :] or self.nothing, whole[len(known[text]) :])
-            for text, whole in zip(stripped, self._encoded(wholes), strict=True)
+            for text, whole in zip(stripped, self.encoded(wholes), strict=True)
         ]
 
     def ask(self, place: int, context: str, ids: Sequence[int]) -> Ask:
@@ -179,13 +179,6 @@ class Reader:
                 len(prompts),
                 ADVICE if self.prompts.split == "auto" else "",
             )
-        if contexts > 1 and not self.prompts.named:
-            log.warning(
-                "%s: its documents have %d different contexts, each of which is read. "
-                "`fewshot_config: {sampler: first_n}` gives all of them the same demonstrations.",
-                task,
-                contexts,
-            )
 
     def _read(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
         self.read += 1
@@ -205,24 +198,18 @@ class Reader:
 
     def _joined(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
         """A context that stays in the window, so that queries go on where it ends."""
-        prompt, begin = contexts[0], split.opening if reading.chat is not None else 0
+        begin = split.opening if reading.chat is not None else 0
+        reading = replace(reading, anchor=begin, follows=begin > 0)
 
         def encode(texts: Sequence[str], follows: bool) -> list[list[int]]:
-            rows = self.lm.encode_many(texts, follows=follows or begin > 0, specials=reading.templated)
-            return [own(self.lm, row) for row in rows] if reading.templated and not (follows or begin) else rows
+            return replace(reading, follows=follows or begin > 0).encoded(texts)
 
-        parts = split.parts(prompt, self.prompts.delimiter, begin)
-        readings = seam(encode, prompt[begin : split.read], parts, [context[begin:] for context in contexts])
-        anchor = begin + readings.anchor
-        return replace(
-            reading,
-            state=self._adapted(reading, readings.pieces),
-            cut=begin + readings.read,
-            anchor=anchor,
-            skip=len(readings.anchor_ids),
-            follows=anchor > 0,
-            nothing=[],
-        )
+        prompts = encode([context[begin:] for context in contexts], False)
+        parts = split.parts(contexts[0], self.prompts.delimiter, begin)
+        pieces = read_as(encode, contexts[0][begin : split.read], parts, prompts)
+        read = sum(len(piece.ids) for piece in pieces)
+        state = self._adapted(reading, pieces)
+        return replace(reading, state=state, cut=split.read, skip=read, nothing=[])
 
     def _follows(self, opened: list[int], opening: str, rest: str) -> bool:
         """Whether the tokens of both together are those of what opens the dialogue, and others behind them."""
