@@ -98,7 +98,7 @@ def lm(request: pytest.FixtureRequest) -> LM:
 def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, shots: int) -> None:
     model = adapted("icl", lm)
     ours, theirs = run(model, task(num_fewshot=shots)), run(hf(lm), task(num_fewshot=shots))
-    assert model.readings == (1 if shots else 0), "one prefix, read once"
+    assert model.reader.read == (1 if shots else 0), "one prefix, read once"
     assert len(answers(ours)) == 12
     for (found, greedy), (expected, likeliest) in zip(answers(ours), answers(theirs), strict=True):
         assert found == pytest.approx(expected, abs=1e-4)
@@ -146,7 +146,7 @@ def test_a_method_that_looks_at_the_question() -> None:
     one, many = adapted("mac", lm), adapted("mac", lm)
     one.size = BatchSize(1)
     found, expected = run(many, task()), run(one, task())
-    assert many.readings == 1
+    assert many.reader.read == 1
     assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
     closed = run(adapted("none", lm), task())
     assert [v for v, _ in answers(found)] != pytest.approx([v for v, _ in answers(closed)], abs=1e-3)

@@ -3,9 +3,9 @@
 offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
 module_at(Path("./mine.py"))                      the file, executed as a module
 
-A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is neither
-of Python nor of ttabench nor installed among site-packages; an import whose name is computed counts where it was made
-while the file was executed.
+A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
+neither of Python nor of ttabench nor installed among site-packages; an import whose name is computed counts where it
+was made while the file was executed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
     """16 hexadecimal digits that change with a file of Python and with every local module that it, or one of the loaded
     modules named in `also` that lie beside it, imports."""
     folder = path.resolve().parent
-    finder = ModuleFinder([str(folder), *(place for place in sys.path if _is_local(Path(place)))], excludes=["ttabench"])
+    places = [str(folder), *(place for place in sys.path if _is_local(Path(place)))]
+    finder = ModuleFinder(places, excludes=["ttabench"])
     finder.run_script(str(path))
     for name in also:
         file = getattr(sys.modules.get(name), "__file__", None)

@@ -77,11 +77,6 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         """From model arguments, and what lm-eval adds of its own (batch size, device)."""
         return cls(**arguments.parts(arg_dict, additional_config or {}))
 
-    @property
-    def readings(self) -> int:
-        """Contexts read so far."""
-        return self.reader.read
-
     # what lm-eval asks of a model
 
     @property

@@ -8,15 +8,15 @@ template, is cut in front of the document's own text, or behind a long text that
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-import jinja2
 from lm_eval.api.utils import maybe_delimit
+from lm_eval.models.huggingface import HFLM
 
 from ttabench.core.checked_file import reading
 from ttabench.core.errors import UnknownName, UserError
@@ -31,8 +31,6 @@ USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
 Encode: TypeAlias = Callable[[Sequence[str], bool], list[list[int]]]
 """Token ids of texts; the flag says whether they go on behind other text."""
-
-log = logging.getLogger(__name__)
 
 
 class Templated(str):
@@ -100,29 +98,16 @@ class Dialogues:
         self._chats: dict[str, Chat | None] = {}
 
     def write(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
-        """The text of these turns; without the system's where the template has no place for it, as lm-eval's `hf`."""
+        """The text of these turns as lm-eval's `hf` writes it: without the system's where there is no place for it."""
         name = self.lm.tokenizer_name
         if not getattr(self.lm.tokenizer, "chat_template", None):
             raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --apply_chat_template out.")
-        fewer = [turn for turn in turns if turn["role"] != SYSTEM]
+        holder = SimpleNamespace(tokenizer=self.lm.tokenizer, chat_template_args={})
         with reading(f"The chat template of {name}", "Leave --apply_chat_template out.", most=None):
-            try:
-                return self._written(turns, add_generation_prompt)
-            except jinja2.exceptions.TemplateError:
-                if len(fewer) == len(turns):
-                    raise
-        log.warning("The chat template of %s takes no system message: it is left out.", name)
-        return self.write(fewer, add_generation_prompt)
-
-    def _written(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
-        text = self.lm.tokenizer.apply_chat_template(
-            [dict(turn) for turn in turns],
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
+            text = HFLM.apply_chat_template(holder, [dict(turn) for turn in turns], add_generation_prompt)
         prompt = Templated(text)
-        prompt.turns = tuple((turn["role"], turn["content"]) for turn in turns)
+        told = (turn for turn in turns if turn["role"] != SYSTEM or turn["content"].strip() in text)
+        prompt.turns = tuple((turn["role"], turn["content"]) for turn in told)
         return prompt
 
     def bodies(self, prompts: Sequence[str]) -> list[Body | None]:
