@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -132,34 +131,28 @@ class Reader:
             for index, prompt in zip(indices, prompts, strict=True):
                 key = isinstance(prompt, Templated), prompt[: splits[index].query]
                 groups.setdefault(key, []).append(index)
-            self._count(task, prompts, splits.values(), sum(bool(prefix) for _, prefix in groups))
-            read = partial(self._of, requests=requests, splits=splits, groups=groups, stripped=stripped)
-            with_context = [key for key in groups if key[1]]
-            if self.swap_state and len(with_context) < 2:
-                fault = f"{task}: its prompts have {len(with_context)} contexts, and so no other one."
+            shared = [members for (_, prefix), members in groups.items() if prefix]
+            self._count(task, prompts, splits.values(), len(shared))
+            if self.swap_state and len(shared) < 2:
+                fault = f"{task}: its prompts have {len(shared)} contexts, and so no other one."
                 raise UserError(fault, "Ask more documents, or give split=field:NAME.")
-            following = dict(zip(with_context, [*with_context[1:], *with_context[:1]], strict=True))
-            for key in groups:
-                reading = read(key)
-                swapped = self.swap_state and key in following
-                yield replace(reading, state=read(following[key]).state) if swapped else reading
+            for members in groups.values():
+                reading = self._of(members, requests, splits, stripped=stripped)
+                if self.swap_state and members in shared:
+                    following = shared[(shared.index(members) + 1) % len(shared)]
+                    reading = replace(reading, state=self._of(following, requests, splits, stripped=stripped).state)
+                yield reading
 
     def _of(
-        self,
-        key: tuple[bool, str],
-        *,
-        requests: Sequence[Any],
-        splits: Mapping[int, Body],
-        groups: Mapping[tuple[bool, str], list[int]],
-        stripped: bool,
+        self, members: list[int], requests: Sequence[Any], splits: Mapping[int, Body], *, stripped: bool
     ) -> Reading:
-        """The reading of one context: whether a template wrote its prompts, and what these begin with."""
-        (templated, prefix), members = key, groups[key]
-        questions = [splits[index].question for index in members]
-        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
+        """The reading of the context that these requests share."""
         contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
+        questions, split = [splits[index].question for index in members], splits[members[0]]
+        templated = isinstance(contexts[0], Templated)
+        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
         texts = [context.rstrip() for context in contexts] if stripped else contexts
-        return self._read(splits[members[0]], reading, texts) if prefix else reading
+        return self._read(split, reading, texts) if split.query else reading
 
     def nothing(self) -> list[int]:
         """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
