@@ -73,7 +73,7 @@ def adapt(
         from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.state_header import READ, header
+    from ttabench.methods.states import READ, StateFolder, header
     from ttabench.run.request import MADE, made_with
     from ttabench.run.resolve import resolve_method, resolve_prompting
     from ttabench.terminal import render
@@ -85,7 +85,6 @@ def adapt(
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
-    from ttabench.methods.states import StateFolder  # torch comes once nothing typed is refused
     from ttabench.run.evaluation import ModelCache
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
@@ -145,7 +144,7 @@ def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequ
 
 def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: Path) -> list[dict[str, Json]]:
     """The files that a state in `out` has read, earlier ones first; nothing where an earlier state names none."""
-    from ttabench.methods.state_header import READ, header
+    from ttabench.methods.states import READ, header
 
     moved: list[dict[str, Json]] = []
     for state in earlier:
@@ -195,7 +194,7 @@ def _write(
 ) -> dict[str, Json]:
     """Write the state, and what it says in peft's form; returns its header."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.peft_weights import exportable, save_lora
+    from ttabench.methods.checkpoints import exportable, save_lora
 
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     save = save_lora if exportable(patch) else None

@@ -20,7 +20,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import standing
 from ttabench.methods.registry import is_file
-from ttabench.methods.state_header import header as header_of
+from ttabench.methods.states import header as header_of
 from ttabench.records.run_fields import RunFields, check_loading, standing_name
 from ttabench.run.budget import asked
 
