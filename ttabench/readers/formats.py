@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, json_in, parquet_file, reading, reason, refuse_doubles
+from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UserError
 from ttabench.readers.faults import brief
@@ -120,7 +120,7 @@ def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
 
 
 def _value(text: str) -> Any:
-    value = json_in(text)
+    value = json.loads(text)
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no character
     return value
