@@ -128,7 +128,7 @@ def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"context": 3, "multi_turns": []}, "the context is 3"),
+        ({"context": 3, "multi_turns": []}, "context is 3"),
         ({"context": "T.", "multi_turns": ["a"]}, "dictionary"),
         ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "a turn has no answer"),
         ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "no list of texts"),
