@@ -138,6 +138,7 @@ def test_a_resumed_training_carries_its_states_on(tmp_path: Path) -> None:
     assert [each["own"] for each in record.validation][-1] == expected.validation[-1]["own"]
     for name, p in whole.modules().named_parameters():
         assert torch.equal(p, dict(again.modules().named_parameters())[name])
+    assert "base" not in record.validation[0]
 
 
 def test_an_interrupted_step_is_not_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
