@@ -43,12 +43,13 @@ from tests.devices import sim
 import copy, json, torch
 from ttabench.contract.bases import drawn, tiny_llama
 from ttabench.contract.models import SETTINGS, outcomes
-from ttabench.lm.loading.devices import spread
+from accelerate import dispatch_model
 from ttabench.lm.model import LM
 whole = tiny_llama()
 model = copy.deepcopy(whole.model)
 head = {"model.embed_tokens": "sim", "model.rotary_emb": "sim", "model.layers.0": "sim"}
-spread(model, {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"})
+parts = {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"}
+dispatch_model(model, parts, main_device="cpu", force_hooks=True)
 lm = LM(model, whole.tokenizer, "apart")
 print(json.dumps({"devices": [device.type for device in lm.layer_devices], **outcomes(lm)}))
 """

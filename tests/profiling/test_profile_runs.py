@@ -207,7 +207,7 @@ def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
+    monkeypatch.setattr(worker.devices, "hold_memory", lambda *_: None)  # this process has other things to do yet
     monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]

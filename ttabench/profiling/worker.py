@@ -10,7 +10,7 @@ from ttabench.core.environment import quiet_libraries, seed_everything, use_thre
 from ttabench.core.errors import UserError
 from ttabench.lm import model as base
 from ttabench.lm.forward.ways import ways_of
-from ttabench.lm.loading import memory_limit
+from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.profiling.batches import throughput
@@ -42,7 +42,7 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 
     def built() -> BaseMethod[Any]:
         if job.memory_limit is not None:
-            memory_limit.hold(job.memory_limit, lm.device)
+            devices.hold_memory(job.memory_limit, lm.device)
         return job.adapters()[name].build(lm)
 
     method = measured(name, 0, built)
