@@ -8,27 +8,20 @@ Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ttabench.core import accelerators
-from ttabench.core.checked_file import json_of
-from ttabench.core.digests import digest
-from ttabench.core.environment import cache_folder, quiet_loading, versions
+from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, numbered, rotaries
+from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
@@ -43,23 +36,12 @@ WINDOW = 8
 """What windows of a model are cut to while it is tried."""
 TOKENS, FIRST, ALIKE, SHIFT = 18, 11, 5, 32
 """Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
-WORTH_SECONDS = 0.3
-"""Of trying a model, from which on it is remembered what came of it, in the user's cache."""
-PLAIN = tuple(kept.name for kept in fields(Ways) if kept.type in ("str", "bool", "int | None"))
-"""Parts of `Ways` that can be stored as they are."""
 
 
 def tried(lm: LM) -> Ways:
     """How this model is run."""
-    began = time.monotonic()
-    with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
-        if (known := _remembered(lm)) is not None:
-            return known
-        with _in_float32(lm):
-            ways = _tried(lm)
-    if time.monotonic() - began > WORTH_SECONDS:
-        _remember(lm, ways)
-    return ways
+    with torch.no_grad(), torch.random.fork_rng(), quiet_loading(), _in_float32(lm):
+        return _tried(lm)
 
 
 @contextmanager
@@ -98,45 +80,6 @@ def _tried(lm: LM) -> Ways:
         grow = _changed(lm, angles, 2 * limit, 3 * limit)
         ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
     return replace(ways, rotary=_rotary(lm, angles, texts[0])) if ways.hooked else ways
-
-
-def _entry(lm: LM) -> Path:
-    """Where it is remembered how this model is run: by weights, configuration, number format, device and code."""
-    parts = [
-        LM.fingerprint.func(lm),  # type: ignore[attr-defined]  # not kept: weights may change before a record
-        lm.config.to_json_string(),
-        str(lm.dtype),
-        lm.device.type,
-        lm.attention,
-        lm.native_attention,
-    ]
-    parts += [version for name, version in sorted(versions().items()) if name in ("torch", "transformers")]
-    parts += [digest(file) for file in sorted(Path(__file__).parents[1].rglob("*.py"))]
-    return cache_folder() / "ways" / f"{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}.json"
-
-
-def _remember(lm: LM, ways: Ways) -> None:
-    kept = {name: getattr(ways, name) for name in PLAIN}
-    sides = (ways.rotary.turns, ways.rotary.query_turns) if ways.rotary else ()
-    turns = [[turn.number if turn else 0 for turn in side] for side in sides]
-    content = {**kept, "turns": turns, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
-    with suppress(OSError, RuntimeError, UserError):
-        _entry(lm).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_entry(lm), json.dumps(content) + "\n")
-
-
-def _remembered(lm: LM) -> Ways | None:
-    """How the model was run before, with what cannot be stored found out again by one short forward."""
-    with suppress(Exception):  # whatever a damaged file leads to, the model is tried again
-        held = json_of(_entry(lm))
-        lm.block_list = held["block_list"]
-        ways = Ways(**{name: held[name] for name in PLAIN}, shapes=frozenset(map(tuple, held["shapes"])))
-        take(lm, ways)
-        angles, local = _learned(lm, ways)
-        sides = [numbered(lm, angles, numbers, lm.head_dim) for numbers in held["turns"]]
-        rotary = Rotary(*sides) if sides else None
-        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), rotary=rotary)
-    return None
 
 
 def _choose_blocks(lm: LM) -> None:
@@ -305,19 +248,17 @@ def _learned(lm: LM, ways: Ways) -> tuple[list[Angles], dict[int, MaskFunction]]
 
 def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
     """What moves keys and queries as the layers rotate them."""
-    ids_B1, calls = ids_1T.T, []
+    ids_B1, readings = ids_1T.T, list[dict[int, Call]]()
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
     with suppress(Exception):  # whatever it raises, its keys cannot be moved
         for shift in (0, SHIFT):
-            seen: dict[int, Call] = {}
-            window = Window(lm, None, len(ids_B1))
+            window, seen = Window(lm, None, len(ids_B1)), dict[int, Call]()
             window._next_B = at_B1[:, 0] + shift
             with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
                 window.feed(ids_B1)
-            calls.append([seen[layer] for layer in range(lm.layers)])
-        bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
-        sides = [[[getattr(call, name) for call in part] for part in calls] for name in ("key", "query")]
-        turns, query_turns = (learned(lm, angles, here, there, at_B1, SHIFT, bound) for here, there in sides)
+            readings.append(seen)
+        calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
+        turns, query_turns = (learned(lm, angles, name, calls, at_B1, SHIFT) for name in ("key", "query"))
         if turns and any(turns) and query_turns:
             return Rotary(turns, query_turns)
     return None
