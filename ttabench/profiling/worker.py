@@ -71,7 +71,7 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 def lift_positions(lm: LM, needed: int) -> str:
     """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
     on values. Returns a note for the record; empty where nothing was lifted."""
-    if lm.max_positions >= needed or not ways_of(lm).rotates:
+    if lm.max_positions >= needed or ways_of(lm).rotary is None:
         return ""
     before, lm.max_positions = lm.max_positions, needed
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"

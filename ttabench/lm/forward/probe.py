@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,10 +22,9 @@ from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, 
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import REASONS, Ways, probes, take
+from ttabench.lm.forward.ways import REASONS, Ways, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Prefix
 
 BOUNDS = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.15}
 """Largest difference of log-probabilities that counts as equal; their mean, where half precision is all there is."""
@@ -148,81 +146,64 @@ def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Wa
 
 def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
     """The way with what it can do."""
-    ids_1T, wanted = texts[0], truth[0]
     take(lm, ways)
     if ways.hooked:
         ways = replace(ways, local=_learned(lm, ways)[1])
         take(lm, ways)
-    hidden = Window(lm, None, 1, retain=False).feed(ids_1T)
-    assert _equal(lm, _logprobs(lm, hidden), wanted), "other logits"
+    hidden = Window(lm, None, 1, retain=False).feed(texts[0])
+    assert _equal(lm, _logprobs(lm, hidden), truth[0]), "other logits"
     with suppress(Exception):
         linear = lm.model.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
-        ways = replace(ways, linear_head=_equal(lm, linear, wanted))
+        ways = replace(ways, linear_head=_equal(lm, linear, truth[0]))
         take(lm, ways)
     window = Window(lm, None, 1)
-    parts = [window.feed(ids_1T[:, part]) for part in (slice(FIRST), slice(FIRST, -1), slice(TOKENS - 1, None))]
-    assert _equal(lm, _logprobs(lm, torch.cat(parts, 1)), wanted), "other logits behind a cache"
+    assert _reads(lm, window, texts[:1], truth, [(0, FIRST, TOKENS - 1, TOKENS)]), "other logits behind a cache"
     if not ways.caches:
         return replace(ways, rows=False)
-    ways = replace(ways, shapes=_shapes(window.prefix()), rows=_rows_right(lm, texts, truth))
-    if not ways.hooked:
-        return ways
-    few_1T = ids_1T[:, :ALIKE]
-    assert _seen_shapes(lm, few_1T) == ways.shapes, "attention is given other keys than are held"
-    ways = replace(ways, lends=_lent_right(lm, texts, truth))
-    take(lm, ways)
+    rows, prefix = False, window.prefix()
     with suppress(Exception):
-        embedded = Layout(embeddings_BTC=lm.embedded(few_1T))
-        take(lm, replace(ways, embeddings=True))
-        hidden = Window(lm, None, 1).feed_laid(few_1T, embedded)
-        ways = replace(ways, embeddings=_equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
-    steps_1T = torch.arange(ALIKE, device=lm.device)[None]
-    hidden = Window(lm, None, 1).feed_laid(few_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
-    broken = bool(wanted.isnan().any())  # of weights that are no numbers nothing is known
-    return replace(ways, gaps=broken or not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
-
-
-def _shapes(prefix: Prefix) -> frozenset[tuple[int, int, int]]:
+        cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]
+        rows = _reads(lm, Window(lm, None, 2), texts, truth, cuts)
     pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-    return frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    shapes = frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    ways = replace(ways, rows=rows, shapes=shapes)
+    return _with_hooks(lm, ways, texts, truth) if ways.hooked else ways
 
 
-def _seen_shapes(lm: LM, ids_1T: Tensor) -> frozenset[tuple[int, int, int]]:
-    """The same of keys and values that attention is given."""
-    shapes = set()
-    with watched(lambda call: shapes.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
-        Window(lm, None, 1).feed(ids_1T)
-    return frozenset(shapes)
-
-
-def _lent_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    """Whether two rows may read on behind keys and values that they share."""
+def _with_hooks(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
+    """The same where attention is ours: whether rows may share a prefix, and tokens stand otherwise."""
+    seen, shared, first = set[tuple[int, int, int]](), Window(lm, None, 1), texts[0][:, :ALIKE]
+    with watched(lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
+        shared.feed(first)
+    assert seen == ways.shapes, "attention is given other keys than are held"
+    lends = embeds = False
     with suppress(Exception):
-        shared = Window(lm, None, 1)
-        shared.feed(texts[0][:, :ALIKE])
-        length = texts[1].shape[1]
-        hidden = Window(lm, shared.prefix(), 2).feed(torch.cat([ids[:, ALIKE:length] for ids in texts]))
-        rows = zip(hidden, truth, strict=True)
-        return all(_equal(lm, _logprobs(lm, row[None]), wanted[ALIKE:length]) for row, wanted in rows)
-    return False
-
-
-def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    """Whether rows that are padded in front, in the middle and behind are read as each alone."""
-    cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]  # of either text: read in three parts
-    window = Window(lm, None, 2)
-    seen: list[list[Tensor]] = [[], []]
+        behind = Window(lm, shared.prefix(), 2)
+        lends = _reads(lm, behind, texts, truth, [(ALIKE, texts[1].shape[1])] * 2)
+    take(lm, replace(ways, lends=lends, embeddings=True))
     with suppress(Exception):
-        sides: tuple[Literal["left", "right"], ...] = ("left", "right", "left")
-        for step, side in enumerate(sides):
-            parts = [ids[0, cut[step] : cut[step + 1]] for ids, cut in zip(texts, cuts, strict=True)]
-            ids_BT, mask_BT = (table.to(lm.device) for table in pad([part.tolist() for part in parts], 0, side))
-            hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
-            for row in range(2):
-                seen[row].append(hidden[row][mask_BT[row]])
-        rows = [_logprobs(lm, torch.cat(parts)[None]) for parts in seen]
-        return all(_equal(lm, row, wanted) for row, wanted in zip(rows, truth, strict=True))
-    return False
+        hidden = Window(lm, None, 1).feed_laid(first, Layout(embeddings_BTC=lm.embedded(first)))
+        embeds = _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
+    steps_1T = torch.arange(ALIKE, device=lm.device)[None]
+    hidden = Window(lm, None, 1).feed_laid(first, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
+    broken = bool(truth[0].isnan().any())  # of weights that are no numbers nothing is known
+    gaps = broken or not _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
+    return replace(ways, lends=lends, embeddings=embeds, gaps=gaps)
+
+
+def _reads(
+    lm: LM, window: Window, texts: Sequence[Tensor], truth: Sequence[Tensor], cuts: Sequence[Sequence[int]]
+) -> bool:
+    """Whether texts are read right side by side, part by part: padded in front, then behind, where they are unequal."""
+    seen: list[list[Tensor]] = [[] for _ in texts]
+    for step in range(len(cuts[0]) - 1):
+        parts = [ids[0, cut[step] : cut[step + 1]].tolist() for ids, cut in zip(texts, cuts, strict=True)]
+        ids_BT, mask_BT = (table.to(lm.device) for table in pad(parts, 0, "right" if step == 1 else "left"))
+        hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        for row, own in enumerate(seen):
+            own.append(hidden[row][mask_BT[row]])
+    rows = zip(seen, truth, cuts, strict=False)
+    return all(_equal(lm, _logprobs(lm, torch.cat(own)[None]), right[cut[0] : cut[-1]]) for own, right, cut in rows)
 
 
 def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
@@ -280,6 +261,3 @@ def _same_angles(lm: LM, angles: Sequence[Angles]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if _changed(lm, angles, 5, middle) else (middle, high)
     return low
-
-
-probes[:] = [tried]

@@ -24,7 +24,7 @@ from ttabench.lm.attention.cache_layer import CacheLayer, joined
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.ways import refusal, ways_of
+from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
 
@@ -80,11 +80,9 @@ class Window:
             self._eviction = self._eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
         parts = {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
         self._by_head = {name: [tensor.to(lm.device) for tensor in held] for name, held in parts.items() if held}
-        if prefix.keys_LBHPD and not self._ways.caches:
-            raise refusal(lm, "cache")
         self._bias = _finite_bias(lm, prefix)
-        if not self._ways.hooked and (self._bias is not None or is_watched() or self._eviction is not None):
-            raise refusal(lm, "hooks")
+        require(lm, *(["cache"] if prefix.keys_LBHPD else []))
+        require(lm, *(["hooks"] if self._bias is not None or is_watched() or self._eviction is not None else []))
         own = pairs_of(lm, prefix)
         self._shared: list[Shared] | None = None
         """Keys and values of a prefix that all rows see and none holds, one entry a layer; else each has a copy."""
@@ -139,7 +137,7 @@ class Window:
     def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
         """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
         assert self._eviction is None, "what is thrown away has no place in a layout"
-        self._ways.check_layout(self.lm, layout)
+        require(self.lm, "hooks", *(["embeddings"] if layout.embeddings_BTC is not None else []))
         mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
         positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
         mask, slots = mask_BS, self._cache.get_seq_length() + tokens
@@ -287,8 +285,7 @@ class Window:
 
     def prefix(self) -> Prefix:
         """Everything read so far, one row a batch row."""
-        if not self._ways.caches:
-            raise refusal(self.lm, "cache")
+        require(self.lm, "cache")
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
         if self._shared is not None:
             keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]

@@ -19,7 +19,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods.ccm import CcmSettings
@@ -35,7 +35,7 @@ class Stream:
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         assert settings.window is not None, "a stream has a window"
         self.lm, self.settings, self.window = lm, settings, settings.window
-        self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
+        self.rotary = ways_of(lm).rotary
         self.first = max(1, len(lm.start_ids)) if settings.n_sink is None else settings.n_sink
         """Slots that always stay."""
         needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1

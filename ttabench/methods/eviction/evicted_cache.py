@@ -122,7 +122,7 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
         fault = f"Of texts of {most} tokens and more the angles of {lm.name} change, and its keys cannot be moved"
         raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
     hint = "Read less (--task-set documents=N) or give a --model with more positions."
-    if ways_of(lm).rotates:
+    if ways_of(lm).rotary:
         hint = (
             "Read in pieces that move up as others go: --set positions=cache --set chunk=256, and a budget in tokens."
         )
