@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import teach
 from ttabench.core.types import Ask, Episode, Observe, Score
-from ttabench.lm.forward.patching import deltas_applied
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.methods.streamadapter import StreamAdapterSettings, segments

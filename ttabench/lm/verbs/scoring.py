@@ -16,16 +16,9 @@ import torch
 from torch import Tensor
 
 from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
+from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window

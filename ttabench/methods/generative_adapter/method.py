@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.patching import check_fits, deltas_applied
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.capture import Place, observe_inputs
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_of
+from ttabench.lm.forward.hooks import Place, observe_inputs
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad, window_ids
 from ttabench.lm.forward.window import Window
@@ -184,7 +184,7 @@ def _adapting(
                 own = _spread({name: deltas[name]}, which_B)
                 undo.enter_context(deltas_applied(lm, own, len(chunks)))
 
-        undo.enter_context(observe_inputs(lm, see, len(chunks), blocks=range(lm.layers)))
+        undo.enter_context(observe_inputs(lm, see, range(lm.layers), len(chunks)))
         yield
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.patching import deltas_applied
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
