@@ -17,16 +17,80 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.cache_layer import CacheLayer, joined
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
+
+
+class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
+    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
+
+    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
+    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
+    """
+
+    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
+        super().__init__()
+        self.shared, self.room, self.retain = shared, room, retain
+        self.buffers: list[Tensor] | None = None
+        if prefix is not None:
+            self.keys, self.values = prefix
+
+    def get_seq_length(self) -> int:
+        """Slots in front of the next token."""
+        return self.shared + self.own_length()
+
+    def own_length(self) -> int:
+        """Slots of the rows' own, a shared prefix not counted."""
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
+        if self.room and not torch.is_grad_enabled():
+            both = self._write(key_states, value_states)
+        else:
+            both = joined(self.keys, key_states), joined(self.values, value_states)
+        if self.retain:
+            self.keys, self.values = both
+        return both
+
+    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        # The buffer is [B, H, P + room, D]; new slots go behind the old ones, and what is handed out is a view of it.
+        start = self.own_length()
+        end = start + keys_BHTD.shape[2]
+        if self.buffers is None:
+            (rows, heads), slots = keys_BHTD.shape[:2], start + self.room
+            self.buffers = [new.new_empty(rows, heads, slots, new.shape[3]) for new in (keys_BHTD, values_BHTD)]
+            for buffer_BHSD, old_BHPD in zip(self.buffers, (self.keys, self.values), strict=True):
+                if old_BHPD is not None:
+                    buffer_BHSD[:, :, :start] = old_BHPD
+        for buffer_BHSD, new_BHTD in zip(self.buffers, (keys_BHTD, values_BHTD), strict=True):
+            buffer_BHSD.narrow(2, start, end - start).copy_(new_BHTD)
+        keys_BHSD, values_BHSD = (buffer_BHSD.narrow(2, 0, end) for buffer_BHSD in self.buffers)
+        return keys_BHSD, values_BHSD
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order."""
+        rows = rows if self.keys is None else rows.to(self.keys.device)
+        length = self.own_length()
+        if self.buffers is not None:
+            self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
+            self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
+        elif length:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+
+def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
+    """New slots behind old ones; one old row serves any number of new rows."""
+    if old_BHPD is None:
+        return new_BHTD
+    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
