@@ -140,7 +140,7 @@ def learned(
 
 
 def _candidates(lm: LM, angles: Sequence[Angles], call: Call, width: int) -> Iterator[Turn]:
-    apply = getattr(sys.modules[type(call.module).__module__], "apply_rotary_pos_emb", None)
+    apply: Any = getattr(sys.modules[type(call.module).__module__], "apply_rotary_pos_emb", None)
     norms = [p for name, p in lm.blocks()[call.layer].named_parameters() if "norm" in name and p.shape == (width,)]
     weights = [None, *chain.from_iterable((norm.detach(), 1 + norm.detach()) for norm in norms)]
     for weight, made in product(weights, angles if apply else ()):
