@@ -25,6 +25,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
 
 BOUNDS = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.15}
 """Largest difference of log-probabilities that counts as equal; their mean, where half precision is all there is."""
@@ -233,10 +234,9 @@ def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
     with suppress(Exception):  # whatever it raises, its keys cannot be moved
         for shift in (0, SHIFT):
-            window, seen = Window(lm, None, len(ids_B1)), dict[int, Call]()
-            window._next_B = at_B1[:, 0] + shift
+            begun, seen = Prefix((), (), at_B1[:, 0] + shift), dict[int, Call]()
             with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
-                window.feed(ids_B1)
+                Window(lm, begun, len(ids_B1)).feed(ids_B1)
             readings.append(seen)
         calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
         turns, query_turns = (learned(lm, angles, name, calls, at_B1, SHIFT) for name in ("key", "query"))
