@@ -19,7 +19,7 @@ from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.lm.forward import head, recompute
+from ttabench.lm.forward import head, hooks
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -151,8 +151,8 @@ def test_adapt_says_what_a_peft_folder_lacks(ttabench: Command, tiny_base: Path,
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    plain = recompute.checkpoint
-    monkeypatch.setattr(recompute, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
+    plain = hooks.checkpoint
+    monkeypatch.setattr(hooks, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]

@@ -149,15 +149,14 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
     most = memory_in(memory_limit) if memory_limit else None
     if most is None and device in ("auto", "cpu"):  # these are there, and torch takes seconds
         return
-    from ttabench.lm.loading import memory_limit as of_device
-    from ttabench.lm.loading.devices import find_device
+    from ttabench.lm.loading.devices import find_device, limit_memory
 
     quiet_libraries()
     torch_device = find_device(device)
     if most is not None:
         if torch_device.type == "cpu":
             memory.check(most)
-        of_device.limit(most, torch_device)
+        limit_memory(most, torch_device)
 
 
 @contextmanager
