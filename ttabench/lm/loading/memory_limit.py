@@ -5,20 +5,19 @@ from __future__ import annotations
 import torch
 
 from ttabench.core import memory
-from ttabench.core.accelerators import function
+from ttabench.core.accelerators import called
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-
-BOUND = "set_per_process_memory_fraction"
 
 
 def limit(most: int, device: torch.device) -> None:
     """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's."""
     if device.type != "cpu":
-        properties, bound = (function(device, name) for name in ("get_device_properties", BOUND))
+        properties = called(device, "get_device_properties", device)
+        bound = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
         if properties is None or bound is None:
             raise UserError(f"torch cannot limit the memory of {device}.", "Leave --memory-limit out.")
-        bound(min(1.0, most / properties(device).total_memory), device)
+        bound(min(1.0, most / properties.total_memory), device)
         return
     torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
     memory.limit(most)

@@ -170,7 +170,7 @@ def refusal(source: Source, error: Exception) -> UserError:
     if memory.out_of_memory(error):
         memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        return UserError(f"Model {source.name!r} does not fit into memory{memory.lacking(error)}.", hint)
+        return UserError(f"Model {source.name!r} does not fit into memory.", hint)
     return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason(error)}.", source.hint)
 
 
