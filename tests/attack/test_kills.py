@@ -18,8 +18,7 @@ from tests.attack.dying import Dying
 from ttabench.cli import app as cli
 from ttabench.lm.loading import safetensors_io
 from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job
-from ttabench.profiling.load import Load
+from ttabench.profiling.job import Job, Load
 from ttabench.profiling.rows import Row, exactly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")

@@ -70,6 +70,20 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
             )
 
 
+def test_what_other_projects_are_asked_is_answered_by_commands_that_run(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/guide/threads.md"
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    asked = [words for line, words in OURS.items() if line.startswith(page)]
+    assert len(asked) >= 12
+    for words in asked:
+        ran = ttabench(*words)
+        assert ran.code == 0, (words, ran.err)
+        assert ran.out, words
+
+
 def test_every_other_command_is_of_something_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = re.findall(r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(encoding="utf-8"))
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
