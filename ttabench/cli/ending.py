@@ -22,9 +22,8 @@ from types import FrameType
 import typer
 
 from ttabench.core import memory
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import memory as memory_in
+from ttabench.core.amounts import memory as memory_in
+from ttabench.core.errors import UserError, printable
 
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan

@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UserError
-from ttabench.core.identity import changed, hashed, text_of
-from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.typed import as_typed, assignments, whole_numbers
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods.checkpoint_header import HEADER, header, is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
