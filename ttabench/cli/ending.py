@@ -22,9 +22,8 @@ from types import FrameType
 import typer
 
 from ttabench.core import memory
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import memory as memory_in
+from ttabench.core.amounts import memory as memory_in
+from ttabench.core.errors import UserError, printable
 
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
@@ -98,7 +97,7 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
         return complain(message, left_with) if message else left_with
     except Exception as error:
         if memory.out_of_memory(error):
-            return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
+            return complain(str(memory.told(FITS.get(command, "Take less at once."))), 2)
         if isinstance(error, OSError) and (code := _of_system(error)) is not None:
             return code
         raise

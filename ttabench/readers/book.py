@@ -35,10 +35,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import LONGEST_TEXT
 from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card

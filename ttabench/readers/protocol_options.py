@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ttabench.core.amounts import tokens_in
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
-from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.faults import first_fault

@@ -14,14 +14,7 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-<<<<<<< HEAD
 from ttabench.lm.forward.tokens import new_ids
-=======
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, pad
-from ttabench.lm.forward.window import Window
->>>>>>> house2-lm
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import tokens_read

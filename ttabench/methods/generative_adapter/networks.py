@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-<<<<<<< HEAD
-from ttabench.lm.forward.capture import Place, inputs_kept, observe_inputs
-from ttabench.lm.forward.patching import check_fits, deltas_applied
-=======
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.hooks import Place, observe_inputs
->>>>>>> house2-lm
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -67,16 +64,11 @@ class GenerativeAdapterNetworks(nn.Module):
             assert isinstance(layer, int)
             sums.extend(generator.summed(hidden_BTC, real_BT) for _, generator in self.generators_of(layer))
 
-<<<<<<< HEAD
         seen = range(self.lm.layers) if summed else ()
-        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, len(rows), blocks=seen):
+        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, seen, len(rows)):
             # padding stands behind the text, where causal attention never looks
             hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
         return ids_BT, hidden_BTC, torch.stack(sums) if summed else None
-=======
-        with observe_inputs(self.lm, see, range(self.lm.layers), rows):
-            yield sums
->>>>>>> house2-lm
 
     def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
         """The sums, and with `norm=svd` the factors of their deltas, `a0` [L, B, Q, I] and `b0` [L, B, O, Q] of the
