@@ -13,10 +13,8 @@ from torch import nn
 
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
-from ttabench.contract.bases import BASES
-from ttabench.contract.case import Case
-from ttabench.contract.check import verdict
-from ttabench.contract.promises import PROMISES
+from ttabench.contract.case import BASES, Case
+from ttabench.contract.promises import PROMISES, verdict
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
@@ -300,7 +298,7 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
 
 def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> None:
     ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
-    assert ran.out.split() == [str(tmp_path / "tail_end.py"), str(tmp_path / "test_tail_end.py")]
+    assert ran.out.split() == [str(tmp_path / "tail_end.py")]
     assert ttabench("check", tmp_path / "tail_end.py").code == 0
     assert "exists already" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
 

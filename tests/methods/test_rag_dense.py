@@ -24,8 +24,7 @@ from transformers import (
 
 from tests.conftest import Command
 from tests.tiny import tiny_llama
-from ttabench.contract.bases import BASES
-from ttabench.contract.case import Case
+from ttabench.contract.case import BASES, Case
 from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe

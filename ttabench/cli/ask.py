@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.base import PieceShares
-    from ttabench.readers.own_questions import OwnQuestion
+    from ttabench.readers.qa_rows import OwnQuestion
     from ttabench.run.prompting import Prompting
     from ttabench.run.resolve import ResolvedMethod
 
@@ -95,9 +95,10 @@ def ask(
         request = as_it_was_made(request, earlier, o.typed_names(command))
     resolved, asked = resolve_method(request), resolve_prompting(request)
     if attention is not None:
-        from ttabench.report.heat_map import check
+        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
 
-        check(attention)
+        check_path(attention, "--attention")
+        refuse_missing("`--attention FILE`", NEEDED)
         _check_tells(resolved)
     new = pieces_of(files, pieces) if files else []
     asks = _asks(wanted, asked, options, max_new_tokens)
@@ -149,7 +150,7 @@ def _names_a_file(word: str) -> bool:
 
 
 def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
-    from ttabench.readers.own_questions import own_questions, typed_questions
+    from ttabench.readers.qa_rows import own_questions, typed_questions
 
     if file is not None and words:
         raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
@@ -342,7 +343,7 @@ def _draw(
     path: Path, shares: PieceShares | None, questions: Sequence[OwnQuestion], read: Sequence[Observe], title: str
 ) -> None:
     """Write the picture; pieces are called by their names and, where their files are there, how they begin."""
-    from ttabench.report.heat_map import HeatMap, draw
+    from ttabench.report.pictures import heat_map, write_chart
 
     if shares is None:
         raise UserError("Nothing was read, so there is nothing to draw.", "Leave --attention out.")
@@ -351,5 +352,4 @@ def _draw(
         texts.setdefault(piece.key, set()).add(piece.text)
     named = [f"{name}: {next(iter(texts[name]))}" if len(texts.get(name, ())) == 1 else name for name in shares.names]
     asked = [question.question for question in questions]
-    heading = f"{title}\n{shares.meaning}"
-    draw(HeatMap(title=heading, questions=asked, pieces=named, shares_QK=shares.shares_QK.numpy()), path)
+    write_chart(heat_map(f"{title}\n{shares.meaning}", asked, named, shares.shares_QK.numpy()), path)

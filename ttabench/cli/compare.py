@@ -18,8 +18,7 @@ from ttabench.core.errors import UserError
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
-    from ttabench.report.finding import Loaded
-    from ttabench.report.selecting import Wanted
+    from ttabench.report.finding import Loaded, Wanted
     from ttabench.terminal.render import Format
     from ttabench.terminal.table import Table
 
@@ -68,27 +67,28 @@ def compare(
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
-    from ttabench.report.selecting import Wanted
+    from ttabench.report.finding import Wanted
     from ttabench.terminal import render
 
     if plot is not None:
-        from ttabench.report.pictures import check_path
+        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
 
         check_path(plot)
+        refuse_missing("A picture", NEEDED)
     form = _form("json" if json else form, save)
     if summary and every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
-    wanted = Wanted.typed(task, method, model)
+    wanted = Wanted(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
     if plot is not None:
-        from ttabench.report.plots import plot as draw
+        from ttabench.report.charts import plot as draw
 
         draw(comparison, plot)
     more: list[Table] = []
     if diff:
-        from ttabench.report.differing import differing
+        from ttabench.report.comparison_tables import differing
 
         more.append(differing(comparison))
     blocks, for_people = len(comparison.blocks), form == "table" and save is None
@@ -124,7 +124,7 @@ def compared(
 ) -> tuple[Comparison, list[str]]:
     """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
     from ttabench.report.compare import compared as of_runs
-    from ttabench.report.selecting import selected
+    from ttabench.report.finding import selected
 
     was_on = gc.isenabled()
     gc.disable()  # of so many small values, none of them garbage, it takes a third of the time
@@ -151,7 +151,7 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
 
 def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
     """Print the comparison, or write it to a file."""
-    from ttabench.core.files import write_bytes_atomically
+    from ttabench.core.files import write_atomically
     from ttabench.terminal import render
 
     if save is None:
@@ -159,7 +159,7 @@ def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequ
         return
     with redirect_stdout(io.StringIO()) as text:
         _print(comparison, form, more, short=short)
-    write_bytes_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
+    write_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
     render.remark(f"Saved in {save}.")
 
 

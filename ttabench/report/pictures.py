@@ -1,8 +1,8 @@
-"""Pictures: whether one can be written under a name, how it is written, and how all of them and the page look."""
+"""Pictures: whether one can be written under a name, how it is written, and how all of them and the page look; and that
+of which pieces of a context questions look at (`ttabench ask --attention looked.png`)."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,12 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_bytes_atomically
+from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.printable import printable
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = (
@@ -28,7 +30,14 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
-MOST_TICKS = 6
+MOST_QUESTIONS, MOST_PIECES = 200, 400
+"""Of a map; of more pieces those at which some question looks most."""
+ACROSS, DOWN, CELL = 1200, 1600, (60, 30)
+"""Pixels that a map is wide and high at most, and a cell of a small one."""
+LETTERS = 56
+"""Of a name, at most."""
+NUMBERED = 16
+"""Up to so many pieces cells hold their per cent."""
 WIDTH = 1600
 """Of a picture, in pixels."""
 
@@ -45,13 +54,13 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def write(figure: Figure, path: Path, *, around: bool = False) -> None:
-    """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too."""
-    kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
+def write(figure: Figure, path: Path) -> None:
+    """Write a figure of matplotlib in the form of the suffix."""
+    kind = path.suffix.lower().removeprefix(".")
     try:
         with replacing(path) as scratch:
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
+            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
@@ -65,23 +74,12 @@ def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
 
 def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
-    names = list(dict.fromkeys(methods))
-    others = [name for name in names if name not in ENDS]
+    others = [name for name in dict.fromkeys(methods) if name not in ENDS]
     pairs = {
         name: (COLOURS[place % len(COLOURS)], SHAPES[(place + place // len(COLOURS)) % len(SHAPES)])
         for place, name in enumerate(others)
     }
-    return {name: (ENDS | pairs)[name] for name in names}
-
-
-def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
-    """(0, where it is among these values, and powers of two around the others, each with its name; the least that is
-    no 0): for an axis that is linear below half of the least, and logarithmic above."""
-    positive = [value for value in values if value > 0] or [1024.0]
-    low, high = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
-    step = max(2, math.ceil((high - low) / MOST_TICKS))
-    ticks = {2**power: size(2**power).replace(".0 ", " ") for power in range(low, high + step, step)}
-    return {**({0: "0"} if 0.0 in values else {}), **ticks}, min(positive)
+    return ENDS | pairs
 
 
 def vega_lite() -> str:
@@ -103,4 +101,43 @@ def write_chart(spec: dict[str, Any], path: Path) -> None:
     to_bytes: dict[str, Callable[[str], bytes]] = {
         ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
     }  # fmt: skip
-    write_bytes_atomically(path, to_bytes[kind](svg))
+    write_atomically(path, to_bytes[kind](svg))
+
+
+def heat_map(
+    title: str, questions: Sequence[str], pieces: Sequence[str], shares_QK: NDArray[np.float32]
+) -> dict[str, Any]:
+    """A map in Vega-Lite: a row a question (Q), a column a piece (K), the darker the more it looks there."""
+    import altair as alt
+
+    asked_QK = shares_QK[:MOST_QUESTIONS]
+    kept = sorted((-asked_QK.max(0)).argsort(kind="stable")[:MOST_PIECES].tolist())
+    rows, columns = asked_QK.shape[0], len(kept)
+    cells = [
+        {"question": f"{row + 1}: {_short(questions[row])}", "share": float(asked_QK[row, at]),
+         "piece": f"{at + 1}: {_short(pieces[at])}"}
+        for row in range(rows) for at in kept
+    ]  # fmt: skip
+    lines = title.splitlines()
+    if columns < len(pieces):
+        lines.append(f"{columns:,} of {len(pieces):,} pieces: those with the largest shares")
+    if rows < len(questions):
+        lines.append(f"the first {rows:,} of {len(questions):,} questions")
+    axis = alt.Axis(title=None, labelLimit=400, labelOverlap=True)
+    base = alt.Chart({"values": cells}).encode(
+        x=alt.X("piece:N", sort=None, axis=axis), y=alt.Y("question:N", sort=None, axis=axis)
+    )
+    shades = alt.Color("share:Q", title=None, scale=alt.Scale(scheme="blues"), legend=alt.Legend(format=".1%"))
+    layers = [base.mark_rect().encode(color=shades)]
+    if columns <= NUMBERED:
+        ink = alt.condition(f"datum.share > {float(asked_QK.max()) / 2}", alt.value("white"), alt.value("black"))
+        layers.append(base.mark_text().encode(text=alt.Text("share:Q", format=".0%"), color=ink))
+    size = {"width": min(CELL[0] * columns, ACROSS), "height": min(CELL[1] * rows, DOWN)}
+    typed: dict[str, Any] = alt.layer(*layers).properties(title=lines, **size).to_dict(validate=False)
+    return typed
+
+
+def _short(text: str) -> str:
+    """One line, cut where it is long."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= LETTERS else f"{line[: LETTERS - 1]}…"
