@@ -16,6 +16,7 @@ from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.run.request import RunRequest
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.contract.check import Verdict
@@ -52,7 +53,6 @@ def check(
 def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:
     """Print a verdict a line; whether every promise is kept."""
     from ttabench.methods.settings import preset_for, settings_of, typed_settings
-    from ttabench.terminal import render
 
     spec = registry.find(method)
     if preset or spec.checked is None:
@@ -81,7 +81,6 @@ def _metric(name: str, *, json: bool) -> bool:
     """Print a verdict a line on a metric of single answers; whether every promise is kept."""
     from ttabench.contract.check import verdicts_of_metric
     from ttabench.stats.metrics import metric
-    from ttabench.terminal import render
 
     chosen = metric(name, files=True)
     told = _told(verdicts_of_metric(chosen), json=json)
@@ -92,7 +91,6 @@ def _metric(name: str, *, json: bool) -> bool:
 
 def _told(verdicts: Iterable[Verdict], *, json: bool) -> list[Verdict]:
     """Verdicts, each printed once it is known."""
-    from ttabench.terminal import render
 
     told = []
     for verdict in verdicts:
@@ -109,7 +107,6 @@ def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
     from ttabench.core.environment import quiet_libraries
     from ttabench.lm.forward.ways import ways_of
     from ttabench.lm.model import load
-    from ttabench.terminal import render
 
     quiet_libraries()
     lm = load(model, device=device, dtype=dtype)
@@ -135,7 +132,6 @@ def new(
     from ttabench.contract.skeleton import files
     from ttabench.core.files import unwritable, write_atomically
     from ttabench.core.plugins import NAME
-    from ttabench.terminal import render
 
     if what != "method":
         raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")

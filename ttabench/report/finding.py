@@ -105,16 +105,6 @@ def ids_in(folder: Path) -> list[str]:
     return sorted({*runs(folder), *(file.parent.name for file in folder.glob(f"*/{RECORD_FILE}"))})
 
 
-def completed(incomplete: str, out: Path) -> list[str]:
-    """Runs that what somebody typed may begin: ids in `out`, or SUITE/ID; nothing of what cannot be read."""
-    suite, slash, _ = incomplete.rpartition("/")
-    try:
-        names = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
-    except (OSError, UserError):
-        return []
-    return [run for run in names if run.startswith(incomplete)]
-
-
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)
