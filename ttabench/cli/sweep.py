@@ -213,8 +213,9 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], caption: str) -> None:
         named = (row["id"], row["method"], row["task"], row["model"], str(row["seed"]))
         lines.append((*named, row["metric"] or "", figure, _how(row["how"], row["reason"], row["seconds"])))
     columns = ("run", "method", "task", "model", "#seed", "metric", "#value ± stderr", "what became of it")
-    render.show([render.Table(title=title, columns=columns, rows=tuple(lines), caption=caption,
-                              names=("metric", "run"), spare=("model", "run"))])  # fmt: skip
+    table = render.Table(title=title, columns=columns, rows=tuple(lines), caption=caption, names=("metric", "run"),
+                         spare=("model", "run"))  # fmt: skip
+    render.show([table if len({row["model"] for row in rows}) > 1 else table.without("model")])
 
 
 def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
