@@ -7,7 +7,7 @@ import pytest
 from tests.places import ROOT
 from ttabench.papers import declared
 from ttabench.papers.claims import figures as of_line
-from ttabench.papers.declared import PAPERS, by_model, figures
+from ttabench.papers.declared import PAPERS, by_model, figures, reported
 from ttabench.papers.matching import named
 from ttabench.records.suite_archive import runs
 from ttabench.sweep.grid import cells, planned
@@ -21,7 +21,7 @@ DRAWN = {"mac/figure7", "streamadapter/figure5", "generative_adapter/figure3"}
 
 
 def test_every_table_with_figures_is_declared() -> None:
-    there = list(dict.fromkeys(f"{each.paper}/{each.table}" for each in figures()))
+    there = (figures()["paper"] + "/" + figures()["table"]).unique()
     assert set(there) <= set(declared.names())
     assert set(declared.names()) - set(there) == DRAWN
     assert len(figures()) == 1126
@@ -53,7 +53,7 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
     of, which, table = declared.table(name)
     for line in table.reported:
         if word := table.reported[line].get("method"):
-            assert any(each.method == word for each in figures() if (each.paper, each.table) == (of, which)), line
+            assert word in reported(of, which)["method"].to_list(), line
     if by_model(of, which, {}) or name in DRAWN:
         return
     assert any(

@@ -9,8 +9,7 @@ from tests.report.test_compare import asked, stored
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.cautions import problems
 from ttabench.report.compare import compare
-from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.differing import differing
+from ttabench.report.comparison_tables import comparison_tables, differing
 
 VALUES = {"a": 1.0, "b": 0.0, "c": 1.0}
 
@@ -99,7 +98,7 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
         stored(place, "r1", VALUES)
         stored(place, "r2", VALUES, seed=1)
     (entry,) = compare([place / run for place in places for run in ("r1", "r2")]).entries
-    assert (entry.n, entry.group.ids) == (6, ("r1", "r2"))
+    assert (entry.n, entry.ids) == (6, ("r1", "r2"))
 
 
 def test_runs_of_an_earlier_version_that_names_no_card_stay_in_their_lines(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_runs_of_an_earlier_version_that_names_no_card_stay_in_their_lines(tmp_p
     later = [stored(tmp_path, name, VALUES, seed=1, method=name, inputs={"model": "bb", "card": "c1" * 8})
              for name in ("none", "icl", "mac")]  # fmt: skip
     found = compare([*earlier, *later])
-    assert [(entry.label, entry.group.seeds) for entry in found.entries] == [
+    assert [(entry.label, entry.seeds) for entry in found.entries] == [
         ("none", (0, 1)),
         ("icl", (0, 1)),
         ("mac", (1,)),

@@ -55,9 +55,9 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     found = compare(folders)
     assert [entry.label for entry in found.entries] == ["none", "icl k=1", "icl k=2"], "the floor first"
     first = found.entries[1]
-    assert first.group.seeds == (0, 1)
+    assert first.seeds == (0, 1)
     assert first.n == 6
-    assert first.group.ids == ("r1", "r2")
+    assert first.ids == ("r1", "r2")
     assert first.value == pytest.approx(2 / 3)
     assert first.costs["adapt_seconds"] == 1.5
     assert first.stderr == pytest.approx(aggregate([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]).stderr)
@@ -120,7 +120,7 @@ def test_settings_that_earlier_versions_did_not_know_tell_no_runs_apart(tmp_path
         config = {**found.config, "task": "streamingqa", "source": "mini", **more, **inside}
         save_record(found.model_copy(update={"config": config}), folder)
     (entry,) = compare(folders).entries
-    assert (entry.label, entry.group.seeds) == ("icl", (0, 1))
+    assert (entry.label, entry.seeds) == ("icl", (0, 1))
 
 
 @pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
@@ -237,7 +237,7 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
                  inputs={"rows": f"{number}", "others": f"of seed {number}"}) for number in range(2)),
     ]  # fmt: skip
     found = compare(folders)
-    assert [(entry.label, entry.group.seeds) for entry in found.entries] == [
+    assert [(entry.label, entry.seeds) for entry in found.entries] == [
         ("icl", (0, 1)),
         ("icl, another text's state", (0, 1)),
     ]

@@ -60,7 +60,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(
     assert "--force" in line
     strict = ttabench("compare", out, "--strict")
     assert strict.code == 1
-    assert "Strict: 1 run or file of runs is damaged." in strict.err
+    assert "Strict: damaged runs, or files of runs: 1." in strict.err
 
 
 def cut_pack(suite: Path) -> None:
@@ -92,6 +92,6 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
         assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read: ")
     strict = ttabench("compare", out, suite, "--strict")
     assert strict.code == 1
-    assert "Strict: 1 run or file of runs is damaged." in strict.err
+    assert "Strict: damaged runs, or files of runs: 1." in strict.err
     assert str(suite / RUNS_FILE) in one_line(ttabench("compare", suite))
     assert str(suite / RUNS_FILE) in one_line(ttabench("show", "dddd00000004", "--out", suite))

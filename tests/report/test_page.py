@@ -18,9 +18,8 @@ from tests.report.test_compare import stored
 from tests.report.test_plots import stepped
 from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
-from ttabench.report.charts import by_bytes, by_time, lines_of
+from ttabench.report.charts import along, by_bytes, by_step, by_time
 from ttabench.report.compare import compare
-from ttabench.report.curves import by_step
 from ttabench.report.page.build import closed, digest, embedded, libraries, page
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import tables_of
@@ -216,14 +215,14 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     assert all("Base nano, n = " in chart.caption for own in drawn for chart in own if chart)
     assert by_step(found.blocks[0]) == []
     (curves,) = by_step(found.blocks[1])
-    chart = lines_of(curves, look)
+    chart = along(curves, look)
     assert chart.title == "f1 by pieces read before the query"
     assert "Base nano, n = 2; bars: one standard error over questions." in chart.caption
-    assert [(row["label"], row["step"], row["n"]) for row in rows_of(chart.spec)] == [
+    assert [(row["label"], row["x"], row["n"]) for row in rows_of(chart.spec)] == [
         ("icl", 1, "2"), ("icl", 4, "2"), ("mac", 1, "2"), ("mac", 4, "2"),
     ]  # fmt: skip
     spec = by_bytes(found.blocks[0], look).spec  # type: ignore[union-attr]
-    assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows_of(spec)} == {
+    assert {row["label"]: (row["x"], round(row["value"], 1)) for row in rows_of(spec)} == {
         "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
     }  # fmt: skip
     assert look["mac"][0] in json.dumps(spec)

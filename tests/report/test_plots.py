@@ -13,10 +13,9 @@ from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import load_record, save_record
+from ttabench.report.charts import by_step, over_blocks, panels_of, plot, spec_of
 from ttabench.report.compare import compare
-from ttabench.report.curves import by_step, over_blocks
 from ttabench.report.finding import runs_in
-from ttabench.report.plots import panels_of, plot, spec_of
 
 pytest.importorskip("altair")
 
@@ -51,11 +50,11 @@ def test_curves_of_committed_suites_have_what_their_runs_varied(case: str) -> No
     names, wanted = SUITES[case]
     found = compare([run for name in names for run in runs_in(ROOT / "results" / name)])
     curves = [*over_blocks(found.blocks), *(one for block in found.blocks for one in by_step(block))]
-    assert [(f"{one.metric} by {one.axis}", one.places, len(one.lines)) for one in curves] == [wanted]
-    for line in curves[0].lines:
-        assert len(line.points) > 1
-        assert all(point.stderr is not None and point.n > 1 for point in line.points)
-        assert [point.at for point in line.points] == sorted(point.at for point in line.points)
+    assert [(one.title, one.places, len(one.lines)) for one in curves] == [wanted]
+    for line in curves[0].lines.values():
+        assert len(line) > 1
+        assert all(point.stderr is not None and point.n > 1 for point in line)
+        assert [point.at for point in line] == sorted(point.at for point in line)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

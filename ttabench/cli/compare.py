@@ -14,8 +14,7 @@ from ttabench.core.declared import HOW
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
-    from ttabench.report.finding import Loaded
-    from ttabench.report.selecting import Wanted
+    from ttabench.report.finding import Loaded, Wanted
     from ttabench.terminal.render import Format
 
 MOST_BLOCKS = 12
@@ -53,20 +52,21 @@ def compare(
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
-    from ttabench.report.selecting import Wanted
+    from ttabench.report.finding import Wanted
     from ttabench.terminal import render
 
     if plot is not None:
-        from ttabench.report.pictures import check_path
+        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
 
         check_path(plot)
+        refuse_missing("A picture", NEEDED)
     output_form = render.known_format("json" if json else form)
-    wanted = Wanted.typed(task, method, model)
+    wanted = Wanted(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
     if plot is not None:
-        from ttabench.report.plots import plot as draw
+        from ttabench.report.charts import plot as draw
 
         draw(comparison, plot)
     blocks = len(comparison.blocks)
@@ -91,7 +91,7 @@ def compared(
 ) -> tuple[Comparison, list[str]]:
     """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
     from ttabench.report.compare import compared as of_runs
-    from ttabench.report.selecting import selected
+    from ttabench.report.finding import selected
 
     chosen = selected(names, out, wanted, submissions)
     comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
@@ -112,8 +112,7 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
 
 def _show(comparison: Comparison, form: Format, *, short: bool, diff: bool) -> None:
     from ttabench.core.printable import printable
-    from ttabench.report.comparison_tables import comparison_data, comparison_tables
-    from ttabench.report.differing import differing
+    from ttabench.report.comparison_tables import comparison_data, comparison_tables, differing
     from ttabench.report.verdict import sentences, verdict
     from ttabench.terminal import render
 

@@ -30,14 +30,13 @@ def export(
     from ttabench.cli.compare import skipped
     from ttabench.records.packing import Part, part_of, write_submission
     from ttabench.records.suite_archive import SUFFIX, is_submission
-    from ttabench.report.finding import refuse_all_damaged
+    from ttabench.report.finding import Wanted, refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
-    from ttabench.report.selecting import Wanted, selected
 
     check_path(save, "--save", (SUFFIX,), "submission")
     if save.exists() and not is_submission(save):  # suites are packed in files of that ending
         raise UserError(f"{save} is not a submission, and is not replaced.", "Give another name, or remove it.")
-    chosen = selected(runs or (), out, Wanted.typed(task, method, model))
+    chosen = selected(runs or (), out, Wanted(task, method, model))
     if not chosen.runs:
         raise UserError("There are no runs to export.", "Run `ttabench eval` first, or give paths or ids.")
     parts, damaged = dict[str, Part](), list(chosen.damaged)

@@ -31,13 +31,13 @@ def report(
     """
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
+    from ttabench.report.finding import Wanted
     from ttabench.report.page.build import NEEDED
     from ttabench.report.pictures import check_path, refuse_missing
-    from ttabench.report.selecting import Wanted
 
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
-    wanted = Wanted.typed(task, method, model)
+    wanted = Wanted(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
@@ -47,6 +47,6 @@ def report(
     if quiet:
         render.print_line(str(save))
         return
-    counted, blocks = sum(len(entry.group.runs) for entry in comparison.entries), len(comparison.blocks)
+    counted, blocks = sum(len(entry.runs) for entry in comparison.entries), len(comparison.blocks)
     words = f"{counted:,} run{'s' * (counted != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
     render.print_line(f"{save}: {words}, {amounts.size(save.stat().st_size)}. Open it in a browser.")

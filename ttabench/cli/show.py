@@ -58,17 +58,10 @@ def list_(
         str,
         typer.Option("--task", "-t", help="With `runs`: only those of this task.", autocompletion=o.complete_task),
     ] = "",
-    model: Annotated[
-        str,
-        typer.Option("--model", help="With `methods NAME`: the model whose preset is shown.",
-                     autocompletion=o.complete_model),
-    ] = "nano",
-    preset: Annotated[str, typer.Option("--preset", help="With `methods NAME`: the preset that is shown.")] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:  # fmt: skip
     """List methods, tasks, models, adapters or runs."""
     from ttabench.report import listing
 
-    wanted = listing.Wanted(out=out, method=method, task=task, model=model, preset=preset)
-    listing.show(what, name, wanted, json)
+    listing.show(what, name, out, method=method, task=task, json=json)

@@ -21,15 +21,14 @@ from ttabench.papers.matching import Held, Stored, named, spots
 from ttabench.papers.profiles import amount, claimed_cost
 from ttabench.report.blocks import CEILING
 from ttabench.report.differences import Difference
-from ttabench.report.figures import digits, scale, shown, with_interval
+from ttabench.report.figures import shown, with_interval
+from ttabench.stats.metrics import known
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 
 PERPLEXITY = "perplexity"
 """In the name of what is better where it is less; of it a share of the way is one of logarithms, as ours is."""
 UNITS = {"adapt_minutes": " minutes", "samples_per_second": " questions a second", "context_kv_length": " slots"}
-FAR = 2.0
-"""How many times as large an effect is another one."""
 RULE = """\
 **Reproduced**: our paired difference has the sign of the claim, its 95 % interval excludes zero, and a method that
 holds the context in a state is better under its own than under another text's, by an interval that excludes zero, too;
@@ -41,8 +40,8 @@ where all that varies differs alike, the sign test's p below 5 % stands for the 
 
 A claim is one comparison of one table. Its settings are places of that table (a task, a length) in one block of runs,
 each judged under every training of the adapter, by an interval of its own. Where all that can tell say the same, that
-is the verdict, else it is **mixed**. Over twice, under half: our effect beside every one that the paper has. Claims,
-their thresholds and the factors were chosen by hand, most of them when these runs were there."""
+is the verdict, else it is **mixed**. Claims and their thresholds were chosen by
+hand, most of them when these runs were there."""
 HEADS = {
     "sanity": """## Sanity checks
 
@@ -117,9 +116,9 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
         verdict = told(line.verdict, line.verdicts, "trainings") + (f": {reason}" if reason else "")
         cells.append((f"{line.paper} {line.table}", line.claim, line.place, line.block or line.scale, ", ".join(suites),
                       _each(list(map(ours, line.rows))), _each(controls), _each(list(map(counted, line.rows))),
-                      theirs(line.rows[:1]).partition(":")[0], _each(list(map(size, line.rows))), verdict))  # fmt: skip
+                      theirs(line.rows[:1]).partition(":")[0], verdict))  # fmt: skip
     columns = ("table", "claim", "setting", "runs", "suite", "ours, left − right [95 %]", "own − another's [95 %]",
-               "#n", "the paper's", "beside it", "verdict")  # fmt: skip
+               "#n", "the paper's", "verdict")  # fmt: skip
     return Table(title=title, columns=columns, rows=tuple(cells), data=tuple(map(_data, rows)), caption=counts(rows),
                  spare=("suite", "runs", "#n"))  # fmt: skip
 
@@ -143,15 +142,14 @@ def _each(cells: Sequence[str]) -> str:
 
 
 def _effects(at: Sequence[list[Judged]]) -> str:
-    """`reproduced: 14.0 to 44.4, over twice`: our differences over settings and trainings; costs of every setting."""
+    """`reproduced: 14.0 to 44.4`: our differences over settings and trainings; costs of every setting."""
     if not at:
         return ""
-    effects = [(row.found, size(row)) for own in at for row in own if row.found is not None]
+    effects = [row.found for own in at for row in own if row.found is not None]
     words = [f"{own[0].place.name} {ours(own[0])}" if own[0].costs else own[0].reason for own in at]
     if effects:
-        metric, sizes = effects[0][0].metric, dict.fromkeys(word for _, word in effects)
-        values = span([found.value * scale(metric) for found, _ in effects], digits(metric))
-        words = [", ".join(filter(None, [values, *(sizes if len(sizes) == 1 else ())]))]
+        metric = known(effects[0].metric)
+        words = [span([found.value * metric.scale for found in effects], metric.digits)]
     return f"{over([over([row.verdict for row in own]) for own in at])}: {'; '.join(dict.fromkeys(words))}"
 
 
@@ -167,7 +165,7 @@ def _data(row: Judged) -> dict[str, Any]:
         "place": row.place.name, "scale": row.scale, "block": row.block, "suites": " ".join(row.suites),
         "training": row.training, "metric": row.found.metric if row.found else row.claim.cost, **figures,
         "left_cost": left and left.value, "right_cost": right and right.value, "machine": row.machine,
-        "paper_says": theirs([row]), "beside": size(row), "verdict": row.verdict, "reason": row.reason,
+        "paper_says": theirs([row]), "verdict": row.verdict, "reason": row.reason,
     }  # fmt: skip
 
 
@@ -259,15 +257,6 @@ def span(values: Sequence[float], digits: int = 1) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def size(row: Judged) -> str:
-    """Whether our effect is more than twice or less than half of every one that the paper has; empty of others."""
-    gains = [-value if PERPLEXITY in _table(row).metric else value for value in reported(row).values()]
-    if row.found is None or row.claim.share != 1 or not gains or min(gains) <= 0 or row.found.gain <= 0:
-        return ""
-    own = row.found.gain * scale(row.found.metric)
-    return "over twice" if own > FAR * max(gains) else "under half" if own < min(gains) / FAR else ""
-
-
 def reported(row: Judged) -> dict[str, float]:
     """The paper's difference at a place by base model: left less right, or the share of the way in per cent."""
     claim, metric = row.claim, _table(row).metric
@@ -311,16 +300,15 @@ def _costs(row: Judged) -> list[str]:
 def reported_table(name: str) -> Table:
     """The figures of a table as the paper prints them, by base model."""
     of, which, table = declared.table(name)
-    own = declared.reported(of, which)
-    models = list(dict.fromkeys(figure.model for figure in own))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for figure in own:
-        line = (figure.method, figure.task, figure.setting, figure.metric)
-        cells.setdefault(line, {})[figure.model] = f"{figure.value:g}"
-    rows = tuple((*line, *(values.get(model, "") for model in models)) for line, values in cells.items())
-    columns = ("line", "task", "setting", "metric", *(f"#{model}" for model in models))
+    own, keys = declared.reported(of, which), ["method", "task", "setting", "metric"]
+    shown = own.assign(value=own["value"].map("{:g}".format))
+    wide = shown.pivot(index=keys, columns="model", values="value").fillna("")
+    wide = wide.loc[list(own[keys].drop_duplicates().itertuples(index=False, name=None)), own["model"].unique()]
+    columns = ("line", *keys[1:], *(f"#{model}" for model in wide.columns))
+    rows = tuple((*line, *cells) for line, cells in zip(wide.index, wide.to_numpy(), strict=True))
+    data = tuple({str(key): cell for key, cell in row.items()} for row in own.to_dict("records"))
     return Table(title=f"{name}: {table.about}, as the paper prints it", columns=columns, rows=rows, names=("line",),
-                 data=tuple(figure._asdict() for figure in own))  # fmt: skip
+                 data=data)  # fmt: skip
 
 
 def beside_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
@@ -328,7 +316,7 @@ def beside_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
     of, which, table = declared.table(name)
     there = [spot for spot in spots(of, which, stored_runs) if spot.scale == scale]
     metric = table.metric or table.cost
-    models = list(dict.fromkeys(figure.model for figure in declared.reported(of, which) if figure.metric == metric))
+    models = declared.reported(of, which).query("metric == @metric")["model"].unique()
     rows = []
     for place in (place for place in table.places if scale in place.scales):
         own = [spot for spot in there if spot.place is place]

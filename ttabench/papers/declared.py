@@ -11,20 +11,22 @@ of its lines were run.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ttabench.core.architectures import NANO
-from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.sweep.suite import Some, read
+from ttabench.terminal.table import Cell
 from ttabench.terminal.table import Table as Printed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HERE = Path(__file__).parent
 PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")
@@ -199,38 +201,27 @@ def suites(name: str, which: str) -> Mapping[Scale, Path]:
     return {scale: file for scale, file in files.items() if file.is_file()}
 
 
-class Figure(NamedTuple):
-    """A figure of a table, as printed."""
-
-    paper: str
-    table: str
-    model: str
-    method: str
-    task: str
-    setting: str
-    metric: str
-    value: float
-
-
 @cache
-def figures() -> tuple[Figure, ...]:
-    """All of them, in the order of the papers."""
-    _, *rows = csv.reader(read_text(HERE / "reported.csv").splitlines())
-    return tuple(Figure._make([*words, float(value)]) for *words, value in rows)
+def figures() -> pd.DataFrame:
+    """All figures as printed, in the order of the papers: paper, table, model, method, task, setting, metric, value."""
+    import pandas as pd
+
+    return pd.read_csv(HERE / "reported.csv", keep_default_na=False)
 
 
-def reported(paper: str, table: str) -> list[Figure]:
+def reported(paper: str, table: str) -> pd.DataFrame:
     """Those of one table."""
-    return [figure for figure in figures() if (figure.paper, figure.table) == (paper, table)]
+    frame = figures()
+    return frame[(frame["paper"] == paper) & (frame["table"] == table)]
 
 
 def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, float]:
     """The figure of every base model that these words name; nothing where they name several of one model."""
-    values_of_models: dict[str, list[float]] = {}
-    for figure in reported(paper, table):
-        if all(getattr(figure, name) == word for name, word in named.items()):
-            values_of_models.setdefault(figure.model, []).append(figure.value)
-    return {model: values[0] for model, values in values_of_models.items() if len(values) == 1}
+    own = reported(paper, table)
+    for name, word in named.items():
+        own = own[own[name] == word]
+    own = own.drop_duplicates("model", keep=False)
+    return dict(zip(own["model"], own["value"].astype(float), strict=True))
 
 
 def of_sign(sign: float) -> Verdict:
@@ -240,24 +231,19 @@ def of_sign(sign: float) -> Verdict:
 
 def list_table() -> Printed:
     """`paper list`: every table, how many figures it has, and where its runs can be made."""
-    rows = []
+    data = list[dict[str, Cell]]()
     for name in names():
         of, which, own = table(name)
-        rows.append((name, own.about, str(len(reported(of, which))), str(len(own.claims) or ""), _runnable(name)))
+        runs = ", ".join("full (with a GPU)" if scale == "full" else scale for scale in suites(of, which))
+        if own.needs is not None:
+            runs = why(own) if own.needs.gpu else f"no: {why(own)}"
+        elif own.stored_only:
+            runs = f"no suite: {own.stored_only}"
+        data.append({"table": name, "about": own.about, "figures": len(reported(of, which)), "claims": len(own.claims),
+                     "runs": runs})  # fmt: skip
     return Printed(
         title="tables of the papers", columns=("table", "what it shows", "#figures", "#claims", "to be run"),
-        rows=tuple(rows), names=("table",), spare=("#figures", "#claims"),
-        data=tuple({"table": row[0], "about": row[1], "figures": int(row[2]), "claims": int(row[3] or 0),
-                    "runs": row[4]} for row in rows),
+        rows=tuple(tuple(str(cell or "") for cell in row.values()) for row in data), names=("table",),
+        spare=("#figures", "#claims"), data=tuple(data),
         caption="One of them: ttabench paper PAPER/TABLE. Every claim: ttabench paper claims.",
     )  # fmt: skip
-
-
-def _runnable(name: str) -> str:
-    """Where the runs of a table can be made, or why they cannot."""
-    of, which, own = table(name)
-    if own.needs is not None:
-        return why(own) if own.needs.gpu else f"no: {why(own)}"
-    if own.stored_only:
-        return f"no suite: {own.stored_only}"
-    return ", ".join("full (with a GPU)" if scale == "full" else scale for scale in suites(of, which))

@@ -33,10 +33,10 @@ from ttabench.papers.profiles import lines_at, machine, pairs, weighed, where
 from ttabench.profiling.rows import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.entries import higher_is_better
 from ttabench.report.pairing import Values
 from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
+from ttabench.stats.metrics import known
 from ttabench.stats.testing import LEVEL
 
 NEAR = 0.1
@@ -173,7 +173,7 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
 
 
 def _weights(held: Held) -> Json:
-    return held.entry.group.record.config["inputs"].get("checkpoint")
+    return held.entry.record.config["inputs"].get("checkpoint")
 
 
 class _Sides(NamedTuple):
@@ -254,7 +254,7 @@ def _worth(held: Held | None) -> float | None:
     figure = held.figure if held and not held.entry.aside else None
     if held is None or figure is None:
         return None
-    return figure[0] if higher_is_better(held.entry.metric) else -math.log(figure[0])
+    return figure[0] if known(held.entry.metric).higher_is_better else -math.log(figure[0])
 
 
 def _cost(claim: Claim, sides: _Sides, fault: str, words: Words) -> Judged:

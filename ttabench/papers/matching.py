@@ -22,13 +22,13 @@ from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
 from ttabench.profiling.record import ProfileRecord, load_profile
 from ttabench.profiling.rows import Figure, exactly, figure
 from ttabench.records.schema import RunRecord
-from ttabench.report.blocks import CEILING, FLOOR, Group, blocks_of
-from ttabench.report.blocks import Place as BlockPlace
+from ttabench.report.blocks import CEILING, FLOOR, blocks_of
+from ttabench.report.compare import read_answers
 from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference, difference
 from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
 from ttabench.report.finding import loaded, runs_in
-from ttabench.report.pairing import Answers, Run, Values, answers_of, joined, steps_of
+from ttabench.report.pairing import Answers, Run, Values, joined
 from ttabench.sweep.grid import matches
 
 EPISODES = ("split", "source", "options", "documents", "rounds", "questions", "batch_documents")
@@ -86,11 +86,6 @@ def _places(folder: Path) -> list[Path]:
         return [folder]
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
     return [place for path in inside for place in (path, *sorted(below for below in path.iterdir() if below.is_dir()))]
-
-
-def scale_of(record: RunRecord) -> Scale:
-    """At which scale a run was made."""
-    return scale_of_model(str(record.config.get("model")))
 
 
 def words(record: RunRecord) -> dict[str, Json]:
@@ -169,9 +164,7 @@ class Held:
         spent = self.entry.costs.get(cost)
         if cost in COUNTED or spent is None:
             return None if spent is None else exactly(spent)
-        draws = [
-            float(record.cost[cost] or 0.0) for _, record in self.entry.group.runs if record.cost.get(cost) is not None
-        ]
+        draws = [float(drawn) for record in self.entry.records if (drawn := record.cost.get(cost)) is not None]
         return figure(draws).model_copy(update={"value": spent})
 
     @property
@@ -195,73 +188,66 @@ class Spot:
 
 def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     """Every place of a table, in every block in which one of its lines was run."""
-    table = paper(name).tables[which]
-    places = [place for place in table.places if place.runs is not None]
-    patterns = paper(name).lines_of(table)
+    table, told = paper(name).tables[which], stored_runs.words
+    places, patterns = [place for place in table.places if place.runs is not None], paper(name).lines_of(table)
     ends = (FLOOR, CEILING) if any(not claim.cost for claim in table.claims) else ()
     lines = {end: {"method": end} for end in ends} | {line: patterns[line] for line in named(table)}
     read = {"own": set(lines), "other": {claim.left for claim in table.claims if not claim.cost}}
-    told = stored_runs.words
+
+    def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:
+        return fits(pattern, told[record.id])
+
     kept = [
-        run for run in stored_runs.runs
-        if any(fits(place.pattern, told[run[1].id]) for place in places)
-        and any(fits(lines[line], told[run[1].id]) for line in read.get(run[1].state_of, ()))
+        (folder, record) for folder, record in stored_runs.runs
+        if any(are(place.pattern, record) for place in places)
+        and any(are(lines[line], record) for line in read.get(record.state_of, ()))
     ]  # fmt: skip
-    answers, _ = answers_of(kept, "")
-    blocks = [(of_block, [_held(of_block, group, answers, stored_runs) for group in groups])
-              for of_block, groups in blocks_of([run for run in kept if run[1].id in answers])]  # fmt: skip
+    answers, _ = read_answers(kept)
     there = []
-    for place in places:
-        for of_block, of_groups in blocks:
-            inside = [one for one in of_groups if fits(place.pattern, told[one.entry.group.record.id])
-                      and scale_of(one.entry.group.record) in place.scales]  # fmt: skip
-            held = _at(place, inside)
-            of_lines = {line: [one for one in held if fits(pattern, told[one.entry.group.record.id])]
-                        for line, pattern in lines.items()}  # fmt: skip
-            if any(of_lines[line] for line in named(table)):
-                trainings = {line: _trainings(own) for line, own in of_lines.items() if own}
-                scale = scale_of(inside[0].entry.group.record)
+    for of_block, groups in blocks_of([run for run in kept if run[1].id in answers]):
+        of_groups = []
+        for group in groups:
+            own = joined([answers[run] for run in group.ids])
+            entry = entry_of(of_block, group.method, group, own)
+            suites = dict.fromkeys(name for run in group.ids for name in stored_runs.suites[run])
+            fault = entry.reason if entry.aside else "" if own.values else UNSCORED
+            of_groups.append(Held(entry=entry, answers=own, suites=tuple(suites), fault=fault))
+        scale = scale_of_model(str(groups[0].record.config.get("model")))
+        for place in (place for place in places if scale in place.scales):
+            held = _at(place, [one for one in of_groups if are(place.pattern, one.entry.record)])
+            trainings = {line: _trainings(fitting) for line, pattern in lines.items()
+                         if (fitting := [one for one in held if are(pattern, one.entry.record)])}  # fmt: skip
+            if trainings.keys() & {*named(table)}:
                 there.append(Spot(place=place, scale=scale, block=of_block.name, task=of_block.task, lines=trainings))
-    return there
+    return sorted(there, key=lambda spot: places.index(spot.place))
 
 
 def named(table: Table) -> list[str]:
     """The lines that the claims of a table name, each once."""
-    return list(dict.fromkeys(
-        name for claim in table.claims for name in (claim.left, claim.right, claim.floor) if name
-    ))  # fmt: skip
-
-
-def _held(of_block: BlockPlace, group: Group, answers: Mapping[str, Answers | None], stored_runs: Stored) -> Held:
-    own = joined([answers[record.id] for _, record in group.runs])
-    entry = entry_of(of_block, group.method, group, own)
-    folders = dict.fromkeys(name for _, record in group.runs for name in stored_runs.suites[record.id])
-    fault = entry.reason if entry.aside else "" if own.values else UNSCORED
-    return Held(entry=entry, answers=own, suites=tuple(folders), fault=fault)
+    names = (name for claim in table.claims for name in (claim.left, claim.right, claim.floor) if name)
+    return list(dict.fromkeys(names))
 
 
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
     """All that answered under their own state at the step of a place, each beside the same under another text's."""
-    own = [one.entry.group for one in held if one.entry.group.record.state_of == "own"]
-    within, by_state = within_limit(own) if own else [], {"own": list[Held](), "other": list[Held]()}
-    for one in held:
-        answers = one.answers
-        if place.step is not None and answers.values and not answers.steps:  # of runs that asked at one step alone
-            answers = answers._replace(steps=steps_of(one.entry.group.runs))
-        less = f"{LESS} ({limit_of(one.entry.group)})" * (one.entry.group in own and one.entry.group not in within)
-        there = replace(one, answers=answers, step=place.step, fault=less or one.fault)
-        if there.values or not answers.values:
-            by_state[one.entry.group.record.state_of].append(there)
-    others = {one.entry.group.configured: one for one in by_state["other"]}
-    return [replace(one, other=others.get(one.entry.group.configured)) for one in by_state["own"]]
+    own = [one.entry for one in held if one.entry.state_of == "own"]
+    alike, lines, others = within_limit(own) if own else [], list[Held](), dict[str, Held]()
+    for one in (replace(one, step=place.step) for one in held):
+        if one.values or not one.answers.values:
+            if one.entry.state_of == "other":
+                others[one.entry.configured] = one
+            elif one.entry.state_of == "own":
+                less = "" if one.entry in alike else f"{LESS} ({limit_of(one.entry)})"
+                lines.append(replace(one, fault=less or one.fault))
+    return [replace(one, other=others.get(one.entry.configured)) for one in lines]
 
 
 def _trainings(held: Sequence[Held]) -> dict[int | None, Held]:
     """Those of one recipe by the seed of the training; of several configurations the first, with that as its fault."""
     whole = [one for one in held if not one.fault.startswith(LESS)] or held
-    recipes = {repr(recipe(one.entry.group.record) or one.entry.group.configured) for one in whole}
+    recipes = {repr(recipe(one.entry.record) or one.entry.configured) for one in whole}
     if len(recipes) > 1:
         fault = f"was run in {len(recipes)} configurations, and which is meant is not declared"
         return {None: replace(whole[0], fault=fault)}
-    seeds = {training_seed(one.entry.group.record.method.get("training", {})): one for one in reversed(whole)}
+    seeds = {training_seed(one.entry.record.method.get("training", {})): one for one in reversed(whole)}
     return dict(sorted(seeds.items(), key=lambda item: item[0] or 0))

@@ -32,10 +32,6 @@ from ttabench.run.request import STANDING, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 from ttabench.terminal.table import Table
 
-MOST_SUBTASKS = 8
-"""Whose figures are shown without --all."""
-VERSIONS = ("torch", "transformers", "python")
-"""Of all that a record names, those that are shown without --all."""
 COSTS = {
     "adapt_seconds": "{} s to adapt", "ask_ms": "{} ms a query", "state_bytes": "{} of state",
     "kept_share": "kept {} of full context's bytes",
@@ -68,7 +64,7 @@ def _about(record: RunRecord, *, everything: bool) -> Table:
         "settings": "" if everything else told(record) or "the defaults",
         "model": _model(record),
         "costs": _costs(record),
-        "made": _made(record, everything=everything),
+        "made": _made(record),
         "machine": _machine(record),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat, *_changed(record))),
@@ -105,18 +101,17 @@ def _costs(record: RunRecord) -> str:
             return size(value)
         return f"{value:,}" if isinstance(value, int) else number(value, 2 if name.endswith("_seconds") else 1)
 
-    costs = ((text, name, record.cost.get(name)) for name, text in COSTS.items())
-    return ", ".join(text.format(amount(name, value)) for text, name, value in costs if value is not None)
+    costs = {name: value for name in COSTS if (value := record.cost.get(name)) is not None}
+    return ", ".join(COSTS[name].format(amount(name, value)) for name, value in costs.items())
 
 
-def _made(record: RunRecord, *, everything: bool) -> str:
+def _made(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
-    changed = ", changed" if code.get("changed") else ""
-    commit = f" (commit {str(code.get('commit'))[:7]}{changed})" if code.get("commit") else ""
-    others = list(versions) if everything else [name for name in VERSIONS if name in versions]
-    libraries = ", ".join(f"{name} {versions[name]}" for name in others if name != "ttabench")
-    made = record.created[:16].replace("T", " ")
-    return f"{made} UTC by ttabench {versions.get('ttabench', '?')}{commit}, {libraries}"
+    commit = (
+        f" (commit {str(code['commit'])[:7]}{', changed' * bool(code.get('changed'))})" if code.get("commit") else ""
+    )
+    ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
+    return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
 
 
 def _machine(record: RunRecord) -> str:
@@ -141,22 +136,17 @@ def _configuration(record: RunRecord) -> Table:
 
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
-    figures = list(record.rows) if everything else main_rows(record)
-    by_chance = f", by chance {shown(main, chance, None)}" if chance else ""
-    caption = f"Main metric: {main}{by_chance}."
-    parts = sum(bool(row.subtask) for row in figures)
-    if not everything and parts > MOST_SUBTASKS:
-        figures = [row for row in figures if not row.subtask]
-        caption += f" Figures of {parts} sub-tasks: --all."
+    figures = [row for row in (record.rows if everything else main_rows(record)) if not told_already(row, record)]
     ends = [[shown(row.metric, end, None) for end in (row.ci_low, row.ci_high) if end is not None] for row in figures]
     rows = tuple(
         (("* " if row.metric == main else "  ") + named(row), shown(row.metric, row.value, row.stderr),
          f"[{', '.join(own)}]" if len(own) == 2 else "-", f"{row.n:,}")
-        for row, own in zip(figures, ends, strict=True) if not told_already(row, record)
+        for row, own in zip(figures, ends, strict=True)
     )  # fmt: skip
     return Table(
         title="figures", columns=("metric", "#value ± stderr", "#95 % interval", "#n"), rows=rows,
-        data=tuple(row.model_dump() for row in figures), names=("metric",), caption=caption,
+        data=tuple(row.model_dump() for row in figures), names=("metric",),
+        caption=f"Main metric: {main}{f', by chance {shown(main, chance, None)}' if chance else ''}.",
     )  # fmt: skip
 
 

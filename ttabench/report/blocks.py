@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,8 +20,8 @@ from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults
+from ttabench.report.finding import names_of_runs
 from ttabench.report.pairing import Run, base_of, seed_of
-from ttabench.report.selecting import name_in, names_of_runs
 from ttabench.run.budget import settings_kept
 
 STATE_OF = "state of"
@@ -41,14 +40,12 @@ OF_BLOCKS = ("split", "chat_template", "limit")
 OF_METHODS = ("method", "checkpoint", "base_checkpoint")
 """Inputs that are the method's own."""
 DIGITS = 6
-"""Of a card's digest, where two cards of one name are told apart."""
+"""Of a digest, where two files of one name are told apart."""
 READ_ALIKE = {"ratio": "demonstrations", "tokens": "book"}
 """Options, by their reader, that leave the queries as they are, and all that stands before each: which share of the
 demonstrations a method adapts to, and up to which lengths of a text there are figures."""
 CHECKPOINT, SEED = "checkpoint file", "seed"
 """What a checkpoint is known by; and the seed that it was trained with, which its name stands for."""
-CODE = " (code "
-"""Between a package's version and the digest of its code, see `plugins.Offer.origin`."""
 Natural: TypeAlias = list[tuple[bool, float, str]]
 
 
@@ -62,8 +59,15 @@ class Group:
     """Options that set it apart from others of its method, task and model."""
     material: Mapping[str, Json]
     """Options that decide its context and its queries."""
+    configured: str
+    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
     theirs: str = ""
     """Name of the submission that its runs are from; empty for runs of ours."""
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """Those of its runs."""
+        return [record for _, record in self.runs]
 
     @property
     def record(self) -> RunRecord:
@@ -76,6 +80,11 @@ class Group:
         return str(self.record.config.get("method"))
 
     @property
+    def state_of(self) -> str:
+        """Whose state answered, see `run.runner`."""
+        return self.record.state_of
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """Those of its runs, in order."""
         return tuple(sorted({seed_of(record) for _, record in self.runs}))
@@ -84,16 +93,6 @@ class Group:
     def ids(self) -> tuple[str, ...]:
         """Those of its runs."""
         return tuple(record.id for _, record in self.runs)
-
-    @cached_property
-    def configured(self) -> str:
-        """Options that tell configurations of methods apart, whatever the block and whose state answered."""
-        config = with_defaults(self.record.config)
-        kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
-        options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
-        inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
-        options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
-        return repr((self.theirs, self.method, options_in_order))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +109,16 @@ class Place:
     @property
     def name(self) -> str:
         """`streamingqa (mini), base nano, documents=16`."""
-        apart = "".join(f", {key}={told(value)}" for key, value in self.options.items())
-        return f"{self.task} ({short_source(self.source)}), base {self.model}{apart}"
+        return ", ".join([f"{self.task} ({short_source(self.source)})", f"base {self.model}", *self._options])
 
     @property
     def brief(self) -> str:
         """The task, with what tells it from other blocks of the task."""
-        return " ".join([self.task, *(f"{key}={told(value)}" for key, value in self.options.items())])
+        return " ".join([self.task, *self._options])
+
+    @property
+    def _options(self) -> list[str]:
+        return [f"{key}={told(value)}" for key, value in self.options.items()]
 
 
 def called(place: Place, places: Sequence[Place]) -> str:
@@ -141,20 +143,20 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
     """Blocks in the order of their first run, but those of one task together; groups in the order of theirs. The metric
     compared is that by which each task is known where it is empty."""
     cards, names = _cards(runs), names_of_runs(runs)
-    sources = {record.source for folder, record in runs if not name_in(names, folder)}
+    sources = {record.source for folder, record in runs if not names[folder]}
     groups: dict[str, list[Run]] = {}
     for folder, record in runs:
-        named = [str(record.config.get(key)) for key in ("method", "task", "model")]
+        named = [record.config.get(key) for key in ("method", "task", "model")]
         settings = sorted((key, repr(value)) for key, value in varying(record).items())
-        key = repr((name_in(names, folder), *named, record.source, settings, cards[record.id]))
+        key = repr((names[folder], *named, record.source, settings, cards[record.id]))
         groups.setdefault(key, []).append((folder, record))
     by_block: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
         folder, first = own[0]
-        compared, theirs = metric or first.main_metric, name_in(names, folder)
+        compared, theirs = metric or first.main_metric, names[folder]
         code = hashed(origin)[:DIGITS] if (origin := first.config.get("inputs", {}).get(f"metric {compared}")) else ""
         told_apart = {key: value for key, value in (("card", cards[first.id]), ("metric", code)) if value}
-        group = Group(runs=tuple(own), metric=compared, varying=varying(first),
+        group = Group(runs=tuple(own), metric=compared, varying=varying(first), configured=_configured(first, theirs),
                       material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
         here = [label for label in sources if short_source(label) == first.source] if theirs else []
         source = here[0] if len(here) == 1 else first.source  # submissions name files without their folders
@@ -163,14 +165,22 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
 
 
+def _configured(record: RunRecord, theirs: str) -> str:
+    config = with_defaults(record.config)
+    kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
+    kept["inputs"] = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
+    kept["task_options"] = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
+    return repr((theirs, record.config.get("method"), sorted(kept.items(), key=str)))
+
+
 def _cards(runs: Sequence[Run]) -> dict[str, str]:
     """Digest of the card by run; of a run that names none, that of the others of its task where they have one."""
     named = {record.id: str(record.config.get("inputs", {}).get("card", ""))[:DIGITS] for _, record in runs}
-    known: dict[str, set[str]] = {}
+    known: dict[Json, set[str]] = {}
     for _, record in runs:
-        known.setdefault(str(record.config.get("task")), set()).update(filter(None, [named[record.id]]))
+        known.setdefault(record.config.get("task"), set()).update(filter(None, [named[record.id]]))
     return {
-        record.id: named[record.id] or (min(own) if len(own := known[str(record.config.get("task"))]) == 1 else "")
+        record.id: named[record.id] or (min(own) if len(own := known[record.config.get("task")]) == 1 else "")
         for _, record in runs
     }
 
@@ -191,8 +201,7 @@ def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
 
 
 def _ascending(value: Json) -> tuple[bool, float, str]:
-    number = isinstance(value, int | float)
-    return not number, float(value) if number else 0.0, "" if number else str(value)
+    return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, str(value))
 
 
 def _material(record: RunRecord) -> dict[str, Json]:
@@ -220,11 +229,11 @@ def varying(record: RunRecord) -> dict[str, Json]:
 
 def labels_of(blocks: Sequence[Sequence[Group]]) -> list[list[str]]:
     """The labels of every block's groups; unique in each."""
-    keys: dict[tuple[str, str], dict[str, None]] = {}
+    keys: dict[tuple[str, str], set[str]] = {}
     for block in blocks:
         for group in block:
-            keys.setdefault(_told_by(group), {}).update(dict.fromkeys(_apart(group, block)))
-    labels = [[_label(group, block, list(keys[_told_by(group)])) for group in block] for block in blocks]
+            keys.setdefault((group.configured, group.state_of), set()).update(_apart(group, block))
+    labels = [[_label(group, block, keys[group.configured, group.state_of]) for group in block] for block in blocks]
     return [
         [f"{label} #{group.record.id[:6]}" if own.count(label) > 1 else label
          for label, group in zip(own, block, strict=True)]
@@ -250,36 +259,19 @@ def shared(group: Group, block: Sequence[Group]) -> int:
     return sum(other.get(key) == group.varying[key] for key in _apart(group, block) for other in others)
 
 
-def _told_by(group: Group) -> tuple[str, str]:
-    return group.configured, str(group.varying[STATE_OF])
-
-
-def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
-    told_keys = [key for key in sorted(keys) if key != STATE_OF and group.varying.get(key) is not None]
-    if CHECKPOINT in told_keys and _tells(group, block):
-        told_keys = [key for key in told_keys if key != SEED]
+def _label(group: Group, block: Sequence[Group], keys: set[str]) -> str:
+    """The method with these settings: a checkpoint by its folder, where that tells it from the others of the block."""
+    settings = {key: group.varying[key] for key in sorted(keys - {STATE_OF}) if group.varying.get(key) is not None}
+    others = [_checkpoint(one) for one in block if one.varying.get(CHECKPOINT) != group.varying.get(CHECKPOINT)]
+    if CHECKPOINT in settings and _checkpoint(group) not in ("", *others):
+        settings = {"checkpoint" if key == CHECKPOINT else key: _checkpoint(group) if key == CHECKPOINT else value
+                    for key, value in settings.items() if key != SEED}  # fmt: skip
     budget, own = settings_kept(group.record.config)
-    words = [group.method, *([budget] if own & {*told_keys} else [])]
-    words += [_setting(key, group.varying[key], group, block) for key in told_keys if key not in own]
-    state = STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else ""
+    words = [group.method, *([budget] if own & settings.keys() else [])]
+    words += [f"{key}={told(value)[: DIGITS if key.endswith(' file') and '==' not in str(value) else None]}"
+              for key, value in settings.items() if key not in own]  # fmt: skip
+    state = STATES[group.state_of] if STATE_OF in keys else ""
     return " ".join(words) + state + (f" (theirs: {group.theirs})" if group.theirs else "")
-
-
-def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
-    """One setting as it is told: a checkpoint by its folder where that tells it from the others."""
-    if key == CHECKPOINT and _tells(group, block):
-        return f"checkpoint={_checkpoint(group)}"
-    if key == "method file" and "==" in str(value):
-        package, code, _ = str(value).partition(CODE)
-        rest = {str(other.varying.get(key)) for other in block} - {str(value)}
-        return f"method={value if any(name.startswith(package + code) for name in rest) else package}"
-    return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
-
-
-def _tells(group: Group, block: Sequence[Group]) -> bool:
-    """Whether the name of its checkpoint tells it from all other checkpoints of the block."""
-    others = {_checkpoint(other) for other in block if other.varying.get(CHECKPOINT) != group.varying.get(CHECKPOINT)}
-    return bool(_checkpoint(group)) and _checkpoint(group) not in others
 
 
 def _checkpoint(group: Group) -> str:

@@ -9,38 +9,29 @@ mean of these. Which pairs are shown is chosen, and p values are adjusted for al
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report.blocks import CEILING, FLOOR, Group, Natural, Place, blocks_of, labels_of, natural, shared
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of, labels_of, natural, shared
 from ttabench.report.differences import (
     Difference,
     Family,
     Standing,
     Unpaired,
-    adjusted_by_family,
+    adjusted,
     between,
+    chosen,
     counted,
     difference,
     family_of,
     means,
-    shown,
     standing_of,
-    tested,
     unpaired,
 )
-from ttabench.report.entries import (
-    Entry,
-    ceiling_of,
-    entry_of,
-    floor_of,
-    limit_of,
-    share_of_gap,
-    within_limit,
-)
+from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
 from ttabench.report.finding import loaded, refuse_all_damaged
 from ttabench.report.pairing import Answers, Run, answers_of, joined
 from ttabench.stats.testing import LEVEL
@@ -60,18 +51,13 @@ class Block:
     """Floor and ceiling first, those of one method together."""
     limited: tuple[Entry, ...] = ()
     """Those that were asked fewer queries than these."""
-    tested: tuple[Difference, ...] = ()
-    """Of all pairs that were tested: first of those that are shown, then of those that sentences rest on."""
+    differences: tuple[Difference, ...] = ()
+    """Of the pairs that were tested."""
     unpaired: tuple[Unpaired, ...] = ()
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """Of the pairs that are shown."""
-        return tuple(one for one in self.tested if one.shown)
 
     def between(self, left: str, right: str) -> Difference | None:
         """The difference of two labels, turned as they are named; None where it was not tested."""
-        return between(self.tested, left, right)
+        return between(self.differences, left, right)
 
     def named(self, label: str) -> Entry | None:
         """The entry of that label."""
@@ -98,7 +84,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Those of all blocks that are shown."""
+        """Those of all blocks."""
         return tuple(difference for block in self.blocks for difference in block.differences)
 
     @property
@@ -116,7 +102,7 @@ class Comparison:
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
     """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
 
-    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.shown`.
+    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.chosen`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
@@ -139,60 +125,68 @@ def compared(
         known = sorted({row.metric for row in record.rows})
         raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known)
     without = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
-    answers, wrong = answers_of(kept, metric)
+    answers, wrong = read_answers(kept, metric)
     kept = [run for run in kept if run[1].id in answers]
     refuse_all_damaged(len(kept), wrong)
     placed = blocks_of(kept, metric)
     labels = labels_of([groups for _, groups in placed])
-    order = _order([group for _, groups in placed for group in groups])
-    blocks = [
-        _block(place, sorted(zip(groups, own, strict=True), key=order), answers)
-        for (place, groups), own in zip(placed, labels, strict=True)
-    ]
+    methods = list(dict.fromkeys([FLOOR, CEILING, *(group.method for _, groups in placed for group in groups)]))
+    blocks = []
+    for (place, groups), own in zip(placed, labels, strict=True):
+        lines = sorted(zip(groups, own, strict=True), key=lambda at: (methods.index(at[0].method), natural(at[1])))
+        blocks.append(_block(place, lines, answers))
     standing = standing_of([block.entries for block in blocks])
-    blocks = _adjusted([_with_pairs(block, standing, all_pairs=all_pairs) for block in blocks])
+    blocks = _tested(blocks, standing, all_pairs=all_pairs)
     # means over blocks, where several count for the standing
     places = standing.blocks if standing else range(len(blocks))
-    counting = [blocks[place].tested for place in places] if len(places) > 1 else []
-    overall = means(counting, [block.tested for block in blocks], standing.order if standing else ())
+    counting = [blocks[place].differences for place in places] if len(places) > 1 else []
+    overall = means(counting, [block.differences for block in blocks], standing.order if standing else ())
     return Comparison(blocks=tuple(blocks), standing=standing, overall=tuple(overall), damaged=(*damaged, *wrong),
                       without_metric=without)  # fmt: skip
 
 
+def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answers | None], list[str]]:
+    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged). The
+    metric is each run's main one for ""."""
+    answers: dict[str, Answers | None] = {}
+    damaged = []
+    for folder, record in runs:
+        try:
+            answers[record.id] = answers_of((folder, record), metric or record.main_metric)
+        except UserError as error:
+            damaged.append(str(error))
+        except (IndexError, TypeError):
+            damaged.append(f"The samples of run {record.id} in {folder} are not those of queries.")
+    return answers, damaged
+
+
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
     groups = within_limit([group for group, _ in labelled])
-    entries = [
-        entry_of(place, label, group, joined([answers[run] for run in group.ids]), shared(group, groups))
-        for group, label in labelled
-    ]
-    limited = [replace(entry, aside="limit", reason=limit_of(entry.group)) for entry in entries
-               if entry.group not in groups]  # fmt: skip
-    return Block(place=place, entries=tuple(entry for entry in entries if entry.group in groups),
-                 limited=tuple(limited))  # fmt: skip
+    entries, limited = list[Entry](), list[Entry]()
+    for group, label in labelled:
+        own = joined([answers[run] for run in group.ids])
+        entry = entry_of(place, label, group, own, shared(group, groups))
+        if group in groups:
+            entries.append(entry)
+        else:
+            limited.append(replace(entry, aside="limit", reason=limit_of(entry)))
+    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
 
 
-def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, Natural]]:
-    """Floor and ceiling first, then methods as they come, the lines of one method by their labels."""
-    methods = list(dict.fromkeys([FLOOR, CEILING, *(group.method for group in groups)]))
-    return lambda placed: (methods.index(placed[0].method), natural(placed[1]))
-
-
-def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> Block:
-    entries = block.entries
-    seen = shown(entries, standing, every=all_pairs)
-    more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
-    differences = [
-        replace(apart, family=family_of(entries, pair), shown=pair in seen) for pair in (*seen, *more)
-        if (apart := difference(entries[pair[0]], entries[pair[1]])) is not None
-    ]  # fmt: skip
-    return replace(block, tested=tuple(differences), unpaired=tuple(unpaired(entries)))
-
-
-def _adjusted(blocks: Sequence[Block]) -> list[Block]:
-    """The same with Holm's p, by family over all blocks: those that are tested are chosen by what was found."""
-    counts = sum((counted(block.entries, block.unpaired) for block in blocks), Counter[Family]())
-    adjusted = iter(adjusted_by_family([one for block in blocks for one in block.tested], counts))
-    return [replace(block, tested=tuple(next(adjusted) for _ in block.tested)) for block in blocks]
+def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bool) -> list[Block]:
+    """The same with their differences, and Holm's p by family over all blocks: those that are tested are chosen by what
+    was found, so all that could be tested count."""
+    counts, differences = Counter[Family](), list[list[Difference]]()
+    for block in blocks:
+        counts += counted(block.entries)
+        differences.append([
+            replace(apart, family=family_of(block.entries, pair))
+            for pair in chosen(block.entries, standing, every=all_pairs)
+            if (apart := difference(*(block.entries[place] for place in pair))) is not None
+        ])  # fmt: skip
+    holms = iter(adjusted([one for own in differences for one in own], counts))
+    return [replace(block, differences=tuple(next(holms) for _ in own), unpaired=tuple(unpaired(block.entries)))
+            for block, own in zip(blocks, differences, strict=True)]  # fmt: skip
 
 
 def share(block: Block, entry: Entry) -> float | None:

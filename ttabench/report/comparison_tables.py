@@ -1,21 +1,26 @@
-"""What `ttabench compare` shows: a table of all blocks, and for each block its entries, its steps and its differences.
+"""What `ttabench compare` shows: a table of all blocks, and for each block its entries, its steps and its differences;
+and in what runs differ (--diff).
 
 `comparison_tables` is for people; `comparison_data` has the same figures, exact and each with its key, for machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from ttabench.core.amounts import count, number, size
-from ttabench.report.blocks import natural, told
+from ttabench.core.types import Json
+from ttabench.records.schema import RunRecord
+from ttabench.report.blocks import called, natural, told
 from ttabench.report.compare import Block, Comparison, share, shown_share
+from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference
 from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running, timed
 from ttabench.report.figures import plain, probability, shown, with_interval
-from ttabench.report.phrases import ACROSS, lone
-from ttabench.report.selecting import file_called
+from ttabench.report.finding import file_called
+from ttabench.report.pairing import seed_of
+from ttabench.report.phrases import ACROSS, MANY, lone
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.stats.estimate import SIGN
 from ttabench.terminal.table import Bold, Cell, Table
@@ -36,8 +41,8 @@ OURS = "here"
 """Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
-MOST_NAMED = 6
-"""Pairs of a block that are named where they have no difference; more are counted."""
+BY_SEED = ("rows", "others")
+"""Inputs that every seed has its own of."""
 
 
 def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
@@ -106,15 +111,10 @@ def headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     """A title, and names of the blocks: as short as they tell them apart."""
     places = [block.place for block in blocks]
     keys = {key for place in places for key in place.options}
-    one_task = len({(place.task, place.metric) for place in places}) == 1
     values = [told(value) for place in places for value in place.options.values()]
-    if one_task and len(keys) == 1 and len(set(values)) == len(places):
+    if len({(place.task, place.metric) for place in places}) == len(keys) == 1 and len(set(values)) == len(places):
         return f"{places[0].task}: {places[0].metric} by {keys.pop()}", values
-    options = [place.brief.removeprefix(place.task).strip() for place in places]
-    for names in (options if one_task else [], [place.brief for place in places]):
-        if names and all(names) and len(set(names)) == len(names):
-            return "All blocks", names
-    return "All blocks", [place.name for place in places]
+    return "All blocks", [called(place, places) for place in places]
 
 
 def title_of(block: Block) -> str:
@@ -123,7 +123,7 @@ def title_of(block: Block) -> str:
     common = [first.metric]
     if _same(entry.n for entry in block.entries):
         common.append(f"{first.n:,} {'query' if first.n == 1 else 'queries'}")
-    if _same(seeds := [entry.group.seeds for entry in block.entries]):
+    if _same(seeds := [entry.seeds for entry in block.entries]):
         common.append(f"seed{'s' * (len(seeds[0]) > 1)} {','.join(map(str, seeds[0]))}")
     return f"{block.place.name}: {', '.join(common)}"
 
@@ -136,15 +136,15 @@ def entries_table(block: Block, *, every: bool = False) -> Table:
     """Quality beside cost; what all entries share stands in the title, unless every column is wanted."""
     entries = block.entries
     best, members, shares = best_of(entries), front(entries), [share(block, entry) for entry in entries]
-    seeds = [entry.group.seeds for entry in entries]
+    seeds = [entry.seeds for entry in entries]
 
     def time(entry: Entry, cost: str, digits: int) -> str:  # with a mark where other programs ran meanwhile
         return ("~" if entry.busy else "") + number(entry.costs[cost], digits)
 
     columns: dict[str, tuple[bool, list[str]]] = {  # whether it is shown, and its cells
         "method": (True, [entry.marked for entry in entries]),
-        "from": (any(entry.group.theirs for entry in entries),
-                 [file_called(entry.group.theirs) if entry.group.theirs else OURS for entry in entries]),
+        "from": (any(entry.theirs for entry in entries),
+                 [file_called(entry.theirs) if entry.theirs else OURS for entry in entries]),
         f"#{block.place.metric} ± stderr": (True, [
             _bold(entry in best, shown(entry.metric, entry.value, entry.stderr)) for entry in entries
         ]),
@@ -154,7 +154,7 @@ def entries_table(block: Block, *, every: bool = False) -> Table:
         "#trained": (any(map(_trained, entries)), [count(_trained(entry)) for entry in entries]),
         "#state": (True, [size(entry.costs["state_bytes"]) for entry in entries]),
         "#kept": (any(entry.costs["kept_share"] is not None for entry in entries),
-                  [told_kept(entry.costs["kept_share"], asked_of(entry.group.record.config)) for entry in entries]),
+                  [told_kept(entry.costs["kept_share"], asked_of(entry.record.config)) for entry in entries]),
         "#ask ms": (True, [time(entry, "ask_ms", 1) for entry in entries]),
         "#adapt s": (True, [time(entry, "adapt_seconds", 2) for entry in entries]),
         "#peak memory": (False, [size(entry.costs["peak_memory_bytes"]) for entry in entries]),
@@ -174,9 +174,8 @@ def _remarks(block: Block) -> str:
     sentences = [not_paired(block)]
     if len(machines) > 1:
         sentences.append(f"ask ms and adapt s are of {len(machines)} different machines.")
-    if busy := [entry.load for entry in block.entries if entry.busy and entry.load is not None]:
-        others = " to ".join(dict.fromkeys(f"{load:.1f}" for load in (min(busy), max(busy))))
-        sentences.append(f"~ load of other programs while it ran: {others} (load average). Its ms and s are too large.")
+    if any(entry.busy for entry in block.entries):
+        sentences.append("~ other programs ran meanwhile: its ms and s are too large.")
     if len(block.entries) > 1 and not timed(block.entries):
         sentences.append("Front: of value and state alone here, without ask ms.")
     return "\n".join(filter(None, sentences))
@@ -196,7 +195,7 @@ def steps_table(block: Block) -> Table:
 
 def differences_table(block: Block) -> Table:
     """One line a pair; what all pairs share stands in the title."""
-    pairs, word = block.differences, block.entries[0].group.record.unit
+    pairs, word = block.differences, block.entries[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
         "#difference [95 %]": [
@@ -231,11 +230,10 @@ def not_paired(block: Block) -> str:
     for unpaired in block.unpaired:
         reasons.setdefault(unpaired.reason, []).append(f"{unpaired.left} − {unpaired.right}")
     pairs = len(block.entries) * (len(block.entries) - 1) // 2
-    sentences = []
-    for reason, names in reasons.items():
-        some = f"{len(names)} of {pairs} pairs" if len(names) > MOST_NAMED else "; ".join(names)
-        sentences.append(f"Not tested ({reason}): {'every pair' if len(names) == pairs > 1 else some}.")
-    return "\n".join(sentences)
+    return "\n".join(
+        f"Not tested ({reason}): {'; '.join(names) if len(names) <= MANY else f'{len(names)} of {pairs} pairs'}."
+        for reason, names in reasons.items()
+    )
 
 
 def legend(comparison: Comparison) -> str:
@@ -271,7 +269,7 @@ def comparison_data(comparison: Comparison) -> list[Table]:
         "overall": [_picked(one, f"{DIFFERENCE} blocks") for one in comparison.overall],
         "set_aside": [
             {"block": entry.place.brief, "label": entry.label, "kind": entry.aside, "reason": entry.reason,
-             "runs": " ".join(entry.group.ids)}
+             "runs": " ".join(entry.ids)}
             for entry in comparison.aside
         ],
         "unpaired": [asdict(pair) for pair in comparison.unpaired],
@@ -290,16 +288,51 @@ def _picked(one: Difference, names: str) -> dict[str, Cell]:
 
 
 def _data(entry: Entry) -> dict[str, Cell]:
-    place, group = entry.place, entry.group
+    place = entry.place
     return {
         "block": place.name, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
-        "task": place.task, "source": group.record.source, "model": place.model,
-        "seeds": ",".join(map(str, group.seeds)), "n": entry.n, "metric": entry.metric, "value": entry.value,
-        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry), "runs": " ".join(group.ids),
-        "from": file_called(group.theirs) if group.theirs else "",
+        "task": place.task, "source": entry.record.source, "model": place.model,
+        "seeds": ",".join(map(str, entry.seeds)), "n": entry.n, "metric": entry.metric, "value": entry.value,
+        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry), "runs": " ".join(entry.ids),
+        "from": file_called(entry.theirs) if entry.theirs else "",
     }  # fmt: skip
 
 
 def _trained(entry: Entry) -> int:
     """Parameters of its method that were trained before it read anything."""
-    return int(entry.group.record.method.get("parameters") or 0)
+    return int(entry.record.method.get("parameters") or 0)
+
+
+def differing(comparison: Comparison) -> Table:
+    """One line a value: `task_options.documents | 16 | none, icl`; of each setting among the runs that have it."""
+    values: dict[str, dict[str, dict[str, str]]] = {}
+    for block in comparison.blocks:
+        for entry in block.entries:
+            label = f"{entry.label} on {block.place.brief}" if len(comparison.blocks) > 1 else entry.label
+            for record in entry.records:
+                for key, value in _flat(record):
+                    values.setdefault(key, {}).setdefault(told(value), {})[record.id] = label
+    rows, data = [], []
+    for key in sorted(key for key, alike in values.items() if len(alike) > 1):
+        for value, having in values[key].items():
+            labels = list(dict.fromkeys(having.values()))
+            more = f" and {len(labels) - MANY} more" if len(labels) > MANY else ""
+            rows.append((key, value or "-", ", ".join(labels[:MANY]) + more))
+            data.append({"setting": key, "value": value, "runs": " ".join(having)})
+    caption = "" if rows else "The runs differ in method, task and seed alone."
+    return Table(title="settings that differ", columns=("setting", "value", "of"), rows=tuple(rows), data=tuple(data),
+                 caption=caption)  # fmt: skip
+
+
+def _flat(record: RunRecord) -> Iterator[tuple[str, Json]]:
+    for key, value in with_defaults(record.config).items():
+        if isinstance(value, dict):
+            for inner, item in value.items():
+                by_seed = f" of seed {seed_of(record)}" if key == "inputs" and inner in BY_SEED else ""
+                yield f"{key}.{inner}{by_seed}", item
+        elif key not in ("verb", "seed", "method", "task"):
+            yield key, value
+    yield from ((f"versions.{name}", version) for name, version in record.versions.items())
+    yield from (
+        (f"hardware.{key}", value) for key, value in record.hardware.items() if key in ("cpu", "gpu", "threads")
+    )

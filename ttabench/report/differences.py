@@ -20,8 +20,7 @@ from itertools import count as count_up
 from statistics import fmean
 from typing import Literal
 
-from ttabench.records.run_fields import STATES_OF
-from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better, running
+from ttabench.report.entries import Entry, ceiling_of, floor_of, running
 from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import SIGN, Apart, stratified
@@ -113,59 +112,39 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
     ends = [place for place in _ends(entries) if place in pair]
     if len(ends) == 2:
         return "room"
-    if one.state_of != other.state_of and one.group.configured == other.group.configured:
+    if one.state_of != other.state_of and one.configured == other.configured:
         return "state"
     if not ends or one.aside or other.aside or "own" != one.state_of == other.state_of:
         return "others"
     return "none" if entries[ends[0]] is floor_of(entries) else "icl"
 
 
-def shown(entries: Sequence[Entry], standing: Standing | None, *, every: bool) -> list[Pair]:
-    """Pairs that are shown: all of at most four entries, or of any number if `every`. Of more: each against the ceiling
-    (the floor where there is none), the best against each, those the first line is about against each other and the
-    floor, and a line under its states. The floor stands right, then the ceiling; the best of many stands left; else the
-    order is that given."""
-    if every or len(entries) <= FEW:
-        return _ordered(entries, combinations(range(len(entries)), 2), [])
-    ends, lines = _ends(entries), running(entries)
+def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
+    """Pairs that are tested: all of at most four entries, or of any number if `every`. Of more: the ceiling (the floor
+    where there is none) and the best against each; floor, ceiling and the leader against each that is running; a line
+    under its states. The floor stands right, then the ceiling; the best left; the own state before others."""
+    ends, kept = _ends(entries), running(entries)
+    places = range(len(entries))
+    lines = [place for place in places if any(entries[place] is line for line in kept)]
+    most = max((line.worth for line in kept), default=0.0)
+    leader = [place for place in lines if standing and entries[place].label == standing.leader]
+    most_worth = [place for place in lines if entries[place].worth == most]
     rivals = {standing.leader, standing.second} if standing else set()
-    named = [place for place, entry in enumerate(entries) if entry.label in rivals]
-    best = [place for place, entry in enumerate(entries)
-            if any(entry is line for line in lines) and entry.worth == max(line.worth for line in lines)]  # fmt: skip
-    best = [place for place in named if place in best][:1] or best[:1]
-    anchors = [*ends[-1:], *best] or [0]
-    pairs = [(anchor, other) for anchor in anchors for other in range(len(entries)) if other != anchor]
-    return _ordered(entries, [*pairs, *combinations(sorted({*named, *ends}), 2), *_states(entries)], best)
-
-
-def tested(entries: Sequence[Entry], standing: Standing | None) -> list[Pair]:
-    """Pairs that sentences need: each line against the floor and the ceiling, the leader against each, states."""
-    kept = running(entries)
-    lines = [place for place, entry in enumerate(entries) if any(entry is line for line in kept)]
-    first = [place for place in lines if standing and entries[place].label == standing.leader]
-    ends = _ends(entries)
-    pairs = [(anchor, other) for anchor in (*ends, *first) for other in (*ends, *lines) if other != anchor]
-    return _ordered(entries, [*pairs, *_states(entries)], first)
-
-
-def _ordered(entries: Sequence[Entry], pairs: Iterable[Pair], best: Sequence[int]) -> list[Pair]:
-    """Each once, left before right; the own state before others."""
-    ends, states = _ends(entries), list(STATES_OF)
+    best = ([place for place in most_worth if entries[place].label in rivals] or most_worth)[:1]
+    pairs, many = list(combinations(places, 2)), not every and len(entries) > FEW
+    if many:
+        pairs = [(anchor, other) for anchor in ([*ends[-1:], *best] or [0]) for other in places]
+        pairs += [(anchor, other) for anchor in (*ends, *leader) for other in (*ends, *lines)]
+        pairs += [pair for pair in combinations(places, 2) if family_of(entries, pair) == "state"]
 
     def turned(pair: Pair) -> Pair:
-        of_states = family_of(entries, pair) == "state"
-        left, right = sorted(pair, key=lambda place: (
-            states.index(entries[place].state_of) if of_states
-            else 1 + ends[::-1].index(place) if place in ends else -(place in best),
-            0 if of_states else place,
+        right = [] if family_of(entries, pair) == "state" else ends[::-1]
+        one, other = sorted(pair, key=lambda at: (
+            1 + right.index(at) if at in right else -(many and at in best), at
         ))  # fmt: skip
-        return left, right
+        return one, other
 
-    return list(dict.fromkeys(map(turned, pairs)))
-
-
-def _states(entries: Sequence[Entry]) -> list[Pair]:
-    return [pair for pair in combinations(range(len(entries)), 2) if family_of(entries, pair) == "state"]
+    return list(dict.fromkeys(turned(pair) for pair in pairs if pair[0] != pair[1]))
 
 
 def _ends(entries: Sequence[Entry]) -> list[int]:
@@ -190,8 +169,6 @@ class Difference(Apart):
     """See above."""
     tests: int = 1
     """How many tests its family has."""
-    shown: bool = True
-    """Whether tables show it; others are tested for sentences alone."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None
@@ -213,7 +190,7 @@ class Difference(Apart):
     @property
     def gain(self) -> float:
         """The value, so that more is better for left."""
-        return self.value if higher_is_better(self.metric) else -self.value
+        return self.value if known(self.metric).higher_is_better else -self.value
 
     @property
     def outcome(self) -> int | None:
@@ -292,7 +269,7 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
 def worth(value: object, metric: str) -> float | None:
     """A query's term, so that more is better; None of figures that no query has by itself."""
     if isinstance(value, Observed):
-        return value.terms[0] if higher_is_better(metric) else -value.terms[0]
+        return value.terms[0] if known(metric).higher_is_better else -value.terms[0]
     return -value.nll if isinstance(value, Unit) else None
 
 
@@ -305,7 +282,7 @@ def unpaired(entries: Sequence[Entry]) -> Iterator[Unpaired]:
 
 def _why(one: Entry, other: Entry) -> str:
     """Why two lines of a block share no query."""
-    left, right, seeds = one.values, other.values, (one.group.seeds, other.group.seeds)
+    left, right, seeds = one.values, other.values, (one.seeds, other.seeds)
     if not left or not right:
         return "the answers are not kept"
     if not {*seeds[0]} & {*seeds[1]}:
@@ -317,25 +294,22 @@ def _why(one: Entry, other: Entry) -> str:
     return "other queries"
 
 
-def counted(entries: Sequence[Entry], unpaired: Sequence[Unpaired]) -> Counter[Family]:
+def counted(entries: Sequence[Entry]) -> Counter[Family]:
     """How many tests each family of a block could have: all pairs that have a common query."""
-    apart = {frozenset((each.left, each.right)) for each in unpaired}
     pairs = combinations(range(len(entries)), 2)
-    return Counter(
-        family_of(entries, pair)
-        for pair in pairs if frozenset(entries[place].label for place in pair) not in apart
-    )  # fmt: skip
+    return Counter(family_of(entries, (one, other)) for one, other in pairs
+                   if not entries[one].values.keys().isdisjoint(entries[other].values))  # fmt: skip
 
 
-def adjusted_by_family(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:
+def adjusted(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:
     """The same differences, in order, with Holm's p within each family of so many tests as it could have."""
-    adjusted = list(differences)
+    holms: dict[int, Difference] = {}
     for family in {difference.family for difference in differences}:
         places = [place for place, difference in enumerate(differences) if difference.family == family]
         tests = max(counts.get(family, 0), len(places))
         for place, p in zip(places, holm([differences[place].p for place in places], tests), strict=True):
-            adjusted[place] = replace(differences[place], p_holm=p, tests=tests)
-    return adjusted
+            holms[place] = replace(differences[place], p_holm=p, tests=tests)
+    return [holms[place] for place in range(len(differences))]
 
 
 def means(
@@ -347,7 +321,7 @@ def means(
     counts: dict[Family, int] = {"none": lines, "icl": lines, "room": 1, "others": lines * (lines - 1) // 2}
     kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)
     differences = [*_alike(counting, kinds, order), *_alike(blocks, ("state",), ())]
-    return adjusted_by_family([mean for alike in differences if (mean := overall(alike)) is not None], counts)
+    return adjusted([mean for alike in differences if (mean := overall(alike)) is not None], counts)
 
 
 def _alike(

@@ -48,12 +48,11 @@ DISTANCES = Step("by tokens read since the answer, at most", "tokens read since 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(Group):
     """One line of a comparison: all runs of one configuration, whatever their seed."""
 
     label: str
     place: Place
-    group: Group
     values: Values
     """Terms that its queries add to the metric."""
     value: float
@@ -67,29 +66,14 @@ class Entry:
     """Names of its steps."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
-    load: float | None = None
-    """Load average of its machine while it ran, less its own threads; None where it is not known."""
+    load: float = 0.0
+    """Load average of its machine while it ran, less its own threads; 0 where it is not known."""
     shared: int = 0
     """How many settings that tell it from others of its method lines of other methods share, see `blocks.shared`."""
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
     """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
-
-    @property
-    def method(self) -> str:
-        """Its name."""
-        return self.group.method
-
-    @property
-    def metric(self) -> str:
-        """The one compared."""
-        return self.group.metric
-
-    @property
-    def state_of(self) -> str:
-        """Whose state answered, see `run.runner`."""
-        return self.group.record.state_of
 
     @property
     def marked(self) -> str:
@@ -99,31 +83,29 @@ class Entry:
     @property
     def busy(self) -> bool:
         """Whether other programs computed while it ran, so that its milliseconds are too many."""
-        return self.load is not None and self.load >= BUSY
+        return self.load >= BUSY
 
     @property
     def worth(self) -> float:
         """The value, so that more is better."""
-        return self.value if higher_is_better(self.metric) else -self.value
+        return self.value if known(self.metric).higher_is_better else -self.value
 
 
 def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: int = 0) -> Entry:
     """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
-    records = [record for _, record in group.runs]
-    first = records[0]
+    records, task = group.records, group.record.task
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
-    value, stderr, n = over_runs(rows, list(answers.values.values()), draws=first.unit == "draw")
+    value, stderr, n = over_runs(rows, list(answers.values.values()), draws=group.record.unit == "draw")
     aside, reason = _fault_of(records)
-    loads = [load for record in records if (load := _others(record)) is not None]
-    step = LENGTHS if first.task.get("lengths") else DISTANCES if first.task.get("distances") else PIECES
+    step = LENGTHS if task.get("lengths") else DISTANCES if task.get("distances") else PIECES
     spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
              for cost in COSTS}  # fmt: skip
-    costs = {cost: sum(own) / len(own) if own else None for cost, own in spent.items()}
     return Entry(
-        label=label, place=place, group=group, values=answers.values, value=value, stderr=stderr, n=n,
-        costs=costs, steps=_by_step(group, answers, step), step=step,
+        **vars(group), label=label, place=place, values=answers.values, value=value, stderr=stderr, n=n,
+        costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},
+        steps=_by_step(group, answers, step), step=step, shared=shared, aside=aside, reason=reason,
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
-        load=max(loads, default=None), shared=shared, aside=aside, reason=reason,
+        load=max(map(_load_of_others, records)),
     )  # fmt: skip
 
 
@@ -150,16 +132,16 @@ def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
     return ", ".join(str(part) for part in (device, name_of(hardware), hardware.get("cpu"), count) if part)
 
 
-def _others(record: RunRecord) -> float | None:
-    """The load average less the run's own threads; None where it is not known."""
-    loads = [record.cost.get(f"load_average_{end}") for end in ("start", "end")]
-    known, threads = [float(load) for load in loads if load is not None], record.hardware.get("threads")
-    return max(0.0, max(known) - float(threads)) if known and isinstance(threads, int) else None
+def _load_of_others(record: RunRecord) -> float:
+    """The load average less the run's own threads; 0 where it is not known."""
+    loads = [float(record.cost.get(f"load_average_{end}") or 0) for end in ("start", "end")]
+    threads = record.hardware.get("threads")
+    return max(0.0, max(loads) - float(threads)) if isinstance(threads, int) else 0.0
 
 
 def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
-    for row in (row for _, record in group.runs for row in record.rows):
+    for row in (row for record in group.records for row in record.rows):
         if row.metric == group.metric and row.step is not None and row.subtask is None:
             rows.setdefault(row.step, []).append(row)
     own = [(answers.steps[query[:3]], value) for query, value in answers.values.items()] if rows else []
@@ -183,7 +165,7 @@ def within_limit(block: Sequence[Group]) -> list[Group]:
 def _limit(group: Group) -> float:
     """Queries that `--limit` left; infinite where it left all."""
     limit = group.record.config.get("limit")
-    return math.inf if limit is None or all(record.n < limit for _, record in group.runs) else float(limit)
+    return math.inf if limit is None or all(record.n < limit for record in group.records) else float(limit)
 
 
 def limit_of(group: Group) -> str:
@@ -206,11 +188,6 @@ def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
     return "", ""
 
 
-def higher_is_better(metric: str) -> bool:
-    """Whether more is better; of a metric that is not known it is taken to be."""
-    return known(metric).higher_is_better
-
-
 def floor_of(entries: Sequence[Entry]) -> Entry | None:
     """The entry of `none`, where there is one."""
     return _only(entries, FLOOR)
@@ -230,7 +207,7 @@ def _only(entries: Sequence[Entry], method: str) -> Entry | None:
 def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
     """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; the likeliest first."""
     matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    own = [entry for entry in matching if not entry.group.theirs] or matching
+    own = [entry for entry in matching if not entry.theirs] or matching
     return sorted(own, key=lambda entry: -entry.shared)
 
 
@@ -251,7 +228,7 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 
 def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
     """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
-    if len({(line.n, line.group.seeds) for line in (entry, floor, ceiling)}) > 1:
+    if len({(line.n, line.seeds) for line in (entry, floor, ceiling)}) > 1:
         return None
     gap = ceiling.worth - floor.worth
     return (entry.worth - floor.worth) / gap if gap > 0 else None
@@ -263,11 +240,9 @@ def front(entries: Sequence[Entry]) -> list[Entry]:
     count, for clocks vary."""
     points = []
     for entry in (entry for entry in entries if entry.state_of == "own"):
-        size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms")
-        if size is not None and (ms is not None or not timed(entries)):
-            points.append(
-                (entry, (entry.worth, -size, -float(f"{ms:.2g}") if ms is not None and timed(entries) else 0))
-            )
+        size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms") if timed(entries) else 0.0
+        if size is not None and ms is not None:
+            points.append((entry, (entry.worth, -size, -float(f"{ms:.2g}"))))
     return [
         entry for entry, own in points
         if not any(other != own and all(a >= b for a, b in zip(other, own, strict=True)) for _, other in points)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,34 +32,21 @@ GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 """Weights of MAC's losses that are told which document holds the answer (`Ask.source_key`)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Filters of a list: folder, method and task of runs; model and preset of a method's settings."""
-
-    out: Path
-    method: str = ""
-    task: str = ""
-    model: str = NANO
-    preset: str = ""
-
-
-def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
-    """Print a list; what can be listed where none is named."""
+def show(what: str, name: str, out: Path, *, method: str = "", task: str = "", json: bool = False) -> None:
+    """Print a list (of runs those of a method, of a task); what can be listed where none is named."""
     if what and what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":
         raise UserError(f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`.")
-    if what != "runs" and (wanted.method or wanted.task):
+    if what != "runs" and (method or task):
         raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
-    if not name and (wanted.preset or wanted.model != NANO):
-        raise UserError("--model and --preset are of one method.", "Run `ttabench list methods NAME`.")
     tables: dict[str, Callable[[], Table]] = {
-        "": lambda: _overview(wanted.out),
-        "methods": (lambda: _settings(name, wanted)) if name else _methods,
+        "": lambda: _overview(out),
+        "methods": (lambda: _settings(name)) if name else _methods,
         "tasks": tasks_table,
         "models": models_table,
         "adapters": _adapters,
-        "runs": lambda: _runs_table(wanted),
+        "runs": lambda: _runs_table(out, method, task),
     }
     render.show([tables[what]()], "json" if json else "table")
 
@@ -92,9 +79,8 @@ def _overview(out: Path) -> Table:
     data: list[dict[str, Cell]] = [
         {"list": kind, "count": count, "meaning": meaning} for kind, (count, meaning) in counts.items()
     ]
-    rows = tuple((f"list {row['list']}", str(row["count"]), str(row["meaning"])) for row in data)
-    columns = ("ttabench", "#there are", "of what")
-    return Table(title="lists", columns=columns, rows=rows, data=tuple(data), names=("ttabench",))
+    return replace(_table("lists", {"list": "ttabench list", "count": "#there are", "meaning": "of what"}, data),
+                   names=("ttabench list",))  # fmt: skip
 
 
 def methods_table() -> Table:
@@ -102,8 +88,7 @@ def methods_table() -> Table:
     others, faults = registry.installed()
     for fault in faults:
         render.remark(f"Note: {fault}")
-    families = [family.stands_for for family in registry.families().values()]
-    specs = [*registry.methods().values(), *others.values(), *families]
+    specs = [*registry.methods().values(), *others.values(), *registry.families().values()]
     data: list[dict[str, Cell]] = [
         {
             "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": ", ".join(spec.presets),
@@ -132,41 +117,30 @@ def _adapters() -> Table:
     return replace(table, caption=f"{table.caption} All of it: --json.")
 
 
-def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
-    """The settings of one method (`spec`, where it is there already): type, default, meaning."""
+def settings_table(method: str, spec: MethodSpec | None = None, preset: str = "") -> Table:
+    """The settings of one method (`spec`, where it is there already): type, default, value in a preset, meaning."""
     spec = spec or registry.find(method)
     meanings = field_docs(spec.Settings)
     data: list[dict[str, Cell]] = [
-        {"setting": key, "type": kind, "default": str(default), "meaning": meanings.get(key, "")}
+        {"setting": key, "type": kind, "default": str(default), "meaning": meanings.get(key, ""),
+         **({"preset": str(getattr(spec.presets[preset], key))} if preset else {})}
         for key, kind, default in describe_settings(spec)
-    ]
-    heads = {name: name for name in ("setting", "type", "default", "meaning")}
+    ]  # fmt: skip
+    heads = {key: f"in {preset}" if key == "preset" else key
+             for key in ("setting", "type", "default", *["preset"] * bool(preset), "meaning")}  # fmt: skip
     caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
     return _table(f"settings of {method}", heads, data, caption)
 
 
-def _settings(method: str, wanted: Wanted) -> Table:
-    """The same for people: default and preset side by side, the type before the meaning."""
+def _settings(method: str) -> Table:
+    """The same for people: default and the preset of nano side by side."""
     spec = registry.find(method)
-    table, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
-    begins = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
+    preset = preset_for(spec, "", NANO)
+    table = settings_table(method, spec, preset)
+    begins = f"`eval --model {NANO}` begins with " + (f"preset {preset}" if preset else "the defaults")
     begins += "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
-    if wanted.preset:
-        begins = f"`eval --preset {preset}` begins with that preset."
-    data = [dict(row) for row in table.data]
-    heads = {"setting": "setting", "default": "default", "meaning": "meaning"}
-    if preset:
-        data = [{**row, "preset": str(getattr(spec.presets[preset], str(row["setting"])))} for row in data]
-        heads = {"setting": "setting", "default": "default", "preset": f"in {preset}", "meaning": "meaning"}
-    told = [{**row, "meaning": f"({_kind(str(row['type']))}) {row['meaning']}".rstrip()} for row in data]
-    shown = _table(table.title, heads, told, f"{table.caption}\n{begins}")
-    # of the defaults a narrow screen is spared, where a preset stands beside them
-    return replace(shown, data=tuple(data), names=shown.columns[:1], spare=shown.columns[1:-2])
-
-
-def _kind(kind: str) -> str:
-    """A type as it is typed: `auto or yes or no`, `list of str`."""
-    return kind.replace("'", "").replace("tuple[", "list of ").replace(", ...]", "")
+    caption = f"{table.caption}\n{begins}"
+    return replace(table, caption=caption, names=("setting",), spare=("type", *("default",) * bool(preset)))
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -229,23 +203,20 @@ def models_table() -> Table:
     )  # fmt: skip
 
 
-def _runs_table(wanted: Wanted) -> Table:
+def _runs_table(out: Path, method: str, task: str) -> Table:
     from ttabench.report.finding import loaded, runs_below
     from ttabench.report.tables import runs_table
 
-    if not wanted.out.is_dir():
-        raise UserError(f"There are no runs in {wanted.out}.", "Run `ttabench eval`, or name the folder with --out.")
-    stored = loaded(runs_below(wanted.out))
+    if not out.is_dir():
+        raise UserError(f"There are no runs in {out}.", "Run `ttabench eval`, or name the folder with --out.")
+    stored = loaded(runs_below(out))
     for line in stored.damaged:
         render.remark(f"Left out: {line}")
-    kept = [
-        (record, folder)
-        for folder, record in stored.runs
-        if wanted.method in ("", record.config.get("method")) and wanted.task in ("", record.config.get("task"))
-    ]
-    if not kept and (wanted.method or wanted.task):
-        asked = " and ".join(filter(None, [wanted.method, wanted.task]))
-        raise UserError(f"No run in {wanted.out} is of {asked}.", f"See `ttabench list runs --out {wanted.out}`.")
+    kept = [(record, folder) for folder, record in stored.runs
+            if method in ("", record.config.get("method")) and task in ("", record.config.get("task"))]  # fmt: skip
+    if not kept and (method or task):
+        asked = " and ".join(filter(None, [method, task]))
+        raise UserError(f"No run in {out} is of {asked}.", f"See `ttabench list runs --out {out}`.")
     return runs_table(kept)
 
 
@@ -292,6 +263,4 @@ def _told(header: Header) -> dict[str, Cell]:
 def _shown(name: str, value: Cell) -> str:
     if name in ("parameters", "tokens"):
         return amounts.count(value) if isinstance(value, int) else ""
-    if name == "minutes":
-        return f"{value:.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:.0f}" if name == "minutes" else f"{value:,}" if isinstance(value, int) else str(value)

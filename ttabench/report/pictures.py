@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_bytes_atomically
+from ttabench.core.files import replacing, unwritable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +26,6 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
-MOST_TICKS = 6
 WIDTH = 1600
 """Of a picture, in pixels."""
 
@@ -45,13 +42,13 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
         raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def write(figure: Figure, path: Path, *, around: bool = False) -> None:
-    """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too."""
-    kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
+def write(figure: Figure, path: Path) -> None:
+    """Write a figure of matplotlib in the form of the suffix."""
+    kind = path.suffix.lower().removeprefix(".")
     try:
         with replacing(path) as scratch:
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
+            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
@@ -65,23 +62,12 @@ def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
 
 def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
-    names = list(dict.fromkeys(methods))
-    others = [name for name in names if name not in ENDS]
+    others = [name for name in dict.fromkeys(methods) if name not in ENDS]
     pairs = {
         name: (COLOURS[place % len(COLOURS)], SHAPES[(place + place // len(COLOURS)) % len(SHAPES)])
         for place, name in enumerate(others)
     }
-    return {name: (ENDS | pairs)[name] for name in names}
-
-
-def bytes_ticks(values: Sequence[float]) -> tuple[dict[int, str], float]:
-    """(0, where it is among these values, and powers of two around the others, each with its name; the least that is
-    no 0): for an axis that is linear below half of the least, and logarithmic above."""
-    positive = [value for value in values if value > 0] or [1024.0]
-    low, high = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
-    step = max(2, math.ceil((high - low) / MOST_TICKS))
-    ticks = {2**power: size(2**power).replace(".0 ", " ") for power in range(low, high + step, step)}
-    return {**({0: "0"} if 0.0 in values else {}), **ticks}, min(positive)
+    return ENDS | pairs
 
 
 def vega_lite() -> str:
@@ -103,4 +89,4 @@ def write_chart(spec: dict[str, Any], path: Path) -> None:
     to_bytes: dict[str, Callable[[str], bytes]] = {
         ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
     }  # fmt: skip
-    write_bytes_atomically(path, to_bytes[kind](svg))
+    write_atomically(path, to_bytes[kind](svg))

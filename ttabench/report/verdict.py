@@ -1,10 +1,10 @@
 """The first lines of a comparison: who leads and by how much, what is not settled, and what does not count; by rules.
 
     mac (65.6) is 65.6 points [43.5, 80.0] above none (0.0), p <0.001; 21.9 points [-0.6, 41.8] below icl (87.5) ...
-    It recovers 75 % of the way from none to icl, and keeps 1/40 of the bytes of icl.
+    It recovers 75 % of the way from none to icl, and keeps 2.5 % of the bytes of icl.
     templora: own state 78.1, another text's 74.7, an empty one 100.0. Its state does not help here: own is 21.9 ...
 
-Whom they are about is chosen by values (`differences`); what is said of differences rests on the tests (`differences`).
+Whom they are about is chosen by values, what is said of differences rests on the tests (`differences`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from ttabench.report.blocks import called
-from ttabench.report.cautions import aside_sentences, cautions, left_out, theirs_sentences
+from ttabench.report.cautions import cautions, theirs_sentences
 from ttabench.report.compare import BEYOND, Block, Comparison, recovered
 from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.phrases import MANY, Field, kept_bytes, listed
+from ttabench.report.phrases import Field, kept_bytes, listed
 from ttabench.stats.testing import LEVEL
 
-COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
-"""Outcomes of a test, as they are counted over blocks."""
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
 STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}
 
@@ -59,49 +57,44 @@ def verdict(comparison: Comparison) -> str:
 
 def sentences(comparison: Comparison) -> list[str]:
     """The first lines: each a sentence or more, with their full stops."""
-    everything = Field(comparison, comparison.blocks)
-    if len(comparison.blocks) > 1 and all(len(block.entries) == 1 for block in comparison.blocks):
-        own = [f"{block.entries[0].label} on {block.place.brief}" for block in comparison.blocks]
-        names = f" ({listed(own)})" if len(own) <= MANY else ""
-        first = [f"Nothing to compare: each of {len(own)} {everything.noun} has one line{names}."]
-        return [*first, *theirs_sentences(comparison), *aside_sentences(comparison)]
     states, standing = list(_state_sentences(comparison)), comparison.standing
+    field = Field(
+        comparison, [comparison.blocks[place] for place in standing.blocks] if standing else comparison.blocks
+    )
+    if len(comparison.blocks) > 1 and all(len(block.entries) == 1 for block in comparison.blocks):
+        first = [f"Nothing to compare: each of {len(comparison.blocks)} blocks has one line."]
+        return [*first, *theirs_sentences(comparison), *cautions(comparison)]
     if standing is None:
-        first = states or [_of_ends(everything)]
+        first = states or [_of_ends(field)]
     else:
-        field = Field(comparison, [comparison.blocks[place] for place in standing.blocks])
         first = [*_lead(field, standing), *_against_ends(field, standing)]
         # of one method under several states that is the question
         first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
-    rest = (cautions, theirs_sentences, aside_sentences, left_out)
-    return [*first, *(sentence for part in rest for sentence in part(comparison))]
+    return [*first, *cautions(comparison), *theirs_sentences(comparison)]
 
 
-def _lead(field: Field, standing: Standing) -> list[str]:
+def _lead(field: Field, standing: Standing) -> Iterator[str]:
     """The leader and the second, and the leader against all others."""
     leader, second = standing.leader, standing.second
     if not second:
-        return []
+        return
     first = f"{leader} has the best mean rank, {second} the second best"
     if standing.averaged:
         best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
         equal = math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
-        leads = (
-            f"leads with {best}{' on average' if several else f' {field.metric}'}"
-            if tested and tested.outcome is not None and not equal and _above_another(field, leader)
-            else f"has the best {'mean' if several else field.metric}, {best}"
-        )
-        first = f"{leader} {leads}, {field.apart(leader, second)}"
-    at = kept_bytes(field.both(leader, second), second)
+        leads = tested and tested.outcome is not None and not equal and _above_another(field, leader)
+        first = f"{leader} {'leads with' if leads else 'has'} the best {'mean' if several else field.metric}, {best}"
+        first += f", {field.apart(leader, second)}"
     by_outcome: dict[int | None, list[str]] = {outcome: [] for outcome in BESIDE}
     for label in standing.order:
         if label not in (leader, second):
             by_outcome[apart.outcome if (apart := field.pair(leader, label)) else None].append(label)
     clauses = [f"{BESIDE[outcome]} {listed(labels)}" for outcome, labels in by_outcome.items() if labels]
-    against = f"It is {'; '.join(clauses)}" if any(by_outcome[outcome] for outcome in (1, -1, 0)) else ""
-    kept = f"{leader} keeps {at}" if at else ""
-    return [". ".join(filter(None, [_where(field, standing) + first, kept, _one_by_one(field, leader, second),
-                                    against])) + "."]  # fmt: skip
+    counted = field.counted(leader, second)
+    yield ". ".join(filter(None, [
+        _where(field, standing) + first, counted and f"Against {second}: {counted}",
+        f"It is {'; '.join(clauses)}" if clauses and len(by_outcome[None]) < len(standing.order) - 2 else "",
+    ])) + "."  # fmt: skip
 
 
 def _where(field: Field, standing: Standing) -> str:
@@ -113,57 +106,46 @@ def _where(field: Field, standing: Standing) -> str:
     if not standing.second:
         return f"Over {len(field.blocks)} {field.noun}, "
     count, left = len(standing.order), len(standing.left_out)
-    lines = f"{count} of {count + left} lines" if left else f"all {count} lines" if count > 2 else "both lines"
-    return f"On the {len(field.blocks)} {field.noun} that {lines} share, "
+    return f"On the {len(field.blocks)} {field.noun} that {count} of {count + left} lines share, "
 
 
-def _one_by_one(field: Field, leader: str, other: str, head: str = "Against") -> str:
-    """In how many of several blocks it is better, worse, not settled, and not tested; empty where nowhere tested."""
-    outcomes = field.outcomes(leader, other)
-    if len(field.blocks) == 1 or all(how is None for _, how in outcomes):
-        return ""
-    by_word = {word: [block for block, how in outcomes if how == value] for value, word in COUNTED.items()}
-    return f"{head} {other}: {field.counted(by_word)}"
-
-
-def _against_ends(field: Field, standing: Standing) -> list[str]:
+def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
     """The leader against floor and ceiling, and how much of the way between them it goes."""
     leader, several = standing.leader, len(field.blocks) > 1
     floor, ceiling = field.end(floor_of), field.end(ceiling_of)
     ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
-    if not ends:
-        alone = not standing.second and len(field.blocks[0].entries) == 1
-        return [f"{leader}: nothing to compare it with."] if alone else []
-    counts: list[str] = []
-    for end in ends:
-        head = "Against" if standing.averaged or counts else f"{leader} against"
-        counts += filter(None, [_one_by_one(field, leader, end, head)])
-    if not standing.averaged:
-        return [". ".join(counts) + "."] if counts else []
-    where = "" if standing.second else _where(field, standing)
-    clauses = "; ".join(field.apart(leader, end) for end in ends)
-    head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {clauses}"
-    return [f"{'. '.join([head, *counts])}.", *_recovery(field, leader, floor, ceiling)]
+    if not ends and not standing.second and len(field.blocks[0].entries) == 1:
+        yield f"{leader}: nothing to compare it with."
+    parts = [f"Against {end}: {counted}" for end in ends if (counted := field.counted(leader, end))]
+    if ends and standing.averaged:
+        clauses = "; ".join(field.apart(leader, end) for end in ends)
+        where = "" if standing.second else _where(field, standing)
+        parts = [f"{where}{leader} ({field.shown(leader)}{' on average' * several}) is {clauses}", *parts]
+    if parts:
+        yield ". ".join(parts) + "."
+    if ends and standing.averaged:
+        yield from _recovery(field, leader, floor, ceiling)
 
 
-def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> list[str]:
+def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[str]:
     """The share of the way from floor to ceiling, over all blocks that have both, lost ones too."""
     if not floor or not ceiling or not field.both(ceiling, floor):
-        return []
+        return
     part, blocks = recovered(field.blocks, leader)
     room, gain = field.pair(ceiling, floor), field.pair(leader, floor)
-    at = kept_bytes(field.both(leader, ceiling), ceiling)
     if room is None or room.p is None:
-        return []
+        return
+    at = kept_bytes(field.both(leader, ceiling), ceiling)
     if room.p >= LEVEL or room.gain < 0:
-        return [f"There is no gap to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."]
-    if part is not None and part > BEYOND:
-        return [f"{ceiling} is no ceiling here: {leader} goes more than twice as far from {floor}."]
-    if part is None or gain is None or not gain.beyond_chance:  # no share where they were not asked alike
-        return [f"It keeps {at}."] if at else []
-    where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} {field.noun}"
-    kept = f", and keeps {at}" if at else ""
-    return [f"It recovers {round(100 * part) + 0:d} % of the way from {floor} to {ceiling}{where}{kept}."]
+        yield f"There is no gap to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."
+    elif part is not None and part > BEYOND:
+        yield f"{ceiling} is no ceiling here: {leader} goes more than twice as far from {floor}."
+    elif part is not None and gain is not None and gain.beyond_chance:  # no share where they were not asked alike
+        where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} {field.noun}"
+        kept = f", and keeps {at}" if at else ""
+        yield f"It recovers {round(100 * part) + 0:d} % of the way from {floor} to {ceiling}{where}{kept}."
+    elif at:
+        yield f"It keeps {at}."
 
 
 def _of_ends(field: Field) -> str:
@@ -171,7 +153,7 @@ def _of_ends(field: Field) -> str:
     floor, ceiling = field.end(floor_of), field.end(ceiling_of)
     if not floor or not ceiling or not field.both(ceiling, floor):
         return "Nothing to compare."
-    apart, mean = field.pair(ceiling, floor), " on average" if len(field.blocks) > 1 else ""
+    apart, mean = field.pair(ceiling, floor), " on average" * (len(field.blocks) > 1)
     head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
     gap = " There is a gap for a method to recover." if apart and apart.beyond_chance and apart.gain > 0 else ""
     return f"{head} {field.apart(ceiling, floor)}.{gap}"
@@ -205,7 +187,7 @@ def _above_another(field: Field, label: str) -> bool:
 def _swapped(entries: Sequence[Entry]) -> Iterator[Swapped]:
     labels: dict[str, dict[str, str]] = {}
     for entry in entries:
-        labels.setdefault(entry.group.configured, {})[entry.state_of] = entry.label
+        labels.setdefault(entry.configured, {})[entry.state_of] = entry.label
     for own in labels.values():
         if "own" in own and len(own) > 1:
             yield Swapped(own["own"], own.get("other", ""), own.get("none", ""))

@@ -23,12 +23,10 @@ from ttabench.core.printable import printable
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
 from ttabench.report import pictures
-from ttabench.report.compare import Block, Comparison
+from ttabench.report.compare import Comparison
 from ttabench.report.comparison_tables import legend, not_paired, title_of
-from ttabench.report.curves import by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import about_runs, steps_of, tables_of
-from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.charts import by_bytes, by_time, lines_of
+    from ttabench.report.charts import along, charts_of, explanation, heading, over_blocks
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
@@ -96,20 +94,15 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     look = pictures.styles(entry.method for entry in comparison.entries)
     specs: list[dict[str, Any]] = []
 
-    def placed(charts: Sequence[Chart | None]) -> list[tuple[int, Chart]]:
-        """Charts that there are, each with its place among all of the page."""
-        kept = [chart for chart in charts if chart is not None]
-        specs.extend(chart.spec for chart in kept)
-        return list(enumerate(kept, len(specs) - len(kept)))
+    def placed(charts: Sequence[Chart]) -> list[tuple[int, Chart]]:
+        """Charts, each with its place among all of the page."""
+        specs.extend(chart.spec for chart in charts)
+        return list(enumerate(charts, len(specs) - len(charts)))
 
-    def charts(block: Block) -> list[Chart | None]:
-        along = [lines_of(curves, look) for curves in by_step(block)]
-        return [by_bytes(block, look), by_time(block, look), *along]
-
-    curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
+    curves = placed([along(over, look, named=True) for over in over_blocks(comparison.blocks)])
     blocks: list[dict[str, Any]] = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
-         "charts": placed(charts(block)),
+         "charts": placed(list(charts_of(block, look))),
          "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
@@ -120,7 +113,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
-    runs = sum(len(entry.group.runs) for entry in comparison.entries)
+    runs = sum(len(entry.runs) for entry in comparison.entries)
     title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),

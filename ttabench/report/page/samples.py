@@ -36,7 +36,7 @@ def disagreeing(block: Block, most: int) -> dict[str, Any]:
     apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
     first = chosen[:most]
-    texts = [cells_of(entry.group.runs, COLUMNS) for entry in block.entries] if first else []
+    texts = [cells_of(entry.runs, COLUMNS) for entry in block.entries] if first else []
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
     shown = [_disagreement(block, query, gains[query], texts, counted) for query in first]

@@ -17,8 +17,8 @@ from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import GLOSSARY, differences_table, entries_table, overview, steps_table
 from ttabench.report.configuration import flat, whole
 from ttabench.report.figures import shown
+from ttabench.report.finding import file_called
 from ttabench.report.pairing import seed_of
-from ttabench.report.selecting import file_called
 from ttabench.report.verdict import Outcome, state_outcomes
 from ttabench.terminal.table import Bold, Table
 
@@ -133,7 +133,7 @@ def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     places = [block.place for block in comparison.blocks]
     for block in comparison.blocks:
         for entry in block.entries:
-            group = entry.group
+            group = entry
             file = [("from", file_called(group.theirs))] if group.theirs else []
             for _, record in group.runs:
                 row, config = record.value(group.metric), flat(whole(record.config).to_json())
