@@ -107,7 +107,7 @@ def profile(
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.picture import draw
+    from ttabench.profiling.tables import draw
     from ttabench.report.pictures import check_path
 
     if plot is not None:
