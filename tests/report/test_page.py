@@ -20,9 +20,7 @@ from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
 from ttabench.report.charts import along, by_bytes, by_step, by_time
 from ttabench.report.compare import compare
-from ttabench.report.page.build import closed, digest, embedded, libraries, page
-from ttabench.report.page.samples import disagreeing
-from ttabench.report.page.tables import tables_of
+from ttabench.report.page.build import closed, digest, disagreeing, embedded, libraries, page, tables_of
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 

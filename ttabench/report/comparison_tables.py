@@ -189,7 +189,7 @@ def steps_table(block: Block) -> Table:
         (entry.label, *(shown(entry.metric, *entry.steps[step][:2]) if step in entry.steps else "" for step in steps))
         for entry in entries
     ]
-    title = f"{block.place.brief}: {block.place.metric} {entries[0].step.by}"
+    title = f"{block.place.brief}: {block.place.metric} by {entries[0].step}"
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 

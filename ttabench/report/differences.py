@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
 from statistics import fmean
@@ -40,24 +40,19 @@ class Standing:
 
     order: tuple[str, ...]
     """Labels, the best first; at least one."""
-    methods: Mapping[str, str]
+    second: str
+    """The best of another method, else of another setting; empty where there is none."""
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
     averaged: bool
     """Whether the order is that of means; else of mean ranks."""
-    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Lines that were not run in all of these blocks, and places of the blocks in which they were."""
+    left_out: tuple[str, ...] = ()
+    """Lines that were not run in all of these blocks."""
 
     @property
     def leader(self) -> str:
         """The first."""
         return self.order[0]
-
-    @property
-    def second(self) -> str:
-        """The best of another method, else of another setting; empty where there is none."""
-        others = [label for label in self.order[1:] if self.methods[label] != self.methods[self.leader]]
-        return next(iter([*others, *self.order[1:]]), "")
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
@@ -65,37 +60,34 @@ def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
     of them share: those that many share, so that lines times blocks is largest. The order is that of their means where
     values can be averaged, else of their mean ranks; of equal ones those with fewer bytes of state come first. Values
     alone choose; what is said of them rests on the tests."""
-    entries_of_blocks = [{entry.label: entry for entry in running(entries)} for entries in blocks]
-    labels = dict.fromkeys(label for own in entries_of_blocks for label in own)
-    places = {label: tuple(place for place, own in enumerate(entries_of_blocks) if label in own) for label in labels}
-    if not places:
+    lines: dict[str, dict[int, Entry]] = {}
+    for place, entries in enumerate(blocks):
+        for entry in running(entries):
+            lines.setdefault(entry.label, {})[place] = entry
+    if not lines:
         return None
 
     def size(own: tuple[int, ...]) -> tuple[bool, int, int]:
-        lines = sum(set(own) <= set(other) for other in places.values())
-        return lines > 1, lines * len(own), len(own)
+        alike = sum(set(own) <= other.keys() for other in lines.values())
+        return alike > 1, alike * len(own), len(own)
 
-    shared = max(dict.fromkeys(places.values()), key=size)
-    ranked = [label for label in places if set(shared) <= set(places[label])]
-    averaged = can_be_averaged([next(iter(entries_of_blocks[place].values())).metric for place in shared])
+    shared = max(dict.fromkeys(map(tuple, lines.values())), key=size)
+    ranked = {label: [own[place] for place in shared] for label, own in lines.items() if set(shared) <= own.keys()}
+    averaged = can_be_averaged([entry.metric for entry in next(iter(ranked.values()))])
+
+    def rank(place: int, entry: Entry) -> float:  # 1 for the best; the mean of their places for equal ones
+        values = [own[place].worth for own in lines.values() if place in own]
+        return sum(value > entry.worth for value in values) + (values.count(entry.worth) + 1) / 2
 
     def key(label: str) -> tuple[float, float, str]:
-        own = [entries_of_blocks[place][label] for place in shared]
-        ranks = [_rank(entry, entries_of_blocks[place].values()) for place, entry in zip(shared, own, strict=True)]
-        first = -fmean(entry.worth for entry in own) if averaged else fmean(ranks)
-        return first, fmean(entry.costs.get("state_bytes") or 0.0 for entry in own), label
+        own = ranked[label]
+        first = -fmean(one.worth for one in own) if averaged else fmean(map(rank, shared, own))
+        return first, fmean(one.costs.get("state_bytes") or 0.0 for one in own), label
 
-    return Standing(
-        order=tuple(sorted(ranked, key=key)), blocks=shared, averaged=averaged,
-        methods={label: entries_of_blocks[own[0]][label].method for label, own in places.items()},
-        left_out={label: own for label, own in places.items() if label not in ranked},
-    )  # fmt: skip
-
-
-def _rank(entry: Entry, others: Iterable[Entry]) -> float:
-    """1 for the best; the mean of their places for equal ones."""
-    values = [other.worth for other in others]
-    return sum(value > entry.worth for value in values) + (values.count(entry.worth) + 1) / 2
+    leader, *rest = order = sorted(ranked, key=key)
+    others = [label for label in rest if ranked[label][0].method != ranked[leader][0].method]
+    return Standing(order=tuple(order), second=next(iter([*others, *rest]), ""), blocks=shared, averaged=averaged,
+                    left_out=tuple(label for label in lines if label not in ranked))  # fmt: skip
 
 
 def can_be_averaged(metrics: Sequence[str]) -> bool:

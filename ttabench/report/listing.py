@@ -33,15 +33,14 @@ GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 
 
 def show(what: str, name: str, out: Path, *, method: str = "", task: str = "", json: bool = False) -> None:
-    """Print a list (of runs those of a method, of a task); what can be listed where none is named."""
-    if what and what not in WHAT:
+    """Print a list (of runs those of a method, of a task)."""
+    if what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":
         raise UserError(f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`.")
     if what != "runs" and (method or task):
         raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
     tables: dict[str, Callable[[], Table]] = {
-        "": lambda: _overview(out),
         "methods": (lambda: _settings(name)) if name else _methods,
         "tasks": tasks_table,
         "models": models_table,
@@ -61,26 +60,6 @@ def _without(table: Table, *columns: str) -> Table:
     for column in columns:
         table = table.without(column)
     return table
-
-
-def _overview(out: Path) -> Table:
-    """Kinds of lists, and how many items each has."""
-    from ttabench.readers.cards import names
-    from ttabench.report.finding import ids_in
-
-    methods = len(registry.methods()) + len(registry.families())
-    counts = {
-        "methods": (methods, "how to adapt; `list methods NAME`: settings"),
-        "tasks": (len(names()), "what is read and asked"),
-        "models": (len(architectures.names()), "base models known by name"),
-        "adapters": (len(shipped()), "trained parameters of methods that ship"),
-        "runs": (len(ids_in(out)), f"what is stored in {out}"),
-    }
-    data: list[dict[str, Cell]] = [
-        {"list": kind, "count": count, "meaning": meaning} for kind, (count, meaning) in counts.items()
-    ]
-    return replace(_table("lists", {"list": "ttabench list", "count": "#there are", "meaning": "of what"}, data),
-                   names=("ttabench list",))  # fmt: skip
 
 
 def methods_table() -> Table:
