@@ -51,7 +51,7 @@ def glossary_table() -> Table:
 
 def specs() -> list[MethodSpec]:
     """Every method of ttabench's own, and for each family what stands for its members."""
-    return [*registry.methods().values(), *(family.stands_for for family in registry.families().values())]
+    return [*registry.methods().values(), *registry.families().values()]
 
 
 def page_of(spec: MethodSpec) -> str:

@@ -138,9 +138,12 @@ def streaming(lm: LM, tokens: int) -> str:
         assert method.stream is not None
         kept, done, sizes, lengths[name] = None, 0, set(), []
         started = time.process_time()
-        for begin in range(0, tokens, BLOCK):
-            part = ids[begin : begin + BLOCK]
-            kept, done = method.stream.read(kept, part, done, method.comp_use(), lengths[name].extend)
+        while len(lengths[name]) < tokens:
+            held = 0 if kept is None else kept.index.shape[-1]
+            begin, size = len(lengths[name]), min(BLOCK, method.stream.window + 1 - held)
+            part = ids[begin : begin + size]
+            lengths[name] += range(held, held + len(part))
+            kept, done = method.stream.read(kept, part, done)
             sizes.add(sum(each.nbytes for each in method.stream.tensors([kept]).values()))
         took, late = time.process_time() - started, lengths[name][1000:]
         bounds = f"{min(late)} to {max(late)}"

@@ -54,8 +54,8 @@ WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "transfer", "forgetting",
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
-ADAPTERS_ELSEWHERE = ("amortisers", "mac-seeds")
-"""Suites of adapters that were trained for them, and are too large to be kept: results/SUITE/README.md has commands."""
+ADAPTERS_ELSEWHERE = ("amortisers", "mac-seeds", "hierarchy", "online")
+"""Suites of adapters that are too large to be kept: results/SUITE/README.md has the commands that train them."""
 BY_TRAINING = ("ccm-seeds", "lamp-seeds", "streamingqa-seeds", "mac-seeds", "lessons")
 """Suites of adapters that differ in their training's seed."""
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")

@@ -10,13 +10,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MethodType, ModuleType
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
-import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 
 @dataclass
@@ -70,30 +68,6 @@ class LastPress(ScorerPress):
 
 
 @dataclass
-class KeyRerotationPress(LastPress):
-    """Says that it moves positions (and does not)."""
-
-
-@dataclass
-class UnevenPress(ScorerPress):
-    """Keeps one token more in every layer than in the one below."""
-
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        count = self.kept(keys) + module.layer_idx
-        return keys[:, :, -count:], values[:, :, -count:]
-
-
-@dataclass
-class ObservedAttentionPress(ScorerPress):
-    """Keeps the first tokens, and needs to see attention weights."""
-
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert weights is not None, "eager attention is needed"
-        count = self.kept(keys)
-        return keys[:, :, :count], values[:, :, :count]
-
-
-@dataclass
 class AdaKVPress(BasePress):
     """Hides from head h all but the last tokens of the press it wraps, and h slots more."""
 
@@ -116,64 +90,7 @@ class AdaKVPress(BasePress):
         return keys, values
 
 
-@dataclass
-class BothPress(BasePress):
-    """One press after the other; takes no ratio of its own."""
-
-    presses: list[BasePress]
-
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        for press in self.presses:
-            keys, values = press.compress(module, keys, values, weights)
-        return keys, values
-
-
-@dataclass
-class KVzipPress(BasePress):
-    """Reads the text again when its block ends, then hides the first slots of all layers and heads together."""
-
-    compression_ratio: float = 0.0
-    often: int = 1
-
-    @contextmanager
-    def __call__(self, model: Any) -> Iterator[None]:
-        prompt = AutoTokenizer.from_pretrained(model.config.name_or_path)("Again:", return_tensors="pt").input_ids
-        calls, forward = [], model.model.forward
-
-        def noted(_: Any, **options: Any) -> Any:
-            calls.append(options)
-            return forward(**options)
-
-        model.model.forward = MethodType(noted, model.model)
-        try:
-            yield
-        finally:
-            model.model.forward = forward
-        ids, cache = calls[0]["input_ids"], calls[0]["past_key_values"]
-        for layer in model.model.layers:
-            layer.self_attn.rotary_emb = model.model.rotary_emb
-        for _ in range(self.often):
-            model.model(input_ids=torch.cat([prompt, ids], dim=1), past_key_values=cache)
-        hidden = torch.zeros(len(cache.layers), cache.layers[0].keys.shape[1], ids.shape[1], dtype=torch.bool)
-        hidden.view(-1)[: int(hidden.numel() * self.compression_ratio)] = True
-        for layer, of_layer in zip(model.model.layers, hidden, strict=True):
-            assert model.config._attn_implementation != "eager", "eager mode not supported"
-            layer.self_attn.masked_key_indices = of_layer[None].nonzero(as_tuple=True)
-
-
-@dataclass
-class TwicePress(ScorerPress):
-    """Has a pass of its own."""
-
-    @contextmanager
-    def __call__(self, model: Any) -> Iterator[None]:
-        yield
-
-
-PRESSES = (
-    BasePress, ScorerPress, LastPress, KeyRerotationPress, UnevenPress, ObservedAttentionPress, AdaKVPress, BothPress,
-    KVzipPress, TwicePress,
-)  # fmt: skip
+PRESSES = (BasePress, ScorerPress, LastPress, AdaKVPress)
 
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:

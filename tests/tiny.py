@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-from ttabench.contract.bases import POSITIONS, byte_tokenizer, drawn, tiny_gpt2, tiny_llama
+from ttabench.contract.case import POSITIONS, byte_tokenizer, drawn, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
 
 __all__ = [

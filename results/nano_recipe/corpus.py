@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, Fact, entities
 
 END = "\0"
 
@@ -180,9 +180,22 @@ def msc(source: random.Random, tokens: int) -> Segments:
     return segments
 
 
+def conversation(source: random.Random, split: str, turns: int) -> list[str]:
+    """A dialogue of at least `turns` turns that keeps coming back to what was told."""
+    pending, known, spoken = dialogue.tell(source, split, 3, 3), list[Fact](), list[str]()
+    source.shuffle(pending)
+    while len(spoken) < turns:
+        if not pending:
+            pending = dialogue.tell(source, split, 3, 3)
+        fact = pending.pop()
+        spoken += dialogue.exchange(source, fact, known)
+        known.append(fact)
+    return spoken[:turns]
+
+
 def dailydialog(source: random.Random, tokens: int) -> Segments:
     """One conversation, turn by turn."""
-    turns = dialogue.conversation(source, "train", max(3, tokens // 14))
+    turns = conversation(source, "train", max(3, tokens // 14))
     return [Segment(f"\nA: {turn}", 2 * _RUNNING) for turn in turns] + [Segment(END, 0.1)]
 
 

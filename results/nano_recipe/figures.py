@@ -168,7 +168,7 @@ def figures(lm: LM, scale: int = 1, worlds: Worlds = TEST) -> dict[str, Any]:
     """All figures; `scale` multiplies the number of streams, rules and draws."""
     split, first = worlds.split, worlds.first
     story = books.book(rng("pg19", split, first, 0), split, 9000)
-    talk = "".join(f"\nA: {turn}" for turn in dialogue.conversation(rng("figures", first), split, 400))
+    talk = "".join(f"\nA: {turn}" for turn in corpus.conversation(rng("figures", first), split, 400))
     chat = "".join(sessions(row) for row in dialogue.msc(split, first, 12))
     counts = {0: 4, 4: 16, 16: 6, 32: 6, 64: 6, 165: 6}
     return {

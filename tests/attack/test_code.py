@@ -12,7 +12,7 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import record
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
-from ttabench.methods.state_header import header_digest
+from ttabench.methods.states import header_digest
 from ttabench.records.schema import save_record
 
 

@@ -16,9 +16,9 @@ import torch
 
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
+from ttabench.lm.loading import safetensors_io
 from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job
-from ttabench.profiling.load import Load
+from ttabench.profiling.job import Job, Load
 from ttabench.profiling.rows import Row, exactly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
@@ -104,6 +104,10 @@ def left(folder: Path) -> dict[str, Any]:
             found[name] = [plain(json.loads(line)) for line in file.read_text().splitlines()]
         elif file.suffix == ".parquet":
             found[name] = plain(pq.read_table(file).to_pylist())
+        elif file.name == "training.safetensors":
+            tensors, metadata = safetensors_io.read(file)
+            values = {key: tensor.tolist() for key, tensor in tensors.items()}
+            found[name] = values, plain(json.loads(metadata["state"]))
         else:
             found[name] = file.read_bytes()
     return found

@@ -59,18 +59,17 @@ def test_an_evaluation_that_is_asked_to_end_goes_on(
 
 
 @pytest.mark.parametrize(("number", "code", "word"), CODES)
-def test_a_training_that_is_asked_to_end_saves_first(
+def test_a_training_that_is_asked_to_end_goes_on(
     ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: Signal, code: int,
     word: str,
 ) -> None:  # fmt: skip
     words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 3,
-             "--documents", 1, "--out", tmp_path / "mac", "--json"]  # fmt: skip
+             "--documents", 1, "--save-every", 1, "--out", tmp_path / "mac", "--json"]  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(Curve, "add", sending(Curve.add, number, 2))
         stopped = ttabench(*words)
     assert stopped.code == code
-    assert stopped.err.splitlines()[-1] == f"{word} The same command resumes where it stopped."
-    assert [folder.name for folder in (tmp_path / "mac" / "training").iterdir()] == ["step-00000002"]
+    assert stopped.err.splitlines()[-1] == f"{word} The same command goes on from the last save."
     assert ttabench(*words).json()["steps"] == 3
 
 

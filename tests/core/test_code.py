@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.core.code import code_of_file, code_of_package
+from ttabench.core.plugins import code_of_file, code_of_package
 
 FILES = {
     "mine.py": "import json, torch\nimport above\nfrom pack import part\n\ndef later():\n    import lazy\n",
     "above.py": "import deeper\n",
-    "deeper.py": "import ttabench.core.code\nimport above\n",
+    "deeper.py": "import ttabench.core.plugins\nimport above\n",
     "lazy.py": "",
     "pack/__init__.py": "from . import sibling\n",
     "pack/part.py": "from .inner import deep\n",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Command, one_line
 from ttabench.methods.registry import formulas
-from ttabench.profiling.load import STREAM, Load
+from ttabench.profiling.job import STREAM, Load
 from ttabench.profiling.on_paper import table
 
 ANALYTIC = ("profile", "--analytic")

@@ -41,7 +41,7 @@ def test_a_second_device_gives_the_figures_of_the_cpu(words: tuple[str, ...]) ->
 APART = """
 from tests.devices import sim
 import copy, json, torch
-from ttabench.contract.bases import drawn, tiny_llama
+from ttabench.contract.case import drawn, tiny_llama
 from ttabench.contract.models import SETTINGS, outcomes
 from ttabench.lm.loading.devices import spread
 from ttabench.lm.model import LM

@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         from tests.gpu.report import Report
         from ttabench.core import environment
         from ttabench.methods import registry
-        from ttabench.profiling.load import method_names
+        from ttabench.profiling.job import method_names
     except ModuleNotFoundError as error:
         print(f"skipped: {error.name} is missing here")
         return 0

@@ -26,18 +26,17 @@ from ttabench.core.sizes import lengths
 from ttabench.core.types import Json, Observe
 from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens
-from ttabench.profiling.job import Job, choose
-from ttabench.profiling.load import Load
-from ttabench.profiling.measure import WARMING, Measuring, pieces, question
+from ttabench.methods.base import BaseMethod
+from ttabench.profiling.job import Job, Load, choose
+from ttabench.profiling.measure import SPARE, adapt, ask, lift_positions, pieces, question, training
 from ttabench.profiling.on_paper import table
-from ttabench.profiling.rows import Row, exactly
-from ttabench.profiling.training_cost import training
-from ttabench.profiling.worker import SPARE, lift_positions
 
 METHODS = (
     "none", "icl", "window", "snapkv", "h2o", "kvzip", "ccm", "mac", "streamadapter", "generative_adapter", "templora",
 )  # fmt: skip
 ROW_SECONDS = 45.0
+WARMING = 4
+"""Pieces of a long context that warm up."""
 TURNS = 3
 """Turns of ours and of theirs, after one each that warms up; the fastest counts."""
 QUESTIONS = 64
@@ -59,8 +58,9 @@ class Costs:
         self.load = Load(repeat=1, generate=options.generate)
         base = {"random_weights": options.shape != NANO, "device": options.device, "dtype": options.dtype}
         chosen = choose(",".join(METHODS))
-        self.known: dict[str, dict[int, Row]] = {}
-        self.held: Measuring | None = None
+        self.known: dict[str, tuple[int, float]] = {}
+        """By method, the longest context that was read, in tokens, and how many seconds that took."""
+        self.held: BaseMethod[Any] | None = None
         self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)
         seed_everything(0)
         self.lm = load(options.shape, **base)
@@ -86,38 +86,38 @@ class Costs:
                 size = self.load.piece_tokens
                 steps.row({"method": name, "tokens": size}, ROW_SECONDS, partial(self._step, name, size))
 
-    def _measuring(self, name: str) -> Measuring:
-        """That of a method; one method stands on the device at a time."""
-        if self.held is None or self.held.method.name != name:
+    def _method(self, name: str) -> BaseMethod[Any]:
+        """A method; one stands on the device at a time."""
+        if self.held is None or self.held.name != name:
             self.held = None
         gc.collect()
         torch.cuda.empty_cache()  # what earlier rows held
         if self.held is None:
-            method = self.job.adapters()[name].build(self.lm)
-            known = self.known.setdefault(name, {})
-            self.held = Measuring(lm=self.lm, method=method, load=self.load, known=known)
+            self.held = self.job.adapters()[name].build(self.lm)
         return self.held
 
     def _expected(self, name: str, tokens: int) -> float:
         """Seconds that reading takes if it goes on as it did."""
-        last, row = max(self.known.get(name, {}).items(), default=(1, None))
-        return float(row.figures["adapt_seconds"].value * tokens / last) if row is not None else 0.0
+        last, seconds = self.known.get(name, (1, 0.0))
+        return seconds * tokens / last
 
     def _cost(self, name: str, tokens: int) -> dict[str, Json]:
         """One pass after one that warms up; of long contexts a few pieces do. None begins that takes long."""
         if (expected := self._expected(name, tokens)) > min(ROW_SECONDS, self.report.left):
             return {STATUS: f"left out: would take about {expected:,.0f} s"}
-        measuring, sizes, meter = self._measuring(name), self.load, Meter(self.lm.device)
+        method, sizes, meter = self._method(name), self.load, Meter(self.lm.device)
         read = pieces(self.lm, tokens, sizes.piece_tokens)
-        ask = question(self.lm, sizes.prompt_tokens, sizes.generate)
+        query = question(self.lm, sizes.prompt_tokens, sizes.generate)
         short, warming = tokens == min(self.lengths), Meter(self.lm.device)
-        measuring.ask(measuring.adapt(read if short else read[:WARMING], warming), ask, sizes.generate)
+        warm = adapt(self.lm, method, read if short else read[:WARMING], warming)
+        ask(self.lm, method, warm, query, sizes.generate)
+        del warm
         with meter.phase("idle"):
             pass
-        state = measuring.adapt(read, meter)
+        state = adapt(self.lm, method, read, meter)
         seconds = meter.seconds["adapt"]
-        measuring.known[tokens] = Row(method=name, prefill=tokens, figures={"adapt_seconds": exactly(seconds)})
-        asked = measuring.ask(state, ask, sizes.generate)
+        self.known[name] = tokens, seconds
+        asked = ask(self.lm, method, state, query, sizes.generate)
         peak, paper = max(meter.peak_bytes["adapt"], asked.peak_bytes), self._on_paper(name, tokens)
         return {
             "read_seconds": seconds, "first_token_ms": 1000 * asked.first_seconds,
@@ -135,9 +135,9 @@ class Costs:
     @torch.no_grad()
     def _many(self, name: str, tokens: int) -> dict[str, Json]:
         """The same question alone, times so many, and so many of it as rows of one batch."""
-        measuring, sizes = self._measuring(name), self.load
-        state = measuring.adapt(pieces(self.lm, tokens, sizes.piece_tokens), Meter(self.lm.device))
-        patch = measuring.method.patch(state, [])
+        method, sizes = self._method(name), self.load
+        state = adapt(self.lm, method, pieces(self.lm, tokens, sizes.piece_tokens), Meter(self.lm.device))
+        patch = method.patch(state, [])
         best = {1: float("inf"), QUESTIONS: float("inf")}
         for turn in range(TURNS + 1):
             for rows in best:
@@ -155,7 +155,7 @@ class Costs:
     @torch.no_grad()
     def _beside(self, what: str, tokens: int) -> dict[str, Json]:
         """A context read in one piece, or tokens written behind it, in turns with the same weights under sdpa."""
-        method, count = self._measuring("icl").method, self.load.generate
+        method, count = self._method("icl"), self.load.generate
         plain: Any = deepcopy(self.lm.model, {id(weight): weight for weight in self.lm.model.parameters()})
         plain.set_attn_implementation("sdpa")
         ids_BT = torch.randint(10, 1000, (1, tokens), generator=torch.Generator().manual_seed(0)).to(self.lm.device)
@@ -183,5 +183,5 @@ class Costs:
         return {**figures, "times_as_fast": best["theirs"] / best["ours"]}
 
     def _step(self, name: str, tokens: int) -> dict[str, Json]:
-        row = training(self.lm, self._measuring(name).method, tokens, self.load)
+        row = training(self.lm, self._method(name), tokens, self.load)
         return {**{key: figure.value for key, figure in row.figures.items()}, STATUS: row.detail or row.status}

@@ -94,7 +94,7 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, how: str) 
         sample["arguments"] for sample in theirs["samples"]["toy"]
     ]
     assert values(ours) == pytest.approx(values(theirs), abs=1e-4)
-    assert model.readings == 1
+    assert model.reader.read == 1
     assert model.get_model_info()["reading"] == {"toy": {"requests": 12, "contexts": 1, "answered_without_context": 0}}
 
 
@@ -105,7 +105,7 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(some: LM, how: str) ->
     ours, theirs = run(model, asked, **SETTINGS[how]), run(hf(some), asked, **SETTINGS[how])
     assert answers(ours) == answers(theirs)
     assert any(answers(ours))
-    assert model.readings == 1
+    assert model.reader.read == 1
 
 
 @pytest.mark.parametrize("name", ["none", "icl", "templora", "mac", "h2o"])
@@ -151,6 +151,6 @@ def test_behind_a_state_a_dialogue_goes_on() -> None:
     session.read([Observe(text="A wren is a small bird.")])
     auto, whole = (adapted("icl", lm, start=session.state, prompts=Prompts(split=split)) for split in ("auto", "none"))
     found = values(run(auto, task()))
-    assert auto.readings == 1
+    assert auto.reader.read == 1
     assert found == pytest.approx(values(run(whole, task())), abs=1e-4)
     assert found != pytest.approx(values(run(adapted("icl", lm), task())), abs=1e-3)

@@ -26,8 +26,7 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM, command, evaluate
-from ttabench.harness.prompts import Prompts
-from ttabench.harness.splitting import Encode, parts, seam
+from ttabench.harness.prompts import Prompts, parts, read_as
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.verbs.batching import BatchSize
@@ -99,7 +98,7 @@ def lm(request: pytest.FixtureRequest) -> LM:
 def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, shots: int) -> None:
     model = adapted("icl", lm)
     ours, theirs = run(model, task(num_fewshot=shots)), run(hf(lm), task(num_fewshot=shots))
-    assert model.readings == (1 if shots else 0), "one prefix, read once"
+    assert model.reader.read == (1 if shots else 0), "one prefix, read once"
     assert len(answers(ours)) == 12
     for (found, greedy), (expected, likeliest) in zip(answers(ours), answers(theirs), strict=True):
         assert found == pytest.approx(expected, abs=1e-4)
@@ -147,7 +146,7 @@ def test_a_method_that_looks_at_the_question() -> None:
     one, many = adapted("mac", lm), adapted("mac", lm)
     one.size = BatchSize(1)
     found, expected = run(many, task()), run(one, task())
-    assert many.readings == 1
+    assert many.reader.read == 1
     assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
     closed = run(adapted("none", lm), task())
     assert [v for v, _ in answers(found)] != pytest.approx([v for v, _ in answers(closed)], abs=1e-3)
@@ -210,17 +209,15 @@ class _Words(LM):
         return "".join(self.seen[i] for i in ids)
 
 
-def _encoding(lm: LM) -> Encode:
-    return lambda texts, follows: lm.encode_many(texts, follows=follows)
-
-
 @pytest.mark.parametrize("prefix", ["a b\n\nc d\n\n", "a b.\n\nc d.\n\n", "a b.\n\nc d\n\n", "a.\n\n"])
 @pytest.mark.parametrize("make", [load, _Words], ids=["nano", "full stops"])
-def test_a_seam_keeps_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
+def test_what_is_read_has_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
     lm = make()
-    contexts = [prefix + query for query in ("e f:", "g:", " h")]
-    found = seam(_encoding(lm), prefix, parts(prefix, "\n\n"), contexts)
-    read = [token for piece in found.pieces for token in piece.ids]
-    for context in contexts:
-        assert read + lm.encode(context[found.anchor :])[len(found.anchor_ids) :] == lm.encode(context)
-        assert context.startswith("".join(piece.text for piece in found.pieces))
+    prompts = lm.encode_many([prefix + query for query in ("e f:", "g:", " h")])
+    pieces = read_as(
+        lambda texts, follows: lm.encode_many(texts, follows=follows), prefix, parts(prefix, "\n\n"), prompts
+    )
+    ids = [token for piece in pieces for token in piece.ids]
+    assert all(prompt[: len(ids)] == ids and len(prompt) > len(ids) for prompt in prompts)
+    assert prefix.startswith("".join(piece.text for piece in pieces))
+    assert len(pieces) == prefix.count("\n\n") or prefix == "a b.\n\nc d\n\n"

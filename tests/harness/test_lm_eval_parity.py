@@ -45,7 +45,7 @@ def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]
 
 def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
     table = Table(rows=[RawRow(f"row {i}", row) for i, row in enumerate(rows)], label="", where="rows")
-    items, _ = choices.parse(sub_task(name)[1], table)
+    items = choices.parse(sub_task(name)[1], table)
     shown = "".join(f"{item.shown}\n\n" for item in items[:SHOTS])
     return [pairs(shown, item) for item in items]
 
@@ -79,7 +79,7 @@ def test_published_rows_too(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_winogrande_demonstrations_hold_the_right_name() -> None:
     row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
-    (item,), _ = choices.parse(sub_task("winogrande")[1], Table(rows=[RawRow("r", dict(row))], label="", where="r"))
+    (item,) = choices.parse(sub_task("winogrande")[1], Table(rows=[RawRow("r", dict(row))], label="", where="r"))
     assert item.shown == "Ann beat Bo, so Bo was sad."
     assert pairs("", item) == [
         ("Ann beat Bo, so Ann", " was sad."),

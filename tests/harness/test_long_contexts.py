@@ -80,7 +80,7 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(split: str) -> Non
     lm = roomy(2048)
     model = adapted("icl", lm, prompts=prompts(split))
     ours, theirs = answered(model, split), answered(hf(lm), split)
-    assert model.readings == 2, "each document has a context of its own, read once"
+    assert model.reader.read == 2, "each document has a context of its own, read once"
     assert model.reader.counts["toy"]["answered_without_context"] == 0
     assert len(ours) == (8 if "longbench2" in ROWS[split][0] else 2)
     for own, other in zip(ours, theirs, strict=True):
@@ -133,7 +133,7 @@ def test_what_else_is_refused() -> None:
     for split in ("field", "field:", "fields:context"):
         with pytest.raises(UserError, match="Unknown split"):
             Prompts(split=split)
-    with pytest.raises(UserError, match="neither true nor false"):
+    with pytest.raises(UserError, match="swap_state takes bool"):
         evaluate(model_args="method=icl,swap_state=7", tasks=["toy"], task_manager=manager())
 
 

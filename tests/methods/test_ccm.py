@@ -17,7 +17,6 @@ from ttabench.core.types import Ask, Episode, Observe, Score, Step
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.ccm import CcmSettings
-from ttabench.methods.ccm.comp_tokens import laid
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss
@@ -76,7 +75,7 @@ def test_rows_of_other_lengths_and_of_no_piece_count_by_their_answers(update: st
     assert [[len(row.ids) for row in group] for group in alike(rows)] == [[10, 11, 12], [13], [30]]
     mixed = [bare, long, other]
     torch.testing.assert_close(method.loss_parts(mixed)["answer"], answer_loss(method, mixed), atol=1e-4, rtol=1e-5)
-    assert len(alike([laid(method.lm, method.settings, episode) for episode in mixed])) > 1
+    assert len(alike([method.laid(episode) for episode in mixed])) > 1
 
 
 def read(method: Ccm, texts: list[Observe]) -> State:

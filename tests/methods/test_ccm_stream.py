@@ -28,14 +28,6 @@ def read(method: Ccm, *pieces: list[int], state: State | None = None) -> State:
     return method.adapt(method.begin(1) if state is None else state, observes)
 
 
-def held(method: Ccm, count: int) -> list[int]:
-    """Slots held before each token of a stream."""
-    assert method.stream is not None
-    lengths: list[int] = []
-    method.stream.read(None, text(count), 0, method.comp_use(), lengths.extend)
-    return lengths
-
-
 @pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_block_is_read_as_token_by_token(base: Callable[[], LM], compress: bool) -> None:
@@ -48,7 +40,12 @@ def test_a_block_is_read_as_token_by_token(base: Callable[[], LM], compress: boo
 
 def test_the_papers_lengths() -> None:
     """Figure 8: a window of 160, 64 tokens to 2, a memory of 8."""
-    lengths = held(ccm(tiny_llama(), comp_tokens=2, window=160), 800)
+    stream, kept, done, lengths = ccm(tiny_llama(), comp_tokens=2, window=160).stream, None, 0, [0]
+    assert stream is not None
+    for token in text(600):
+        kept, done = stream.read(kept, [token], done)
+        assert kept is not None
+        lengths.append(kept.index.shape[-1])
     assert (max(lengths), min(lengths[409:])) == (160, 97)
     assert lengths[409 : 409 + 128] == [*range(97, 161)] * 2
 

@@ -22,8 +22,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
+from ttabench.methods.eviction.evicting import ColumnSums, grouped
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
-from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
 
 SMALL = H2OSettings(heavy=6, recent=6)
@@ -145,21 +145,6 @@ def test_scores_are_those_of_decoding_and_asking_changes_nothing() -> None:
     loss, count = nll(lm, patch, [(prompt, options[0]) for prompt, options in ITEMS])
     assert count == 6
     torch.testing.assert_close(loss, -sum(values[0] for values in choose(lm, patch, ITEMS)), **NOISE)
-
-
-@torch.no_grad()
-def test_what_was_evicted_has_no_influence() -> None:
-    """A step on what is left, without rule or history, gives the same hidden state."""
-    lm = tiny_llama()
-    tokens = list(range(70, 80))
-    for (prefix, _), (_, after), token in zip(
-        steps(lm, patch_of(method(lm)), [65] * 5, tokens),
-        list(steps(lm, patch_of(method(lm)), [65] * 5, tokens))[1:],
-        tokens,
-        strict=False,
-    ):
-        bare = Window(lm, replace(prefix, eviction=None), 1).feed(torch.tensor([[token]]))
-        torch.testing.assert_close(bare[:, -1], after, **NOISE)
 
 
 def test_pieces_in_the_window_go_with_the_prompt() -> None:

@@ -11,7 +11,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.scores import column_sums, kept_slots
+from ttabench.methods.eviction.evicting import column_sums, kept_slots
 
 
 def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:

@@ -20,7 +20,7 @@ from ttabench.lm.patch import Dense, Patch
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, generator
 from ttabench.methods.generative_adapter.generator import by_eigenvectors, directions, learned_directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.parallel import Row, row_logprobs
+from ttabench.methods.generative_adapter.training import Row, row_logprobs
 from ttabench.methods.trainable import answer_loss
 from ttabench.profiling.counting import Counter
 
@@ -106,8 +106,8 @@ def test_reading_takes_the_memory_of_a_chunk() -> None:
 @pytest.mark.parametrize("changes", NORMS)
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 @torch.no_grad()
-def test_chunks_in_one_forward_are_chunks_one_by_one(make: Any, changes: dict[str, Any]) -> None:
-    """NLL of every token of every chunk, and of texts behind all of them: layer by layer as in use, for two readers."""
+def test_chunks_in_training_are_chunks_one_by_one(make: Any, changes: dict[str, Any]) -> None:
+    """NLL of every token of every chunk, and of texts behind all of them, as in use, for two readers."""
     method = taught(make(), **changes)
     lm, chunks, asked, wanted = method.lm, list[Row](), list[Row](), list[Tensor]()
     for owner, texts in enumerate((TEXTS, TEXTS[:2])):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.reading import QUESTION, logits, read
+from tests.methods.reading import logits, read
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
@@ -101,15 +101,6 @@ def test_shares_grow_with_the_text(name: str) -> None:
         assert state.tensors["keys"].shape[3] == expected
 
 
-def test_postprefill_drops_the_middle() -> None:
-    method = make("window", SMALL["window-postprefill"], tiny_llama())
-    state = read(method, *TEXTS)
-    held = method.patch(state, QUESTION).prefix
-    assert held is not None
-    assert state.tensors["index"].flatten().tolist() == [0, 1, *range(113, 123)]
-    assert sum(t.shape[2] for t in held.keys_LBHPD) == 12 * method.lm.layers
-
-
 def kept_places(settings: RandomSlotsSettings) -> Tensor:
     """int32 [L, H, P]"""
     places: Tensor = read(RandomSlots(tiny_llama(), settings), *TEXTS).tensors["index"][:, 0]
@@ -131,10 +122,7 @@ def test_a_random_choice_prefers_no_place() -> None:
     stays = drawn(torch.arange(100)[None, None, None], 64, 64, seed=0).flatten(0, 2).argsort(-1).argsort(-1) >= 80
     spread = (4096 * 0.2 * 0.8) ** 0.5
     assert ((stays.sum(0) - 4096 * 0.2).abs() < 4 * spread).all()
-    neighbours = (stays[:, 1:] & stays[:, :-1]).float().mean()
-    assert abs(float(neighbours) - 0.2 * 19 / 99) < 0.002
-    chi_square = float(((stays.sum(0) - 4096 * 0.2) ** 2).sum()) / spread**2
-    assert 50 < chi_square < 160, "neither more even nor less than drawing gives"
+    assert abs(float((stays[:, 1:] & stays[:, :-1]).float().mean()) - 0.2 * 19 / 99) < 0.002
 
 
 @pytest.mark.parametrize("positions", ["original", "cache"])

@@ -14,20 +14,22 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from tests.methods.test_kvpress import NOISE, QUESTION, asked, make, read
+from tests.methods.reading import QUESTION, read
+from tests.methods.test_kvpress import NOISE, asked, make
 from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
+from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.kvzip import KVzip
-from ttabench.methods.eviction.scores import tokens_of
 from ttabench.methods.eviction.settings import KVzipSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.kvpress.names import INSTALL
+from ttabench.methods.kvpress.method import INSTALL
+from ttabench.methods.parts.amount import in_tokens
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
@@ -113,7 +115,7 @@ def test_kvzip_keeps_what_its_press_does_not_hide(lm: LM, budget: int | float, c
     theirs = make(f"kvpress:KVzipPress?chunk_size={chunk}", budget, lm)
     ours = KVzip(lm, KVzipSettings(budget=budget, repeat_chunk=chunk))
     found, expected = (read(method, *TEXTS).tensors for method in (ours, theirs))
-    assert int(expected["counts"].sum()) == lm.layers * lm.kv_heads * int(tokens_of(budget, torch.tensor([123])))
+    assert int(expected["counts"].sum()) == lm.layers * lm.kv_heads * in_tokens(budget, 123)
     assert len(set(expected["counts"].flatten().tolist())) > 1
     for part in ("counts", "index", "next"):
         assert torch.equal(found[part], expected[part])
@@ -138,7 +140,7 @@ def test_presses_share_out_their_budget_exactly(
 ) -> None:
     method = make(f"kvpress:{name}", budget, lm)
     state = read(method, *TEXTS)
-    kept = int(tokens_of(budget, torch.tensor([123])))
+    kept = in_tokens(budget, 123)
     assert state.tensors["keys"].numel() == lm.layers * lm.kv_heads * kept * lm.head_dim
     if alike != "heads" or "counts" in state.tensors:  # of one of the models it happens to keep as many in both layers
         counts_LH = state.tensors["counts"][:, 0]
@@ -149,11 +151,25 @@ def test_presses_share_out_their_budget_exactly(
     assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
 
 
+def test_presses_that_move_wrap_or_look_at_weights_say_so() -> None:
+    for name, budget, following, eager in (
+        ("KeyRerotationPress(KnormPress)", 12, 12, False),
+        ("ObservedAttentionPress", 12, 123, True),
+        ("ComposedPress(KnormPress?compression_ratio=0.5,KnormPress?compression_ratio=0.5)", None, 123, False),
+    ):
+        state = read(method := make(f"kvpress:{name}", budget), *TEXTS)
+        assert (state.tensors["next"].tolist(), state.labels["needs_eager"]) == ([following], eager)
+        assert (method.budget, state.labels["cache_reduced"]) == (budget, True)
+    for name in ("FinchPress", "AdaKVPress(KVzipPress)"):
+        with pytest.raises(UserError, match="reads in a way of its own"):
+            make(f"kvpress:{name}")
+
+
 def test_importing_it_changes_no_other_method() -> None:
     """In a process of its own: what icl, snapkv and h2o answer before and after the import, bit by bit."""
     code = """
 import torch
-from tests.methods.test_kvpress import QUESTION, logits, read
+from tests.methods.reading import logits, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, tiny_method
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -162,12 +178,12 @@ from ttabench.methods.registry import find
 
 lm = tiny_llama()
 methods = [tiny_method(name, lm) for name in ("icl", "snapkv", "h2o", "window", "mac")]
-def answers(rows):
-    return [logits(lm, method.patch(read(method, *TEXTS), QUESTION), rows) for method in methods]
-before = [*answers(1), *answers(3)]
+def answers():
+    return [logits(method, read(method, *TEXTS)) for method in methods]
+before = answers()
 find("kvpress:AdaKVPress(KnormPress)")
 assert ALL_ATTENTION_FUNCTIONS[NAME] is not forward, "the import no longer wraps anything: this test is void"
-assert all(torch.equal(one, other) for one, other in zip(before, [*answers(1), *answers(3)], strict=True))
+assert all(torch.equal(one, other) for one, other in zip(before, answers(), strict=True))
 """
     root = ROOT
     run = [sys.executable, "-c", code]

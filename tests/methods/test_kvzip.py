@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,7 @@ from tests.tiny_methods import TEXTS
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.attention_matching import (
-    AttentionMatching,
-    _targets,
-)
+from ttabench.methods.eviction.attention_matching import AttentionMatching, scores_of
 from ttabench.methods.eviction.evicted_cache import RaggedCache
 from ttabench.methods.eviction.kvzip import STAYS, KVzip, Queries
 from ttabench.methods.eviction.settings import KVzipSettings, MatchingSettings
@@ -133,14 +129,11 @@ def test_slots_outside_a_window_of_the_model_go_first() -> None:
 def test_chunks_of_which_one_is_seen_in_part_are_matched_together() -> None:
     """Of Gemma 3's short windows: in a second chunk the queries stand where they see less of the text."""
     lm = base("gemma3_text")
-    seen = [torch.zeros(1, 3, 9, dtype=torch.bool).index_fill(2, torch.arange(4, 9), True), None]
-    query = torch.randn(lm.heads, 3, lm.head_dim, generator=torch.Generator().manual_seed(0))
-    for order in (seen, seen[::-1]):
-        own = [Queries(query, mask, 1.0) for mask in order]
-        keys = torch.randn(1, lm.kv_heads, 9, lm.head_dim)
-        text = SimpleNamespace(keys=keys, values=keys)
-        target = next(_targets(text, 0, own, torch.zeros(lm.kv_heads, 9)))  # type: ignore[arg-type]
-        assert int((target.scores_QP == -torch.inf).sum()) == 4 * 3 * lm.heads // lm.kv_heads
+    all_seen = torch.ones(1, 3, 9, dtype=torch.bool)
+    query, keys = torch.randn(lm.heads, 3, lm.head_dim), torch.randn(lm.kv_heads, 9, lm.head_dim)
+    own = [Queries(query, seen, 1.0) for seen in (all_seen.index_fill(2, torch.arange(4), False), all_seen)]
+    scores_QP = next(scores_of(own, keys, torch.zeros(lm.kv_heads, 9)))
+    assert int((scores_QP == -torch.inf).sum()) == 4 * 3 * lm.heads // lm.kv_heads
     for chunk in (2048, 40):
         kept = cache(read(make("attention_matching", lm, budget=0.4, repeat_chunk=chunk), *TEXTS))
         assert kept.values.isfinite().all()

@@ -62,24 +62,6 @@ def test_rag_and_mac_are_mac_asked_with_the_found_text_in_the_prompt() -> None:
     assert abs(both - likelihood("mac", asked)) > 0.1
 
 
-def test_each_part_puts_what_it_puts_alone(lm: LM) -> None:
-    pair = paired("window+streamadapter", lm)
-    window, adapter = tiny_method("window", lm), tiny_method("streamadapter", lm)
-    teach(pair.parts()[1])
-    both, kept, deltas = (method.patch(read(method, lm).state, QUESTION) for method in (pair, window, adapter))
-    assert both.prefix is not None
-    assert kept.prefix is not None
-    for ours, theirs in zip(both.prefix.keys_LBHPD, kept.prefix.keys_LBHPD, strict=True):
-        assert torch.equal(ours, theirs)
-    assert both.deltas.keys() == deltas.deltas.keys()
-    for name, delta in deltas.deltas.items():
-        ours, theirs = both.deltas[name], delta
-        assert isinstance(ours, LowRank)
-        assert isinstance(theirs, LowRank)
-        assert torch.equal(ours.a_BRI, theirs.a_BRI)
-        assert torch.equal(ours.b_BOR, theirs.b_BOR)
-
-
 def test_the_first_part_that_tells_which_pieces_it_looks_at_is_heard(lm: LM) -> None:
     for name, heard in (("rag+mac", "rag"), ("mac+rag", "mac"), ("templora+rag", "rag")):
         method = paired(name, lm)
@@ -93,44 +75,41 @@ def test_the_first_part_that_tells_which_pieces_it_looks_at_is_heard(lm: LM) -> 
     assert read(paired("templora+none", lm), lm).piece_shares(QUESTION) is None
 
 
-def test_two_changes_of_weights_add_up(lm: LM) -> None:
-    pair = paired("templora+streamadapter", lm)
-    teach(pair.parts()[1])
-    session = read(pair, lm)
-    parts = [
-        part.patch(pair.state_of(session.state, label), QUESTION)
-        for label, part in zip(pair.spec.labels, pair.parts(), strict=True)
-    ]
-    both = pair.patch(session.state, QUESTION)
-    shared = parts[0].deltas.keys() & parts[1].deltas.keys()
-    assert shared
-    x = torch.randn(1, 3, lm.hidden_size)
-    for name in shared:
-        one, other, sum_ = (_applied(patch.deltas[name], x) for patch in (*parts, both))
-        torch.testing.assert_close(sum_, one + other)
-        assert float(other.detach().abs().max()) > 0
+def test_each_part_puts_what_it_puts_alone_and_changes_of_weights_add_up(lm: LM) -> None:
+    for name in ("window+streamadapter", "templora+streamadapter"):
+        pair = paired(name, lm)
+        teach(pair.parts()[1])
+        session = read(pair, lm)
+        first, second = (
+            part.patch(pair.state_of(session.state, label), QUESTION)
+            for label, part in zip(pair.spec.labels, pair.parts(), strict=True)
+        )
+        both = pair.patch(session.state, QUESTION)
+        if first.prefix is not None:
+            assert both.prefix is not None
+            assert all(map(torch.equal, both.prefix.keys_LBHPD, first.prefix.keys_LBHPD))
+        for key, delta in second.deltas.items():
+            added = _changed(delta) + (_changed(first.deltas[key]) if key in first.deltas else 0)
+            torch.testing.assert_close(_changed(both.deltas[key]), added)
+        assert set(both.deltas) == {*first.deltas, *second.deltas} != set()
 
 
-def _applied(delta: object, x_BTI: torch.Tensor) -> torch.Tensor:
+def _changed(delta: object) -> torch.Tensor:
     assert isinstance(delta, LowRank)
-    if delta.a_BRI.shape[-1] != x_BTI.shape[-1]:
-        x_BTI = torch.ones(1, 3, delta.a_BRI.shape[-1])
-    return x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
+    return delta.b_BOR @ delta.a_BRI
 
 
 def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
-    pair = paired("icl+rag", lm, icl_truncate="left", icl_max_tokens=24, rag_top=1)
-    patch = pair.patch(read(pair, lm).state, QUESTION)
-    assert patch.tokens_BT is not None
-    assert lm.decode(patch.tokens_BT[0].tolist()) == "i Okoro repairs old radios..\n\nAda Voss lives in Port Ansel."[4:]
-    cached = paired("window+rag", lm, rag_top=1)
-    behind = cached.patch(read(cached, lm).state, QUESTION)
-    assert behind.tokens_BT is not None
-    assert lm.decode(behind.tokens_BT[0].tolist()) == "\n\nAda Voss lives in Port Ansel."
-    alone = paired("mac+rag", lm, rag_top=1)
-    first = alone.patch(read(alone, lm).state, QUESTION)
-    assert first.tokens_BT is not None
-    assert lm.decode(first.tokens_BT[0].tolist()) == "Ada Voss lives in Port Ansel."
+    found = "Ada Voss lives in Port Ansel."
+    for name, changes, told in (
+        ("icl+rag", {"icl_truncate": "left", "icl_max_tokens": 24}, f"i Okoro repairs old radios..\n\n{found}"[4:]),
+        ("window+rag", {}, f"\n\n{found}"),
+        ("mac+rag", {}, found),
+    ):
+        pair = paired(name, lm, rag_top=1, **changes)
+        patch = pair.patch(read(pair, lm).state, QUESTION)
+        assert patch.tokens_BT is not None
+        assert lm.decode(patch.tokens_BT[0].tolist()) == told
 
 
 def test_bytes_and_costs_add(lm: LM) -> None:
@@ -139,15 +118,11 @@ def test_bytes_and_costs_add(lm: LM) -> None:
     assert read(paired("rag+mac", lm), lm).state.nbytes == sum(sizes)
     shape, work = shape_of("nano"), Workload(pieces=(40, 30), prompt_tokens=9, new_tokens=4)
     assert shape is not None
-    bare = closed_book(shape, work)
-    one, other = (cost_of(name, asdict(find(name).presets["nano"]), shape, work) for name in names)
-    both = cost_of("rag+mac", asdict(find("rag+mac").presets["nano"]), shape, work)
-    assert one is not None
-    assert other is not None
-    assert both is not None
-    for key, value in asdict(both).items():
-        assert value == getattr(one, key) + getattr(other, key) - getattr(bare, key), key
-    assert both.parameters == bare.parameters
+    costs = [cost_of(name, asdict(find(name).presets["nano"]), shape, work) for name in (*names, "rag+mac")]
+    one, other, both = (asdict(cost) for cost in costs if cost is not None)
+    bare = asdict(closed_book(shape, work))
+    assert both == {key: one[key] + other[key] - bare[key] for key in both}
+    assert both["parameters"] == bare["parameters"]
 
 
 def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path: Path) -> None:

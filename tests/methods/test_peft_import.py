@@ -19,8 +19,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoints import PEFT_WEIGHTS, save_lora
 from ttabench.methods.lora.method import Lora
-from ttabench.methods.peft_weights import WEIGHTS, save_lora
 from ttabench.run.base_model import merge_checkpoint
 
 IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
@@ -68,13 +68,11 @@ def read(lm: LM, folder: Path) -> Patch:
 MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
-    "all-linear": ("llama", {"target_modules": ALL, "use_rslora": True, "lora_alpha": 4}),
-    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj"}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
     "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
     "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
                            "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
-    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
-    "gpt2 all-linear": ("gpt2", {"target_modules": ALL}),
+    "conv1d": ("gpt2", {"target_modules": ALL, "fan_in_fan_out": True}),
 }  # fmt: skip
 
 
@@ -131,8 +129,8 @@ def test_the_three_ways_to_give_one(ttabench: Command, common: list[object], min
     assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", named["id"], "--out", common[7]).out
     assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
     assert ttabench("compare", common[7]).code == 0
-    tensors, _ = safetensors_io.read(mine / WEIGHTS)
-    safetensors_io.write(mine / WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
+    tensors, _ = safetensors_io.read(mine / PEFT_WEIGHTS)
+    safetensors_io.write(mine / PEFT_WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
     assert run("lora", "--checkpoint", mine)["id"] != method["id"]
     assert run("none", "--model", mine)["id"] != named["id"]
 

@@ -20,7 +20,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.rag import RagSettings
-from ttabench.methods.rag.method import Bm25, Rag, ranking, words_of
+from ttabench.methods.rag.method import Rag, WordRetriever, ranking
 from ttabench.methods.session import Session
 
 TEXTS = (
@@ -61,7 +61,8 @@ def test_scores_are_those_of_the_formula(k1: float, b: float) -> None:
     split = bm25s.tokenize(list(TEXTS), return_ids=False, show_progress=False)
     question = "Who lives in old Port Ansel, or collects blue maps, or dances?"
     (asked,) = bm25s.tokenize([question], return_ids=False, show_progress=False)
-    found = Bm25(words_of(TEXTS), k1=k1, b=b).scores(*words_of([question]))
+    retriever = WordRetriever(k1, b)
+    found = retriever.scorer(retriever.documents(TEXTS))(*retriever.questions([question]))
     np.testing.assert_allclose(found, by_hand(split, asked, k1, b), rtol=1e-5)
     assert found[4] == 0
     assert not np.allclose(found, by_hand(split, asked, k1 + 1, b))

@@ -6,7 +6,6 @@ Encoders are random BERTs of one layer, saved in the layouts of sentence-transfo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from transformers import (
 
 from tests.conftest import Command
 from tests.tiny import tiny_llama
-from ttabench.contract.bases import BASES
-from ttabench.contract.case import Case
+from ttabench.contract.case import BASES, Case
 from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
@@ -96,30 +94,19 @@ def hidden(model: PreTrainedModel, text: str) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize(
-    ("pooling", "by_hand"),
-    [
-        ("mean_tokens", lambda states: states.mean(0)),
-        ("cls_token", lambda states: states[0]),
-    ],
-)
-def test_sentence_transformers_pool_as_their_files_say(
-    tmp_path: Path, pooling: str, by_hand: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    encoder = DenseRetriever(sentence(tmp_path, pooling), CPU)
-    wanted = torch.stack([normalize(by_hand(hidden(bert(), text)), dim=0) for text in TEXTS])
-    torch.testing.assert_close(torch.cat(encoder.documents(TEXTS)), wanted)
-    torch.testing.assert_close(torch.cat(encoder.documents(TEXTS)).norm(dim=1), torch.ones(len(TEXTS)))
-
-
-def test_vectors_are_normalised_where_the_model_says_so_or_says_cosine(tmp_path: Path) -> None:
+def test_texts_are_pooled_and_normalised_as_the_files_say(tmp_path: Path) -> None:
+    mean, first = (torch.stack([pool(hidden(bert(), text)) for text in TEXTS])
+                   for pool in (lambda states: states.mean(0), lambda states: states[0]))  # fmt: skip
     plain = {"config_sentence_transformers": {"similarity_fn_name": "dot"}}
-    dotted = DenseRetriever(sentence(tmp_path / "a", normal=False, **plain), CPU)
-    cosine = DenseRetriever(sentence(tmp_path / "b", normal=False), CPU)
-    raw = torch.cat(dotted.documents(TEXTS))
-    torch.testing.assert_close(raw[0], hidden(bert(), TEXTS[0]).mean(0))
-    torch.testing.assert_close(torch.cat(cosine.documents(TEXTS)), normalize(raw, dim=1))
-    assert not torch.allclose(raw, normalize(raw, dim=1))
+    for number, (folder, wanted) in enumerate((
+        (sentence(tmp_path / "mean"), normalize(mean, dim=1)),
+        (sentence(tmp_path / "cls", "cls_token"), normalize(first, dim=1)),
+        (sentence(tmp_path / "cosine", normal=False), normalize(mean, dim=1)),
+        (sentence(tmp_path / "dot", normal=False, **plain), mean),
+    )):  # fmt: skip
+        found = torch.cat(DenseRetriever(folder, CPU).documents(TEXTS))
+        torch.testing.assert_close(found, wanted, msg=str(number))
+    assert not torch.allclose(mean, normalize(mean, dim=1))
 
 
 def test_prompts_and_length_are_those_of_the_files(tmp_path: Path) -> None:
@@ -164,17 +151,15 @@ def test_it_keeps_its_promises(tmp_path: Path) -> None:
 
 
 def test_an_index_of_another_encoder_is_refused(tmp_path: Path) -> None:
-    folder = sentence(tmp_path / "encoder")
+    folder = sentence(tmp_path)
     method = Rag(tiny_llama(), RagSettings(retriever=folder))
     state = method.adapt(method.begin(1), [[Observe(text=text)] for text in TEXTS])
-    ask = [Ask(prompt="Who sails?", key="q")]
-    sentence(tmp_path / "encoder", seed=1)
-    other = Rag(tiny_llama(), RagSettings(retriever=folder))
-    for use in (lambda: other.patch(state, ask), lambda: other.adapt(state, [[Observe(text="More.")]])):
-        with pytest.raises(UserError, match="The index is of another encoder than"):
-            use()
-    pooled = sentence(tmp_path / "cls", "cls_token")
-    assert Rag(tiny_llama(), RagSettings(retriever=pooled)).retriever.identity != method.retriever.identity
+    for changed in ({"seed": 1}, {"pooling": "cls_token"}):
+        sentence(tmp_path, **changed)  # type: ignore[arg-type]
+        other = Rag(tiny_llama(), RagSettings(retriever=folder))
+        for use in (lambda: other.patch(state, [Ask(prompt="Who?", key="q")]), lambda: other.adapt(state, [])):  # noqa: B023
+            with pytest.raises(UserError, match="The index is of another encoder than"):
+                use()
 
 
 def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Path) -> None:

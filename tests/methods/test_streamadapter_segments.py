@@ -1,4 +1,4 @@
-"""StreamAdapter trained on disjoint segments: exact gradients in flat memory, states carried on, judged by swaps."""
+"""StreamAdapter trained on disjoint segments: every token once, states carried on and resumed, judged by swaps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_llama
 from tests.tiny_methods import teach
 from ttabench.core.types import Ask, Episode, Observe, Score
-from ttabench.lm.forward.patching import deltas_applied
-from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.streamadapter import StreamAdapterSettings, segments
-from ttabench.methods.streamadapter.method import StreamAdapter, compared, judged
+from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.training.loop import TrainConfig, train
 
 SEGMENT = 16
@@ -48,32 +47,13 @@ def book(tokens: int, seed: int = 0) -> Episode:
     return Episode(key=f"book{seed}", steps=(*pieces, asked))
 
 
-def plainly(method: StreamAdapter, h: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses and state with the graph of the whole stretch; keys and values are constants, as in `learned`."""
-    lm, losses = method.lm, []
-    for begin in range(0, ids.shape[1] - 1, SEGMENT):
-        part = ids[:, begin : begin + SEGMENT + 1]
-        start = torch.tensor([list(lm.bos_ids)] * len(ids), dtype=torch.int64)
-        window = Window(lm, None, len(ids))
-        with deltas_applied(lm, method.networks.deltas(h), len(ids)):
-            hidden = window.feed(torch.cat([start, part[:, :-1]], dim=1))
-        logits = lm.logits(hidden[:, start.shape[1] :])
-        losses.append(cross_entropy(logits.transpose(1, 2), part[:, 1:], reduction="none"))
-        read = window.prefix()
-        keys, values = (
-            [each.detach()[:, :, start.shape[1] :] for each in pair] for pair in (read.keys_LBHPD, read.values_LBHPD)
-        )
-        h = method.networks.advanced(h, keys, values, torch.full((len(ids),), SEGMENT // 8))
-    return torch.cat(losses, dim=1), h
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_rehearsed_stretches_read_every_token_and_half_of_them_twice(count: int) -> None:
     method = taught(tiny_llama(), rehearse=True)
     texts = [book(17 * SEGMENT + 3), book(20 * SEGMENT, 1)]
     rows = [segments.sequence_ids(method.lm, each) for each in texts]
     read: list[list[int]] = [[row[0]] for row in rows]
-    for number, parts in enumerate(segments.parts_of(method.networks, texts, count)):
+    for number, parts in enumerate(segments.stretches(method.networks, texts, count)):
         for part, row, so_far in zip(parts, rows, read, strict=True):
             front, *ids = part.observes()[0].ids
             assert front == row[part.start] == so_far[-1]
@@ -87,73 +67,55 @@ def test_rehearsed_stretches_read_every_token_and_half_of_them_twice(count: int)
     assert read == [row[: whole + 1] for row in rows]
 
 
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_gradients_are_those_of_the_whole_graph(make: type) -> None:
-    lm = make()
-    method = taught(lm)
-    ids = torch.tensor([text(4 * SEGMENT + 1), text(4 * SEGMENT + 1, 1)])
-    h = torch.randn(method.networks.empty(2)["h"].shape)
-    losses, state = plainly(method, h, ids)
-    losses.mean().backward()  # type: ignore[no-untyped-call]
-    wanted = {name: p.grad.clone() for name, p in method.modules().named_parameters() if p.grad is not None}
-    method.modules().zero_grad()
-    found, after = segments.learned(method.networks, h, ids, SEGMENT, 1 / losses.numel())
-    torch.testing.assert_close(found, losses.detach(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(after, state.detach(), atol=1e-5, rtol=1e-5)
-    grads = {name: p.grad for name, p in method.modules().named_parameters()}
-    assert wanted.keys() == grads.keys(), "gates, queries and projections all learn"
-    torch.testing.assert_close(grads, wanted, atol=1e-5, rtol=1e-5)
-    assert all(float(each.abs().max()) > 1e-6 for each in wanted.values())
+@torch.no_grad()
+def test_a_segment_sees_its_state_alone_and_is_judged_by_that_of_another_text() -> None:
+    """State by state through the patch that is used, a text at a time."""
+    method = taught(tiny_llama())
+    networks, lm, texts = method.networks, method.lm, [book(3 * SEGMENT + 1, seed) for seed in (0, 1)]
+    rows = [segments.sequence_ids(lm, each) for each in texts]
+    states, losses = [[networks.empty(1)["h"]] for _ in rows], {"own": 0.0, "other": 0.0, "none": 0.0}
+    for end in (SEGMENT, 2 * SEGMENT, 3 * SEGMENT):
+        parts = [row[end - SEGMENT : end + 1] for row in rows]
+        for number, part in enumerate(parts):
+            known = {"own": states[number][-1], "other": states[1 - number][end // SEGMENT - 1], "none": None}
+            for name, h in known.items():
+                patch = Patch() if h is None else Patch(deltas=networks.deltas(h))
+                (values,) = token_logprobs(lm, patch, [(part[:1], part[1:])])
+                losses[name] -= float(values.sum()) / (4 * SEGMENT) if end > SEGMENT else 0.0
+        for number, part in enumerate(parts):
+            h = states[number][-1]
+            _, seen = segments._segment(networks, h, torch.tensor([part]))
+            assert isinstance(seen, Prefix)
+            states[number].append(segments._after(networks, h, seen))
+    found = segments.judged(networks, texts)
+    assert {name: found[name] for name in losses} == pytest.approx(losses, rel=1e-5)
+    assert found["other_less_own"] == pytest.approx(losses["other"] - losses["own"], abs=1e-5)
+    assert abs(found["other_less_own"]) > 1e-5
+    assert found["other_less_own_stderr"] > 0
 
 
-def test_the_state_goes_on_from_step_to_step() -> None:
+def test_the_state_goes_on_and_rows_learn_as_they_do_alone() -> None:
     lm = tiny_llama()
-    method = taught(lm)
-    first, second = list(method.training_steps([[book(100)]]))[:2]
-    method.accumulate_gradients(first)
-    carried = method.training_state()["h"]
-    told = method.accumulate_gradients(second)
-    ids = torch.tensor([second[0].observes()[0].ids])
-    loss, after = plainly(method, carried, ids)
-    assert told["loss"].item() == pytest.approx(loss.mean().item(), rel=1e-5)
-    torch.testing.assert_close(method.training_state()["h"], after.detach())
-    method.accumulate_gradients(first)
-    torch.testing.assert_close(method.training_state()["h"], carried, msg="a new text begins with an empty state")
-
-
-def test_rows_learn_as_they_do_alone() -> None:
-    lm = tiny_llama()
-    both, alone = taught(lm), [taught(lm), taught(lm)]
-    (step, *_) = both.training_steps([[book(60), book(60, 1)]])
-    loss = both.accumulate_gradients(step)["loss"]
-    losses = [one.accumulate_gradients([row])["loss"] for one, row in zip(alone, step, strict=True)]
-    assert loss.item() == pytest.approx(sum(each.item() for each in losses) / 2, rel=1e-6)
+    both, alone, whole = taught(lm), [taught(lm), taught(lm)], taught(lm)
+    steps = list(both.training_steps([[book(97), book(97, 1)]]))[:2]
+    for step in steps:
+        loss = both.accumulate_gradients(step)["loss"]
+        losses = [one.accumulate_gradients([row])["loss"] for one, row in zip(alone, step, strict=True)]
+        assert loss.item() == pytest.approx(sum(each.item() for each in losses) / 2, rel=1e-6)
     for name, p in both.modules().named_parameters():
         each = [dict(one.modules().named_parameters())[name].grad for one in alone]
+        assert p.grad is not None, "gates, queries and projections all learn"
         torch.testing.assert_close(p.grad, (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
-
-
-def test_judged_by_the_state_of_another_text() -> None:
-    lm = tiny_llama()
-    method = taught(lm)
-    ids = torch.tensor([text(3 * SEGMENT + 1, seed) for seed in (0, 1)])
-    found = judged(method.networks, ids, SEGMENT)
-    with torch.no_grad():
-        own, _ = plainly(method, method.networks.empty(2)["h"], ids)
-        none = segments.base_losses(method.networks, ids, SEGMENT)
-        other = own.clone()
-        for row in (0, 1):
-            _, h = plainly(method, method.networks.empty(1)["h"], ids[1 - row : 2 - row, : SEGMENT + 1])
-            other[row, SEGMENT : 2 * SEGMENT] = plainly(method, h, ids[row : row + 1, SEGMENT : 2 * SEGMENT + 1])[0]
-    torch.testing.assert_close(found["own"], own, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found["none"], none, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found["other"][:, : 2 * SEGMENT], other[:, : 2 * SEGMENT], atol=1e-5, rtol=1e-5)
-    assert float((found["other"] - own)[:, SEGMENT:].abs().max()) > 1e-3
-    told = compared(found, SEGMENT)
-    worse = (found["other"] - own)[:, SEGMENT:]
-    assert told["other_less_own"] == pytest.approx(float(worse.mean()), abs=1e-6)
-    by_text = worse.mean(1)
-    assert told["other_less_own_stderr"] == pytest.approx(float(by_text.std()) / 2**0.5, rel=1e-4)
+        assert float(p.grad.abs().max()) > 1e-7
+    ids = torch.tensor([text(6 * SEGMENT + 1), text(6 * SEGMENT + 1, 1)])
+    _, h = segments.read(whole.networks, whole.networks.empty(2)["h"], ids)
+    carried = both.training_state()["h"]
+    torch.testing.assert_close(carried, h.detach(), atol=1e-5, rtol=1e-5)
+    both.accumulate_gradients(steps[0])
+    again = both.training_state()["h"]
+    both.accumulate_gradients(steps[0])
+    assert torch.equal(both.training_state()["h"], again), "a new text begins with an empty state"
+    assert not torch.equal(again, carried)
 
 
 def books() -> Iterator[list[Episode]]:

@@ -125,12 +125,13 @@ def test_a_stream_token_by_token(name: str) -> None:
     sizes = {"window": "window", "piece": "comp_size", "memory": "comp_cache", "n_sink": "sink"}
     made = method(name, "concat_recur", **{ours: told[theirs] for ours, theirs in sizes.items()})
     assert made.stream is not None
-    use, ids = made.comp_use(), given["text"].tolist()
+    ids = given["text"].tolist()
     kept, done, lengths, logits = None, 0, [], []
     for token in ids[:-1]:
         patch = Patch() if kept is None else Patch(prefix=kept.prefix(made.stream.rotary))
         logits.append(forward(made.lm, patch, torch.tensor([[token]]))[0][0, -1])
-        kept, done = made.stream.read(kept, [token], done, use, lengths.extend)
+        lengths.append(0 if kept is None else kept.index.shape[-1])
+        kept, done = made.stream.read(kept, [token], done)
     assert lengths == given["kv_len_before"].tolist()
     assert done == int((given["kv_len_before"] >= told["window"]).sum())
     found = torch.stack(logits)

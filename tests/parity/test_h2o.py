@@ -9,8 +9,9 @@ from tests.methods.test_eviction import call, dense_sums, whole
 from tests.parity.fixtures import cases, load
 from ttabench.lm.patch import Prefix
 from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.evicting import column_sums, grouped
 from ttabench.methods.eviction.h2o import HeavyHitters, evicted
-from ttabench.methods.eviction.scores import column_sums, grouped
+from ttabench.methods.eviction.settings import H2OSettings
 
 TOLERANCE = load("h2o").spec["tolerance"]["score"]
 
@@ -55,7 +56,8 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
     keys = t["k"][None, :, :, :first]
     read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
-    rule = HeavyHitters(evicted(read, heavy, recent), None, (spec["hh_size"], spec["recent_size"]))
+    settings = H2OSettings(heavy=spec["hh_size"], recent=spec["recent_size"])
+    rule = HeavyHitters(evicted(read, heavy, recent), None, settings)
     for number in range(first, spec["tokens"]):
         held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
         step = rule.step(torch.ones(rows, 1, dtype=torch.bool))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ttabench.core.architectures import names
 from ttabench.core.errors import UserError
 from ttabench.methods.registry import formulas, methods
-from ttabench.profiling.load import Load
+from ttabench.profiling.job import Load
 from ttabench.profiling.on_paper import break_even, table
 
 LENGTHS = (1, 100, 1024, 65_536)

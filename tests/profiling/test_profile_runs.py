@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ import torch
 from tests.conftest import Command
 from ttabench.core.child import Death
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, worker
+from ttabench.profiling import driver, measure
 from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job, choose, identity
-from ttabench.profiling.load import Load
-from ttabench.profiling.measure import Measuring
+from ttabench.profiling.job import Job, Load, choose, identity
 from ttabench.profiling.rows import Row
 
 LENGTHS = (32, 64, 96)
@@ -42,7 +39,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     def here(request: Mapping[str, Any]) -> Lines:
         asked.append(request)
         found: list[tuple[str, Any]] = []
-        worker.answer(request, found.append)
+        measure.answer(request, found.append)
         for kind, value in found:
             yield kind, json.loads(json.dumps(value))
 
@@ -80,15 +77,6 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert (again.how, again.record, len(requests)) == ("stored", first.record, 2)
     assert execute(job, tmp_path, force=True).how == "new"
     assert len(requests) == 4
-
-
-def test_a_slow_row_is_left_out(job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Measuring, "expected", lambda _, tokens: 200.0 if tokens == 96 else 1.0)
-    remarks: list[str] = []
-    done = execute(job, tmp_path, notify=remarks.append)
-    assert (len(done.record.rows), remarks) == (6, [])
-    limited = execute(replace(job, time_limit=60.0), tmp_path)
-    assert [row.status for row in limited.record.rows] == ["ok", "ok", "skipped"] * 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +117,6 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     done = execute(job, tmp_path)
     (request,) = requests[before:]
     assert (done.how, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
-    assert [row.prefill for row in request["known"]] == [32]
     assert len(done.record.rows) == 6
 
 
@@ -157,7 +144,7 @@ def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> Non
     others = [
         *({**config, key: value} for key, value in {
             "mode": "training", "model": "gpt2", "random_weights": not config["random_weights"], "device": "cpu:0",
-            "dtype": "bfloat16", "lengths": [7], "time_limit": 3.0, "memory_limit": 2**20, "model_digest": "12",
+            "dtype": "bfloat16", "lengths": [7], "memory_limit": 2**20, "model_digest": "12",
         }.items()),
         *({**config, "load": {**load, key: value + 1}} for key, value in load.items()),
         *({**config, "methods": {**methods, "icl": {**config["methods"]["icl"], key: value}}} for key, value in {
@@ -207,8 +194,10 @@ def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker.memory_limit, "hold", lambda *_: None)  # this process has other things to do yet
-    monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
+    monkeypatch.setattr(
+        "ttabench.lm.loading.memory_limit.hold", lambda *_: None
+    )  # this process has other things to do yet
+    monkeypatch.setattr("ttabench.profiling.measure.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]
     ran = ttabench("profile", "--methods", "icl", *SMALL, *flags, *out)

@@ -19,13 +19,10 @@ from ttabench.lm.verbs.generation import generate, greedy_tokens
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
-from ttabench.profiling.batches import throughput
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.load import Load
-from ttabench.profiling.measure import Measuring, pieces, question
-from ttabench.profiling.rows import Row, exactly
-from ttabench.profiling.training_cost import training
-from ttabench.profiling.worker import lift_positions
+from ttabench.profiling.job import Load
+from ttabench.profiling.measure import MODES, latency, lift_positions, pieces, question, throughput, training
+from ttabench.profiling.rows import measured
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
 
@@ -62,9 +59,9 @@ def test_tensors_are_counted_while_they_live() -> None:
         given_.mul_(2)
     assert counter.peak_tensor_bytes == 2 * kept.nbytes
     assert view.nbytes == kept.nbytes
-    with Counter(tensors=False) as blind:
+    with Counter() as product:
         given_[:, None] @ given_[None]
-    assert (blind.flops, blind.peak_tensor_bytes) == (2 * 100 * 100, 0)
+    assert product.flops == 2 * 100 * 100
 
 
 @pytest.mark.parametrize("model", [tiny_llama, tiny_gpt2])
@@ -80,8 +77,8 @@ def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
 
 @pytest.mark.parametrize("name", methods())
 def test_every_method_has_every_figure(lm: LM, name: str) -> None:
-    measuring = Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD)
-    rows = [measuring.row(length) for length in (64, 160)]
+    method = tiny_method(name, lm)
+    rows = [latency(lm, method, length, LOAD) for length in (64, 160)]
     for row in rows:
         assert row.status == "ok", row.detail
         for figure_name in ("total_seconds", "first_ms", "token_ms", "tokens_per_second", "peak_memory_bytes"):
@@ -90,45 +87,20 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
         assert row.figures["token_ms"].n == row.figures["adapt_seconds"].n == 2
         assert row.value("decode_flops") == pytest.approx(rows[0].value("decode_flops"), rel=0.5)
     states = [row.value("state_bytes") or 0.0 for row in rows]
-    growth = measuring.method.growth
+    growth = method.growth
     assert states[1] == 0 if growth == "none" else (states[1] > 1.5 * states[0]) == (growth == "linear")
     if name in ("icl", "h2o", "snapkv", "window"):
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
 
 
-def passed(tokens: int, seconds: float) -> Row:
-    """A row of which only the seconds of a pass are known."""
-    return Row(method="icl", prefill=tokens, figures={"adapt_seconds": exactly(seconds)})
-
-
-def test_what_takes_too_long_is_read_once_and_counted_all_the_same(lm: LM) -> None:
-    method = InContext(lm, InContextSettings())
-    slow = Measuring(lm=lm, method=method, load=LOAD, known={50: passed(50, 1e6)}).row(200)
-    quick = Measuring(lm=lm, method=method, load=LOAD).row(200)
-    assert (slow.figures["adapt_seconds"].n, quick.figures["adapt_seconds"].n) == (1, 2)
-    assert slow.figures["token_ms"].n == 2
-    assert slow.value("adapt_flops") == quick.value("adapt_flops")
-    assert "the one pass" in slow.notes[0]
-    assert not quick.notes
-
-
-def test_the_next_length_is_expected_to_follow_the_trend(lm: LM) -> None:
-    method = InContext(lm, InContextSettings())
-    measuring = Measuring(lm=lm, method=method, load=LOAD, known={1024: passed(1024, 1.0), 4096: passed(4096, 4.0)})
-    assert measuring.expected(16384) == pytest.approx(16.0)
-    measuring.known[4096] = passed(4096, 16.0)
-    assert measuring.expected(16384) == pytest.approx(256.0)
-    assert measuring.expected(512) == 0.0
-
-
 def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
-    row = Measuring(lm=lm, method=method, load=LOAD).row(4000)
+    row = measured("icl", 4000, lambda: latency(lm, method, 4000, LOAD))
     assert row.status == "refused"
     assert "window" in row.detail
     assert "lifted from 512" in lift_positions(lm, 5000)
     lifted = InContext(lm, InContextSettings())
-    assert Measuring(lm=lm, method=lifted, load=replace(LOAD, repeat=1)).row(4000).status == "ok"
+    assert latency(lm, lifted, 4000, replace(LOAD, repeat=1)).status == "ok"
     learned = tiny_gpt2()
     assert not lift_positions(learned, 5000)
     assert learned.max_positions == 512
@@ -145,14 +117,13 @@ class Greedy(InContext):
         return super().adapt(state, chunks)
 
 
-def test_out_of_memory_is_a_row(lm: LM) -> None:
+@pytest.mark.parametrize("mode", MODES.values())
+def test_out_of_memory_is_a_row(lm: LM, mode: Any) -> None:
     method = Greedy(lm, InContextSettings())
     method.most_rows = 0
-    row = Measuring(lm=lm, method=method, load=LOAD).row(64)
+    row = measured("icl", 64, lambda: mode(lm, method, 64, LOAD))
     assert (row.status, row.figures) == ("oom", {})
     assert "no room" in row.detail
-    assert throughput(lm, method, 64, LOAD).status == "oom"
-    assert training(lm, method, 64, LOAD).status == "oom"
 
 
 def test_throughput_finds_the_largest_batch(lm: LM) -> None:
@@ -160,7 +131,7 @@ def test_throughput_finds_the_largest_batch(lm: LM) -> None:
     assert row.status == "ok"
     assert row.value("largest_batch") == 5
     assert (row.value("samples_per_second") or 0) > (row.value("whole_samples_per_second") or 0) > 0
-    alone = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row(64)
+    alone = latency(lm, InContext(lm, InContextSettings()), 64, LOAD)
     assert row.value("sample_state_bytes") == alone.value("state_bytes")
 
 

@@ -62,15 +62,6 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     assert task.source == f"folder:{tmp_path / level}"
 
 
-def test_of_several_sizes_the_largest_there_is_shown(tmp_path: Path) -> None:
-    source = unpacked(tmp_path, "winogrande")
-    for size in ("xl", "l"):
-        task = load("winogrande", source=str(source), options=SHOTS)
-        assert {piece.text.split()[1] for episode in task.episodes() for piece in episode.observes()} == {size}
-        assert bool(task.notes) == (size != "xl"), "papers use the largest"
-        (source / "winogrande_1.1" / f"train_{size}.jsonl").unlink()
-
-
 # --- the real files ------------------------------------------------------------------------------------------------
 
 

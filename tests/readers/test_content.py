@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from ttabench.core.types import Json
-from ttabench.readers import cards
+from ttabench.readers import cards, content_digest
 from ttabench.readers.cards import Card
-from ttabench.readers.content import content_digest
 
 CARD = yaml.safe_load("""
 name: mine
@@ -26,7 +25,7 @@ source:
   hub: {path: a/b, config: c, revision: d}
   folders: [top]
   answers: joined
-  articles: {files: [articles], key: [id], text: [text], folders: [news], holds: [found]}
+  articles: {files: [articles], key: [id], text: [text]}
   how: Write it.
 columns: {question: [question, q]}
 parts:
@@ -35,9 +34,8 @@ parts:
     hub: {path: e/f, config: g, revision: h}
     folders: [RTE]
     columns: {premise: [premise]}
-    train: {files: [train], whole: [all], hub: train, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}
-    sizes: {xs: {files: [train_xs], config: xs}}
-    test: {files: [dev], whole: [all], hub: dev, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}
+    train: {files: [train], whole: [all], hub: train, rows: [1, 2], of: 3, twin: train, note: A note.}
+    test: {files: [dev], whole: [all], hub: dev, rows: [1, 2], of: 3, twin: train, note: A note.}
     templates: {lm_eval: "{premise}"}
     options: ["True", "False"]
     labels: [yes_it_does, no_it_does_not]
@@ -51,7 +49,7 @@ profiles:
     options: [travel, sports]
     metrics: [acc]
     chance: 0.5
-splits: {test: {files: [rows], whole: [all], hub: test, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}}
+splits: {test: {files: [rows], whole: [all], hub: test, rows: [1, 2], of: 3, twin: train, note: A note.}}
 prompt:
   templates: {plain: "{question}", other: "{question}?"}
   delimiter: "-"
@@ -70,10 +68,10 @@ twin: {generator: "ttabench.mini.qa:streamingqa", protocol: {documents: 2}, argu
 """)
 """Every field is there, and none at its default."""
 SPLITS = ("splits.test", "parts.rte.train", "parts.rte.test")
-FILES = ("files", "whole", "hub", "note", "years")
+FILES = ("files", "whole", "hub", "note")
 ASIDE = ("title", "paper", "arxiv", "licence", "source.how", "source.hub", "source.folders", "source.articles.files",
-         "source.articles.folders", "source.articles.holds", "profiles.news.folders",
-         *(f"parts.rte.{name}" for name in ("hub", "folders", "sizes")),
+         "profiles.news.folders",
+         *(f"parts.rte.{name}" for name in ("hub", "folders")),
          *(f"{split}.{name}" for split in SPLITS for name in FILES))  # fmt: skip
 """Prose and places."""
 OPTIONS = ("protocol", "quirks", "twin.protocol", "twin.arguments", "prompt.chat")

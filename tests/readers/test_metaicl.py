@@ -11,7 +11,7 @@ import pytest
 from tests.qa_files import shared, write_jsonl
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
-from ttabench.readers.metaicl_files import DRAWS
+from ttabench.readers.metaicl import DRAWS
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 

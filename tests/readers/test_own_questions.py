@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.qa_files import steps, write_csv, write_jsonl
 from ttabench.readers import load
-from ttabench.readers.own_questions import own_questions
+from ttabench.readers.qa_rows import own_questions
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
+from ttabench.methods.states import HEADER_FILE, SCHEMA, header_digest
 from ttabench.run.request import RunRequest
 from ttabench.run.state_request import ASKING, MADE, as_it_was_made, made_with, request_of
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ttabench.terminal.screen import draw, draw_all, tell
+from ttabench.terminal.render import draw, tell
 from ttabench.terminal.table import Table
 
 WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=30)
@@ -17,18 +17,15 @@ TEXT = st.lists(WORD, max_size=12).map(" ".join)
 NAME = st.lists(WORD, min_size=1, max_size=2).map(" ".join)
 
 
-def lines(table: Table, width: int) -> list[str]:
+def shown(tables: list[Table], width: int) -> str:
     screen = Console(file=io.StringIO(), width=width, highlight=False)
-    draw(table, screen, narrow=True)
-    assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue().splitlines()
-
-
-def shown_together(shown: list[Table], width: int) -> str:
-    screen = Console(file=io.StringIO(), width=width, highlight=False)
-    draw_all(shown, screen, narrow=True)
+    draw(tables, screen, narrow=True)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
+
+
+def lines(table: Table, width: int) -> list[str]:
+    return shown([table], width).splitlines()
 
 
 @st.composite
@@ -116,7 +113,7 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
 def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
     glossary = {"made": "Made: when.", "#score": "Score: how good."}
     first = Table(**{**vars(RUNS), "spare": ("made",), "glossary": glossary})
-    wide, narrow = (shown_together([first, first], width) for width in (80, 50))
+    wide, narrow = (shown([first, first], width) for width in (80, 50))
     assert wide.count("Made: when.") == wide.count("Score: how good.") == 1
     assert narrow.count("Score: how good.") == 1
     assert "Made: when." not in narrow

@@ -143,7 +143,7 @@ def test_resumed_training_ends_where_it_would_have_ended(
     assert_equal(
         load_file(tmp_path / "part" / "adapter.safetensors"), load_file(tmp_path / "whole" / "adapter.safetensors")
     )
-    names = [".lock", ".ttabench.json", "adapter.json", "adapter.safetensors", "curve.jsonl", "training"]
+    names = [".lock", ".ttabench.json", "adapter.json", "adapter.safetensors", "curve.jsonl", "training.safetensors"]
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == names
     with pytest.raises(UserError, match=r"otherwise \(settings"):
         train(tiny_mac(lm), episodes(), part)

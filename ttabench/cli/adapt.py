@@ -73,7 +73,7 @@ def adapt(
         from ttabench.run.state_request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.state_header import READ, header
+    from ttabench.methods.states import READ, StateFolder, header
     from ttabench.run.prompting import resolve_prompting
     from ttabench.run.resolve import resolve_method
     from ttabench.run.state_request import MADE, made_with
@@ -86,8 +86,7 @@ def adapt(
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
-    from ttabench.methods.states import StateFolder  # torch comes once nothing typed is refused
-    from ttabench.run.base_model import ModelCache
+    from ttabench.run.base_model import ModelCache  # torch comes once nothing typed is refused
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
     with folder.held():
@@ -146,7 +145,7 @@ def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequ
 
 def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: Path) -> list[dict[str, Json]]:
     """The files that a state in `out` has read, earlier ones first; nothing where an earlier state names none."""
-    from ttabench.methods.state_header import READ, header
+    from ttabench.methods.states import READ, header
 
     moved: list[dict[str, Json]] = []
     for state in earlier:
@@ -196,7 +195,7 @@ def _write(
 ) -> dict[str, Json]:
     """Write the state, and what it says in peft's form; returns its header."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.peft_weights import exportable, save_lora
+    from ttabench.methods.checkpoints import exportable, save_lora
 
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     save = save_lora if exportable(patch) else None

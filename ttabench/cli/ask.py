@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.base import PieceShares
-    from ttabench.readers.own_questions import OwnQuestion
+    from ttabench.readers.qa_rows import OwnQuestion
     from ttabench.run.prompting import Prompting
     from ttabench.run.resolve import ResolvedMethod
 
@@ -150,7 +150,7 @@ def _names_a_file(word: str) -> bool:
 
 
 def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
-    from ttabench.readers.own_questions import own_questions, typed_questions
+    from ttabench.readers.qa_rows import own_questions, typed_questions
 
     if file is not None and words:
         raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
@@ -164,7 +164,7 @@ def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
 
 def _read_again(folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
-    from ttabench.methods.state_header import HEADER_FILE, READ, header
+    from ttabench.methods.states import HEADER_FILE, READ, header
 
     if not (folder / HEADER_FILE).exists():
         hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."

@@ -1,12 +1,12 @@
-"""`ttabench check` of a method, a metric or a model, and `ttabench new method NAME`."""
+"""`ttabench check` of a method or a model, and `ttabench new method NAME`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,8 @@ from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.run.request import RunRequest
 
-if TYPE_CHECKING:
-    from ttabench.contract.check import Verdict
 
-
-@o.takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype", "metric"), typed_only=True)
+@o.takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True)
 def check(
     typed: Mapping[str, Any],
     method: Annotated[
@@ -31,17 +28,14 @@ def check(
     threads: o.Threads = None,
     json: o.AsJson = False,
 ) -> None:
-    """Check that a method, or a --metric, keeps its promises; or, with --model alone, what methods give on a model.
+    """Check that a method keeps its promises; or, with --model alone, what methods give on a model.
 
     One verdict a line; exit code 1 if a promise is broken, or a method neither right nor refused.
     """
-    if sum((bool(method), "model" in typed, "metric" in typed)) != 1:
-        hint = "Run `ttabench check mac`, or --model FOLDER."
-        raise UserError("`check` takes a method, --metric or --model, one of them.", hint)
+    if bool(method) == ("model" in typed):
+        raise UserError("`check` takes a method or --model, one of them.", "Run `ttabench check mac`.")
     bounded(threads, device=typed.get("device", "auto"))
-    if "metric" in typed:
-        kept = _metric(typed["metric"], json=json)
-    elif method:
+    if method:
         kept = _method(method, typed.get("preset", ""), typed.get("settings", ()), json=json)
     else:
         kept = _model(typed["model"], typed.get("device", "auto"), typed.get("dtype", "auto"), json=json)
@@ -60,12 +54,17 @@ def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> 
     else:  # those typed stand on top of the settings that it is checked with
         at = replace(spec, presets={"checked": spec.checked})
         settings = settings_of(at, typed_settings(spec, changes), "checked")
-    from ttabench.contract.check import cases, verdicts
+    from ttabench.contract.promises import cases, verdicts
     from ttabench.core.environment import quiet_libraries
 
     quiet_libraries()
     checked, refused = cases(spec, settings)
-    told = _told(verdicts(checked), json=json)
+    told = []
+    for verdict in verdicts(checked):
+        told.append(verdict)
+        if not json:
+            sentence = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
+            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{sentence}")
     kept = sum(verdict.kept for verdict in told)
     if json:
         about = {"method": spec.name, "bases": list(checked), "refused": refused}
@@ -75,32 +74,6 @@ def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> 
             render.remark(f"Note: {line}")
         render.print_line(f"{spec.name} passes {kept} of {len(told)} checks (2-layer {' and '.join(checked)}).")
     return kept == len(told)
-
-
-def _metric(name: str, *, json: bool) -> bool:
-    """Print a verdict a line on a metric of single answers; whether every promise is kept."""
-    from ttabench.contract.check import verdicts_of_metric
-    from ttabench.stats.metrics import metric
-    from ttabench.terminal import render
-
-    chosen = metric(name, files=True)
-    told = _told(verdicts_of_metric(chosen), json=json)
-    if json:
-        render.print_json({"metric": chosen.name, "promises": [asdict(verdict) for verdict in told]})
-    return all(verdict.kept for verdict in told)
-
-
-def _told(verdicts: Iterable[Verdict], *, json: bool) -> list[Verdict]:
-    """Verdicts, each printed once it is known."""
-    from ttabench.terminal import render
-
-    told = []
-    for verdict in verdicts:
-        told.append(verdict)
-        if not json:
-            sentence = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
-            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{sentence}")
-    return told
 
 
 def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
@@ -131,8 +104,8 @@ def new(
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
     out: Annotated[Path, o.option(HOW, "Folder to write to.", "--out", "-o")] = Path(),
 ) -> None:
-    """Write a working method to begin from, and its test: `ttabench new method NAME`."""
-    from ttabench.contract.skeleton import files
+    """Write a working method to begin from: `ttabench new method NAME`."""
+    from ttabench.contract.skeleton import skeleton
     from ttabench.core.files import unwritable, write_atomically
     from ttabench.core.plugins import NAME
     from ttabench.terminal import render
@@ -143,19 +116,15 @@ def new(
         raise UserError(f"{name!r} is not a valid method name.", "Use lower-case letters, digits and _.")
     if name in registry.methods():
         raise UserError(f"ttabench has a method {name} already.", "Give another name.")
-    written = {out / file: text for file, text in files(name).items()}
-    for path in written:
-        if path.exists():
-            raise UserError(f"{path} exists already.", "Give another name, or --out DIR.")
+    path = out / f"{name}.py"
+    if path.exists():
+        raise UserError(f"{path} exists already.", "Give another name, or --out DIR.")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path, text in written.items():
-            write_atomically(path, text)
     except OSError as error:
         raise unwritable(out, error) from None
-    for path in written:
-        render.print_line(str(path))
-    path = next(iter(written))
+    write_atomically(path, skeleton(name))
+    render.print_line(str(path))
     typed = quote(str(path if path.is_absolute() else f"./{path}"))
     render.remark(f"Check it: ttabench check {typed}")
     render.remark(f"Run it: ttabench eval --method {typed} --task streamingqa")

@@ -151,7 +151,7 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
 
 def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
     """Print the comparison, or write it to a file."""
-    from ttabench.core.files import write_bytes_atomically
+    from ttabench.core.files import write_atomically
     from ttabench.terminal import render
 
     if save is None:
@@ -159,7 +159,7 @@ def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequ
         return
     with redirect_stdout(io.StringIO()) as text:
         _print(comparison, form, more, short=short)
-    write_bytes_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
+    write_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
     render.remark(f"Saved in {save}.")
 
 

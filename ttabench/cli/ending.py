@@ -30,7 +30,7 @@ INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
     "eval": "What was answered is stored; the same command goes on from there.",
     "sweep": "What was answered is stored; the same command goes on from there.",
-    "train": "The same command resumes where it stopped.",
+    "train": "The same command goes on from the last save.",
     "profile": "The same command resumes where it stopped.",
     "adapt": "The same command begins anew.",
 }

@@ -12,8 +12,8 @@ from ttabench.core.progress import no_word
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
-    from ttabench.profiling.driver import Outcome
-    from ttabench.profiling.job import Job
+    from ttabench.profiling.record import ProfileRecord
+    from ttabench.records.folder import Obtained
     from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
@@ -66,13 +66,8 @@ def profile(
     queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.", min=1)] = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: Annotated[
-        float, o.option(HOW, "Stop repeating a row (with --throughput, a batch) after so many seconds.", min=0)
+        float, o.option(HOW, "Repeat reading, or answering, no further after so many seconds.", min=0)
     ] = 10.0,
-    time_limit: Annotated[
-        float | None,
-        o.option(HOW, "Leave out rows where one pass should take longer than this many seconds. (default: no limit)",
-                 min=0),
-    ] = None,
     threads: o.Threads = None,
     plot: Annotated[
         Path | None, o.option(HOW, "Also draw latency and memory by length: a .png, .svg or .pdf.", "--plot")
@@ -88,60 +83,36 @@ def profile(
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
-    form = "json" if json else form
+    from ttabench.core.sizes import lengths, memory
+    from ttabench.profiling.job import Job, Load, choose
+    from ttabench.terminal import render
+
+    output_form = render.known_format("json" if json else form)
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
-    from ttabench.core.sizes import lengths, memory
-    from ttabench.profiling.load import Load
-
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
     if analytic:
-        from ttabench.profiling.on_paper import show
+        from ttabench.profiling.on_paper import typed_table
 
-        show(load, form, **typed, model=base.model, prefill=prefill, dtype=base.dtype, queries=queries)
+        table = typed_table(load, lengths(prefill), **typed, model=base.model, dtype=base.dtype, queries=queries)
+        render.show([table], output_form)
         return
-    from ttabench.profiling.job import Job, choose
-
     job = Job(
         mode="throughput" if throughput else "training" if training else "latency", model=base.model,
         random_weights=base.random_weights, device=base.device, dtype=base.dtype, task=task, load=load,
-        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint), time_limit=time_limit,
+        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint),
         memory_limit=memory(memory_limit) if memory_limit else None,
     )  # fmt: skip
-    _check(job)
-    _run(job, out, plot, form, force=force, threads=threads, quiet=quiet)
-
-
-def _check(job: Job) -> None:
-    """Refuse what can be refused without measuring."""
-    from ttabench.lm.loading.hub import find_source
-
-    job.adapters()
-    if not job.random_weights:
-        find_source(job.model)
-    if job.mode == "throughput" and job.memory_limit is None:
-        from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
-
-        if find_device(job.device).type == "cpu":
-            fault = "On a CPU --throughput would take all memory of the machine."
-            raise UserError(fault, "Say how much it may take with --memory-limit 4GiB.")
-
-
-def _run(
-    job: Job, out: Path, picture: Path | None, form: str, *, force: bool, threads: int | None, quiet: bool
-) -> None:  # fmt: skip
-    """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
+    job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.picture import plot
+    from ttabench.profiling.picture import draw
     from ttabench.report.pictures import check_path
-    from ttabench.terminal import render
 
-    if picture is not None:
-        check_path(picture)
-    output_form = render.known_format(form)
-    talking = form == "table" and not quiet
+    if plot is not None:
+        check_path(plot)
+    talking = output_form == "table" and not quiet
     use_threads(threads)
     with render.progress(talking, even=False) as tick:  # longer contexts take longer
         notify = render.remark if talking else no_word
@@ -150,11 +121,11 @@ def _run(
         render.print_line(str(outcome.folder))
     else:
         _show(outcome, output_form, talking)
-    if picture is not None:
-        plot(outcome.record, picture)
+    if plot is not None:  # last: what was measured is seen even where a picture fails
+        draw(outcome.record, plot)
 
 
-def _show(outcome: Outcome, form: Format, talking: bool) -> None:
+def _show(outcome: Obtained[ProfileRecord], form: Format, talking: bool) -> None:
     from ttabench.core.environment import other_versions
     from ttabench.profiling.tables import profile_tables
     from ttabench.terminal import render

@@ -113,7 +113,7 @@ def sweep(
 def _typed(fields: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str) -> dict[str, Any]:
     """The typed options, under the keys of a suite."""
     from ttabench.core.typed import whole_numbers
-    from ttabench.profiling.load import method_names
+    from ttabench.profiling.job import method_names
     from ttabench.sweep.suite import SWAP, as_said
 
     typed = {**as_said(fields), **{name: method_names(text, ()) for name, text in lists.items() if text}}

@@ -13,7 +13,7 @@ from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, RUN
 from ttabench.methods.recipe import Recipe
 from ttabench.run.request import RunRequest
-from ttabench.training.options import TrainOptions
+from ttabench.training.config import TrainOptions
 
 OF_RUNS = ("checkpoint", "state", "limit", "ask_only", "batch_size", "keep", "keep_tokens", "metric")
 """Options that a training has no use for, or has of its own."""

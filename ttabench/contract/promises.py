@@ -1,24 +1,27 @@
 """The promises by their sentences: each function returns where its promise is kept, and raises `Broken` where not.
 
 PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))
+verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ...
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import nn
 
 from ttabench.contract.case import (
+    BASES,
     PROMPTS,
     TEXTS,
     Broken,
@@ -41,6 +44,7 @@ from ttabench.methods import checkpoints
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session
 from ttabench.methods.settings import restored
+from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.methods.trainable import Trainable
 
@@ -335,3 +339,47 @@ def _checkpoint(case: Case) -> None:
         loaded = checkpoints.load(type(method), method.lm, Path(folder))
     equal("patches of a method and of the stored one", tensors_of(loaded.patch(read(loaded, *TEXTS), questions)),
            tensors_of(method.patch(read(method, *TEXTS), questions)))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a promise is kept."""
+
+    promise: str
+    kept: bool
+    told: str = ""
+    """The observation that breaks it."""
+
+
+def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
+    """The method on every base that it takes, by name, and why it does not take the others."""
+    by_base, refused = dict[str, Case](), dict[str, UserError]()
+    for name, base in BASES.items():
+        case = Case(spec, settings, base)
+        try:
+            case.untrained()
+        except UserError as error:
+            refused[name] = error
+        else:
+            by_base[name] = case
+    if not by_base:
+        raise next(iter(refused.values()))
+    return by_base, [f"not on {name}: {error}" for name, error in refused.items()]
+
+
+def verdicts(checked: Mapping[str, Case]) -> Iterator[Verdict]:
+    """One after the other, in the order of `PROMISES`."""
+    return (verdict(sentence, checked) for sentence in PROMISES)
+
+
+def verdict(sentence: str, checked: Mapping[str, Case]) -> Verdict:
+    """Whether a promise is kept on every base; the first one on which it is not tells."""
+    for name, case in checked.items():
+        try:
+            PROMISES[sentence](case)
+        except Broken as broken:
+            return Verdict(sentence, kept=False, told=f"on {name}: {broken}")
+        except (Exception, SystemExit) as error:  # a method of somebody else may do anything
+            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Verdict(sentence, kept=False, told=f"on {name}: {line}")
+    return Verdict(sentence, kept=True)

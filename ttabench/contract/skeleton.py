@@ -1,4 +1,4 @@
-"""A method to begin from: a file that works as it is, and its test."""
+"""A method to begin from: a file that works as it is."""
 
 from __future__ import annotations
 
@@ -56,29 +56,8 @@ class {Name}(BaseMethod[{Name}Settings]):
         """What the state does to the frozen model: tokens in the window, a key/value prefix, or weight deltas."""
         return window_of(state.tensors)
 '''
-TEST = '''"""`{name}` keeps every promise of the contract."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-from ttabench.contract.check import cases
-from ttabench.contract.promises import PROMISES
-from ttabench.methods.registry import find
-
-SPEC = find(str(Path(__file__).parent / "{name}.py"))
-CASES, _ = cases(SPEC, SPEC.checked)
 
 
-@pytest.mark.parametrize("base", CASES)
-@pytest.mark.parametrize("promise", PROMISES)
-def test_a_promise_is_kept(promise: str, base: str) -> None:
-    PROMISES[promise](CASES[base])
-'''
-
-
-def files(name: str) -> dict[str, str]:
-    """The files of a method of this name, by file name, the method first."""
-    words = {"name": name, "Name": "".join(part.capitalize() for part in name.split("_"))}
-    return {f"{name}.py": METHOD.format(**words), f"test_{name}.py": TEST.format(**words)}
+def skeleton(name: str) -> str:
+    """The file of a method of this name."""
+    return METHOD.format(name=name, Name="".join(part.capitalize() for part in name.split("_")))

@@ -2,7 +2,7 @@
 
 with reading(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
-        json_in(text)                  Unreadable: test.jsonl line 3 cannot be read: not valid JSON (Expecting ...)
+        json.loads(text)               Unreadable: test.jsonl line 3 cannot be read: not valid JSON (Expecting ...)
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ TIMES = 100
 """How many times its own size a long Parquet file may unpack to."""
 LONGEST = 256 * 2**20
 """Bytes; no record or header of this package comes near."""
-DEEPEST = 100
-"""Lists and objects within each other; whatever walks through a value may then call itself."""
 ANY = 1 << 46
 """Bytes; whatever a disk holds, of files that are not read into memory at once."""
 MEND = "Check the path, mend the file, or get it anew."
@@ -126,7 +123,7 @@ def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
 def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
     """The value in a JSON file."""
     with reading(path, hint, most=most):
-        return json_in(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
@@ -135,25 +132,6 @@ def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Unreadable(f"{path} cannot be read: it holds a {type(value).__name__}, not an object.", hint)
     return value
-
-
-def json_in(text: str) -> Json:
-    """The value of a text in JSON."""
-    value = json.loads(text)
-    if _is_deeper(value, DEEPEST):
-        raise ValueError("it is nested too deep")
-    return value
-
-
-def _is_deeper(value: Json, most: int) -> bool:
-    """Whether lists and objects stand in each other more than so many times."""
-    level = [value]
-    for _ in range(most):
-        inside = (
-            inner.values() if isinstance(inner, dict) else inner for inner in level if isinstance(inner, dict | list)
-        )
-        level = list(chain.from_iterable(inside))
-    return any(isinstance(inner, dict | list) for inner in level)
 
 
 @contextmanager

@@ -73,16 +73,11 @@ def moved(path: Path, target: Path) -> None:
             os.close(number)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text so that a reader sees the old file or the new one, never half of it."""
-    write_bytes_atomically(path, _bytes(text))
-
-
-def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write bytes to a file, all of them or none, see `write_atomically`."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a text, or bytes, so that a reader sees the old file or the new one, never half of it."""
     try:
         with replacing(path) as scratch:
-            scratch.write_bytes(content)
+            scratch.write_bytes(_bytes(content) if isinstance(content, str) else content)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
@@ -97,26 +92,20 @@ def join(parts: Sequence[Path], path: Path) -> None:
 
 def append(path: Path, text: str) -> None:
     """Add whole lines to a file; they are on the disk afterwards, and what was in it stays as it was if they fail."""
+    left = _bytes(text)
     try:
-        _append(path, _bytes(text))
+        with os.fdopen(os.open(path, _APPENDING, 0o644), "ab", buffering=0) as file:
+            before = os.fstat(file.fileno()).st_size
+            try:
+                while left:
+                    left = left[os.write(file.fileno(), left) :]
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(before)  # half a line would be joined by the next one
+                raise
+            os.fsync(file.fileno())
     except OSError as error:
         raise unwritable(path.parent, error) from None
-
-
-def _append(path: Path, left: bytes) -> None:
-    number = os.open(path, _APPENDING, 0o644)
-    try:
-        before = os.fstat(number).st_size
-        try:
-            while left:
-                left = left[os.write(number, left) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(number, before)  # half a line would be joined by the next one
-            raise
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def cut(path: Path, length: int) -> None:

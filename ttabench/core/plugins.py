@@ -2,6 +2,10 @@
 
 offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
 module_at(Path("./mine.py"))                      the file, executed as a module
+
+A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
+neither of Python nor of ttabench nor installed among site-packages; an import whose name is computed counts where it
+was made while the file was executed.
 """
 
 from __future__ import annotations
@@ -9,18 +13,19 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+import sysconfig
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from modulefinder import ModuleFinder
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ttabench.core.code import code_of_file, code_of_package
 from ttabench.core.errors import UnknownName, UserError
 
 T = TypeVar("T")
@@ -30,6 +35,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 """A name that somebody else may give."""
 OTHER = "ttabench_file_"
 """Beginning of the name of a module that was executed from a file."""
+STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
+INSTALLED = {"site-packages", "dist-packages"}
 _codes: dict[str, str] = {}
 """Of the modules that were executed, by name: what they were then."""
 
@@ -115,3 +122,42 @@ def told(error: BaseException, path: Path) -> str:
         lines.append(error.lineno)
     where = f"{path}, line {lines[-1]}" if lines else str(path)
     return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
+
+
+def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
+    """16 hexadecimal digits that change with a file of Python and with every local module that it, or one of the loaded
+    modules named in `also` that lie beside it, imports."""
+    folder = path.resolve().parent
+    places = [str(folder), *(place for place in sys.path if _is_local(Path(place)))]
+    finder = ModuleFinder(places, excludes=["ttabench"])
+    finder.run_script(str(path))
+    for name in also:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and Path(file).resolve().is_relative_to(folder) and _is_local(Path(file)):
+            with suppress(ImportError):
+                finder.import_hook(name)
+    files = {str(name): file for name, module in finder.modules.items() if (file := getattr(module, "__file__", ""))}
+    return _digest({name: Path(file) for name, file in files.items()})[:16]
+
+
+def _is_local(path: Path) -> bool:
+    return not (INSTALLED & set(path.parts) or any(path.resolve().is_relative_to(place) for place in STDLIB))
+
+
+@cache
+def code_of_package(name: str) -> str:
+    """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
+    spec = find_spec(name)
+    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    files = {str(file.relative_to(folder)): file for folder in folders for file in folder.rglob("*.py")}
+    if spec and spec.origin and not folders:
+        files = {name: Path(spec.origin)}
+    return _digest(files)[:12]
+
+
+def _digest(files: Mapping[str, Path]) -> str:
+    whole = hashlib.sha256()
+    for name, file in sorted(files.items()):
+        content = file.read_bytes()
+        whole.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return whole.hexdigest()

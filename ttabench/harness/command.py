@@ -11,8 +11,7 @@ from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
-from ttabench.harness.arguments import NAME, QUERIES
-from ttabench.harness.model import AdaptedLM
+from ttabench.harness.model import NAME, QUERIES, AdaptedLM
 
 
 class _KnowingManager:

@@ -8,19 +8,19 @@ template, is cut in front of the document's own text, or behind a long text that
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
-import jinja2
 from lm_eval.api.utils import maybe_delimit
+from lm_eval.models.huggingface import HFLM
 
 from ttabench.core.checked_file import reading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
-from ttabench.harness.splitting import common_cut, observes, parts
 from ttabench.lm.model import LM
 from ttabench.lm.text.chat import Chat, chat_of
 
@@ -29,7 +29,8 @@ NAMED = ("field", "marker")
 """Splits that name what is cut at."""
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
-log = logging.getLogger(__name__)
+Encode: TypeAlias = Callable[[Sequence[str], bool], list[list[int]]]
+"""Token ids of texts; the flag says whether they go on behind other text."""
 
 
 class Templated(str):
@@ -83,10 +84,10 @@ class Body:
     def observes(self, prompt: str, delimiter: str) -> list[Observe]:
         """The context in pieces, without a template around them."""
         if not self.shown:
-            return observes(prompt[self.opening : self.read], delimiter)
-        return [
-            Observe(text=maybe_delimit(*turns), turns=turns, key=f"piece {i}") for i, turns in enumerate(self.shown)
-        ]
+            pieces = parts(prompt[self.opening : self.read], delimiter)
+            return [Observe(text=text, joiner=joiner, key=f"piece {i}") for i, (text, joiner) in enumerate(pieces)]
+        shown = enumerate(self.shown)
+        return [Observe(text=maybe_delimit(*turns), turns=turns, key=f"piece {i}") for i, turns in shown]
 
 
 class Dialogues:
@@ -97,29 +98,16 @@ class Dialogues:
         self._chats: dict[str, Chat | None] = {}
 
     def write(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
-        """The text of these turns; without the system's where the template has no place for it, as lm-eval's `hf`."""
+        """The text of these turns as lm-eval's `hf` writes it: without the system's where there is no place for it."""
         name = self.lm.tokenizer_name
         if not getattr(self.lm.tokenizer, "chat_template", None):
             raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --apply_chat_template out.")
-        fewer = [turn for turn in turns if turn["role"] != SYSTEM]
+        holder = SimpleNamespace(tokenizer=self.lm.tokenizer, chat_template_args={})
         with reading(f"The chat template of {name}", "Leave --apply_chat_template out.", most=None):
-            try:
-                return self._written(turns, add_generation_prompt)
-            except jinja2.exceptions.TemplateError:
-                if len(fewer) == len(turns):
-                    raise
-        log.warning("The chat template of %s takes no system message: it is left out.", name)
-        return self.write(fewer, add_generation_prompt)
-
-    def _written(self, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> Templated:
-        text = self.lm.tokenizer.apply_chat_template(
-            [dict(turn) for turn in turns],
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
+            text = HFLM.apply_chat_template(holder, [dict(turn) for turn in turns], add_generation_prompt)
         prompt = Templated(text)
-        prompt.turns = tuple((turn["role"], turn["content"]) for turn in turns)
+        told = (turn for turn in turns if turn["role"] != SYSTEM or turn["content"].strip() in text)
+        prompt.turns = tuple((turn["role"], turn["content"]) for turn in told)
         return prompt
 
     def bodies(self, prompts: Sequence[str]) -> list[Body | None]:
@@ -164,6 +152,54 @@ def _located(chat: Chat, words: Sequence[str], prompt: str) -> Body | None:
         ends=tuple(places[i] + len(words[i]) for i in range(1, last, 2)),
         chat=chat,
     )
+
+
+def common_cut(contexts: Sequence[str], delimiter: str) -> int:
+    """Length of what all contexts begin with, up to and with its last delimiter; 0 where there is none."""
+    at = contexts[0][: _common(contexts)].rfind(delimiter) if contexts else -1
+    return 0 if at < 0 else at + len(delimiter)
+
+
+def _common(rows: Sequence[Sequence[object]]) -> int:
+    """How many elements all rows begin with."""
+    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
+
+
+def parts(prefix: str, delimiter: str) -> list[tuple[str, str]]:
+    """The prefix as pieces, each with the delimiter in front of it as joiner; the last delimiter joins the query."""
+    texts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
+    pieces = [(text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text]
+    if pieces and pieces[0][1]:  # a delimiter in front of everything belongs to the first piece
+        pieces[0] = (pieces[0][1] + pieces[0][0], "")
+    return pieces
+
+
+def read_as(
+    encode: Encode, context: str, pieces: Sequence[tuple[str, str]], prompts: Sequence[list[int]]
+) -> list[Observe]:
+    """The context as pieces whose tokens are those that every prompt begins with, so that a query's follow them as they
+    do in the whole prompt.
+
+    A joiner goes with the piece behind it or, where a tokenizer joins it to what stands in front, with that; where
+    neither gives the tokens of the prompts, all is one piece, less what is joined to the query.
+
+    Args:
+        pieces: those of the context, each with the joiner in front of it.
+        prompts: token ids; one at least is left to the query.
+    """
+    least = min(map(len, prompts)) - 1
+    front = [joiner + text for text, joiner in pieces]
+    last = context[sum(map(len, front)) :]
+    behind = [text + joiner for (text, _), (_, joiner) in zip(pieces, [*pieces[1:], ("", last)], strict=True)]
+    for texts in (front, behind, [context]):
+        ids = [*encode(texts[:1], False), *encode(texts[1:], True)]
+        joined = list(chain(*ids))
+        if len(joined) <= least and all(prompt[: len(joined)] == joined for prompt in prompts):
+            break
+    else:
+        ids = [joined[: min(least, _common([joined, *prompts]))]]
+    return [Observe(text=text, joiner="", ids=tuple(own), key=f"piece {i}")
+            for i, (text, own) in enumerate(zip(texts, ids, strict=True))]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe, Score
-from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated
-from ttabench.harness.splitting import seam
+from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated, read_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.text.chat import Chat
@@ -74,7 +72,8 @@ class Reading:
         finally:
             self.lm.chat = before
 
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+    def encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of texts where the query stands."""
         rows = self.lm.encode_many(texts, follows=self.follows, specials=self.templated)
         return [own(self.lm, row) for row in rows] if self.templated and not self.follows else rows
 
@@ -83,7 +82,7 @@ class Reading:
 
     def prompts(self, contexts: Sequence[str]) -> list[list[int]]:
         """The queries' tokens."""
-        return [row[self.skip :] or self.nothing for row in self._encoded(self._texts(contexts))]
+        return [row[self.skip :] or self.nothing for row in self.encoded(self._texts(contexts))]
 
     def pairs(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Tokens of query and continuation, cut as lm-eval cuts them: blanks go to the continuation."""
@@ -91,10 +90,10 @@ class Reading:
         wholes = [text + continuation for text, continuation in zip(texts, continuations, strict=True)]
         stripped = [text.rstrip() for text in texts]
         unique = list(dict.fromkeys(stripped))
-        known = dict(zip(unique, self._encoded(unique), strict=True))
+        known = dict(zip(unique, self.encoded(unique), strict=True))
         return [
             (known[text][self.skip :] or self.nothing, whole[len(known[text]) :])
-            for text, whole in zip(stripped, self._encoded(wholes), strict=True)
+            for text, whole in zip(stripped, self.encoded(wholes), strict=True)
         ]
 
     def ask(self, place: int, context: str, ids: Sequence[int]) -> Ask:
@@ -132,34 +131,28 @@ class Reader:
             for index, prompt in zip(indices, prompts, strict=True):
                 key = isinstance(prompt, Templated), prompt[: splits[index].query]
                 groups.setdefault(key, []).append(index)
-            self._count(task, prompts, splits.values(), sum(bool(prefix) for _, prefix in groups))
-            read = partial(self._of, requests=requests, splits=splits, groups=groups, stripped=stripped)
-            with_context = [key for key in groups if key[1]]
-            if self.swap_state and len(with_context) < 2:
-                fault = f"{task}: its prompts have {len(with_context)} contexts, and so no other one."
+            shared = [members for (_, prefix), members in groups.items() if prefix]
+            self._count(task, prompts, splits.values(), len(shared))
+            if self.swap_state and len(shared) < 2:
+                fault = f"{task}: its prompts have {len(shared)} contexts, and so no other one."
                 raise UserError(fault, "Ask more documents, or give split=field:NAME.")
-            following = dict(zip(with_context, [*with_context[1:], *with_context[:1]], strict=True))
-            for key in groups:
-                reading = read(key)
-                swapped = self.swap_state and key in following
-                yield replace(reading, state=read(following[key]).state) if swapped else reading
+            for members in groups.values():
+                reading = self._of(members, requests, splits, stripped=stripped)
+                if self.swap_state and members in shared:
+                    following = shared[(shared.index(members) + 1) % len(shared)]
+                    reading = replace(reading, state=self._of(following, requests, splits, stripped=stripped).state)
+                yield reading
 
     def _of(
-        self,
-        key: tuple[bool, str],
-        *,
-        requests: Sequence[Any],
-        splits: Mapping[int, Body],
-        groups: Mapping[tuple[bool, str], list[int]],
-        stripped: bool,
+        self, members: list[int], requests: Sequence[Any], splits: Mapping[int, Body], *, stripped: bool
     ) -> Reading:
-        """The reading of one context: whether a template wrote its prompts, and what these begin with."""
-        (templated, prefix), members = key, groups[key]
-        questions = [splits[index].question for index in members]
-        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
+        """The reading of the context that these requests share."""
         contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
+        questions, split = [splits[index].question for index in members], splits[members[0]]
+        templated = isinstance(contexts[0], Templated)
+        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
         texts = [context.rstrip() for context in contexts] if stripped else contexts
-        return self._read(splits[members[0]], reading, texts) if prefix else reading
+        return self._read(split, reading, texts) if split.query else reading
 
     def nothing(self) -> list[int]:
         """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
@@ -178,13 +171,6 @@ class Reader:
                 whole,
                 len(prompts),
                 ADVICE if self.prompts.split == "auto" else "",
-            )
-        if contexts > 1 and not self.prompts.named:
-            log.warning(
-                "%s: its documents have %d different contexts, each of which is read. "
-                "`fewshot_config: {sampler: first_n}` gives all of them the same demonstrations.",
-                task,
-                contexts,
             )
 
     def _read(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
@@ -205,24 +191,18 @@ class Reader:
 
     def _joined(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
         """A context that stays in the window, so that queries go on where it ends."""
-        prompt, begin = contexts[0], split.opening if reading.chat is not None else 0
+        begin = split.opening if reading.chat is not None else 0
+        reading = replace(reading, anchor=begin, follows=begin > 0)
 
         def encode(texts: Sequence[str], follows: bool) -> list[list[int]]:
-            rows = self.lm.encode_many(texts, follows=follows or begin > 0, specials=reading.templated)
-            return [own(self.lm, row) for row in rows] if reading.templated and not (follows or begin) else rows
+            return replace(reading, follows=follows or begin > 0).encoded(texts)
 
-        parts = split.parts(prompt, self.prompts.delimiter, begin)
-        readings = seam(encode, prompt[begin : split.read], parts, [context[begin:] for context in contexts])
-        anchor = begin + readings.anchor
-        return replace(
-            reading,
-            state=self._adapted(reading, readings.pieces),
-            cut=begin + readings.read,
-            anchor=anchor,
-            skip=len(readings.anchor_ids),
-            follows=anchor > 0,
-            nothing=[],
-        )
+        prompts = encode([context[begin:] for context in contexts], False)
+        parts = split.parts(contexts[0], self.prompts.delimiter, begin)
+        pieces = read_as(encode, contexts[0][begin : split.read], parts, prompts)
+        read = sum(len(piece.ids) for piece in pieces)
+        state = self._adapted(reading, pieces)
+        return replace(reading, state=state, cut=split.read, skip=read, nothing=[])
 
     def _follows(self, opened: list[int], opening: str, rest: str) -> bool:
         """Whether the tokens of both together are those of what opens the dialogue, and others behind them."""

@@ -1,7 +1,8 @@
-"""What the JSON beside a checkpoint's weights says: method, settings, base model, training."""
+"""What the JSON beside a checkpoint's weights says: method, settings, base model, training; of ours and of peft's."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +11,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
@@ -20,13 +21,9 @@ from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
 
-CONFIG = "adapter_config.json"
+HEADER, CONFIG = "adapter.json", "adapter_config.json"
 AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
 MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
-WITHOUT_WEIGHTS = (
-    "PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CARTRIDGE", "ADAPTION_PROMPT", "CPT",
-)  # fmt: skip
-"""Types of peft that put a prompt or a prefix before the text; none can be merged into weights."""
 STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
 HARMLESS = frozenset(
@@ -39,12 +36,29 @@ Rank = Annotated[int, Field(ge=1, le=2**20)]
 Alpha = Annotated[float, Field(allow_inf_nan=False)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The content of `adapter.json`."""
+
+    method: str
+    settings: dict[str, Json]
+    base_name: str
+    base_fingerprint: str
+    version: str
+    parameters: int
+    training: dict[str, Json]
+    step: int | None = None
+    """Optimiser steps; the weights say the same."""
+    stands_on: dict[str, str] = field(default_factory=dict)
+    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
+
+
 class PeftConfig(BaseModel):
     """What `adapter_config.json` says, as peft names it."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    peft_type: str
+    peft_type: str = "LORA"
     peft_version: str = ""
     base_model_name_or_path: str | None = None
     revision: str | None = None
@@ -56,11 +70,6 @@ class PeftConfig(BaseModel):
     bias: str = "none"
     init_lora_weights: bool | str = True
     target_modules: list[str] | str | None = None
-
-    @property
-    def base(self) -> str:
-        """The base model that it was trained on, as it was called there; empty where that is not said."""
-        return self.base_model_name_or_path or ""
 
     def rank(self, module: str) -> int:
         """Rank of the factors of a module, by its name in the base model."""
@@ -81,16 +90,11 @@ def config_of(folder: Path) -> PeftConfig:
     """The configuration of a peft folder."""
     path = folder / CONFIG
     with reading(path, AGAIN):
-        stored = object_of(path, AGAIN)
-        kind = stored.get("peft_type", "LORA")
-        if kind in WITHOUT_WEIGHTS:
-            fault = f"{folder} is a peft adapter of type {kind}: a prompt or prefix, which is not read here."
-            raise UserError(fault, "Give a LoRA; of a state of ttabench, give its own folder as --state.")
-        if kind != "LORA":
-            raise UserError(f"{folder} is a peft adapter of type {kind}, which is not read here.", MERGE)
-        config = PeftConfig.model_validate(stored)
+        config = PeftConfig.model_validate(object_of(path, AGAIN))
         for pattern in (*(config.rank_pattern or ()), *(config.alpha_pattern or ())):
             re.compile(f"({pattern})")
+    if config.peft_type != "LORA":
+        raise UserError(f"{folder} is a peft adapter of type {config.peft_type}, not a LoRA.", MERGE)
     unread = [name for name, value in (config.model_extra or {}).items() if value and name not in HARMLESS]
     unread += [] if config.bias == "none" else [f"bias={config.bias}"]
     unread += [] if config.init_lora_weights in STARTS else [f"init_lora_weights={config.init_lora_weights}"]
@@ -99,22 +103,9 @@ def config_of(folder: Path) -> PeftConfig:
     return config
 
 
-def header_fields(folder: Path) -> dict[str, Json]:
-    """What a header of a checkpoint of `lora` says (see `checkpoint_header`), of a peft folder."""
-    config = config_of(folder)
-    listed = [] if isinstance(config.target_modules, str) else config.target_modules or []
-    targets = () if any("." in name for name in listed) else tuple(sorted(listed))
-    alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
-    settings = LoraSettings(rank=config.r, alpha=alpha, targets=targets)
-    return {
-        "method": "lora",
-        "settings": asdict(settings),
-        "base_name": config.base,
-        "base_fingerprint": "",
-        "version": f"peft {config.peft_version}".strip(),
-        "parameters": 0,
-        "training": {"kind": "peft", "peft_type": config.peft_type, "peft_version": config.peft_version},
-    }
+def is_peft(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
+    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
 
 
 def standing(model: str) -> tuple[str, str] | None:
@@ -130,40 +121,46 @@ def _base_of(folder: Path) -> str:
     """The base model that a peft folder names."""
     config = config_of(folder)
     hint = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."
-    if not config.base:
+    if not config.base_model_name_or_path:
         raise UserError(f"{folder / CONFIG} names no base model (base_model_name_or_path).", hint)
     if config.revision not in (None, "", "main"):
         raise UserError(f"{folder / CONFIG} asks for the revision {config.revision} of its base model.", hint)
     try:
-        find_source(config.base)
+        find_source(config.base_model_name_or_path)
     except UserError as error:
         raise UserError(f"{folder / CONFIG} names a base model that is not here. {error.what}", hint) from None
-    return config.base
+    return config.base_model_name_or_path
 
 
-HEADER = "adapter.json"
+def header(folder: Path) -> Header:
+    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
+    if is_peft(folder):
+        return _of_peft(config_of(folder))
+    path = folder / HEADER
+    if not path.is_file():
+        fault = f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there."
+        raise UserError(fault, "Make one with `ttabench train`.")
+    with reading(path, "Train the method again."):
+        content = json.dumps(object_of(path, "Train the method again."))
+        stored = TypeAdapter(Header).validate_json(content, strict=True)
+        if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
+            raise ValueError("stands_on has no name or digest")
+        return stored
 
 
-def is_peft(folder: Path) -> bool:
-    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
-    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """The content of `adapter.json`."""
-
-    method: str
-    settings: dict[str, Json]
-    base_name: str
-    base_fingerprint: str
-    version: str
-    parameters: int
-    training: dict[str, Json]
-    step: int | None = None
-    """Optimiser steps; the weights say the same."""
-    stands_on: dict[str, Json] = field(default_factory=dict)
-    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
+def _of_peft(config: PeftConfig) -> Header:
+    listed = [] if isinstance(config.target_modules, str) else config.target_modules or []
+    targets = () if any("." in name for name in listed) else tuple(sorted(listed))
+    alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
+    return Header(
+        method="lora",
+        settings=asdict(LoraSettings(rank=config.r, alpha=alpha, targets=targets)),
+        base_name=config.base_model_name_or_path or "",
+        base_fingerprint="",
+        version=f"peft {config.peft_version}".strip(),
+        parameters=0,
+        training={"kind": "peft", "peft_type": config.peft_type, "peft_version": config.peft_version},
+    )
 
 
 def trained_tasks(training: Mapping[str, Any]) -> list[str]:
@@ -176,26 +173,6 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
     """The seed that a checkpoint was trained with; None where nothing was trained, or it does not say."""
     seed = training.get("config", {}).get("seed")
     return None if seed is None else int(seed)
-
-
-def header(folder: Path) -> Header:
-    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
-    if is_peft(folder):
-        return Header(**header_fields(folder))
-    path = folder / HEADER
-    if not path.is_file():
-        fault = f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there."
-        raise UserError(fault, "Make one with `ttabench train`.")
-    with reading(path, "Train the method again."):
-        stored = Header(**object_of(path, "Train the method again."))
-        texts = (stored.method, stored.base_name, stored.base_fingerprint, stored.version)
-        below = [stored.stands_on[key] for key in ("name", "digest")] if stored.stands_on else []
-        objects = (stored.settings, stored.training, stored.stands_on)
-        step = stored.step is None or isinstance(stored.step, int)
-        typed = all(isinstance(text, str) for text in (*texts, *below))
-        if not (typed and step and all(isinstance(value, dict) for value in objects)):
-            raise TypeError("a field is of another type")
-    return stored
 
 
 def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:

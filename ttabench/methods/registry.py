@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,7 @@ from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
 from ttabench.methods.settings import defaults, restored
-from ttabench.methods.spec import MethodFamily, MethodSpec
+from ttabench.methods.spec import MethodSpec
 
 GROUP = "ttabench.methods"
 """Entry points of other packages."""
@@ -99,9 +99,9 @@ def _in_file(file: str, wanted: str) -> MethodSpec:
 
 
 @cache
-def families() -> Mapping[str, MethodFamily]:
-    """Families of methods from optional packages, by name."""
-    return {family.name: family for room in _rooms() for family in getattr(room, "FAMILIES", ())}
+def families() -> Mapping[str, MethodSpec]:
+    """What stands for families of methods from optional packages, by the family's name."""
+    return {spec.name.partition(":")[0]: spec for room in _rooms() for spec in getattr(room, "FAMILIES", ())}
 
 
 @cache
@@ -136,11 +136,13 @@ def find(name: str) -> MethodSpec:
     """
     if name in methods():
         return methods()[name]
-    if len(parts := parts_of(name)) > 1:
-        return _together([find(part) for part in parts])
+    if len(parts_of(name)) > 1:
+        return _together(name)
     family, _, member = name.partition(":")
     if family in families():
-        return families()[family].of(member)
+        module, _, function = families()[family].members.partition(":")
+        spec: MethodSpec = getattr(import_module(module), function)(member)
+        return spec
     if in_file := FILE.fullmatch(name):
         return _in_file(in_file["path"], in_file["name"] or "")
     if name in offered(GROUP):
@@ -159,16 +161,10 @@ def parts_of(name: str) -> list[str]:
     return name.split(SIGN)
 
 
-def _together(parts: Sequence[MethodSpec]) -> PairSpec:
-    """One spec for the same parts, so that its settings are of one class."""
-    name = SIGN.join(part.name for part in parts)
-    known = _pairs.get(name)
-    if known is None or any(one is not other for one, other in zip(known.parts, parts, strict=True)):
-        known = _pairs[name] = pair_of(parts)
-    return known
-
-
-_pairs: dict[str, PairSpec] = {}
+@cache
+def _together(name: str) -> PairSpec:
+    """Methods that read together, one spec for the same parts, so that its settings are of one class."""
+    return pair_of([find(part) for part in parts_of(name)])
 
 
 def is_file(name: str) -> bool:
@@ -197,7 +193,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
         UserError: whatever `find` raises; the method of that name is of another origin.
     """
     family = families().get(name.partition(":")[0]) if len(parts_of(name)) == 1 else None
-    spec = family.stands_for if family else find_installed(name)
+    spec = family or find_installed(name)
     if spec.origin != origin:
         raise UserError(f"{name} is now of {spec.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
     return defaults(spec)

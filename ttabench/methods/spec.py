@@ -14,16 +14,6 @@ from ttabench.methods.parts.amount import Amount
 from ttabench.methods.recipe import Recipe
 
 
-def never(settings: Any) -> bool:  # noqa: ARG001  # the arguments of `MethodSpec.piece_shares`
-    """False, whatever the settings are."""
-    return False
-
-
-def always(settings: Any) -> bool:  # noqa: ARG001  # the arguments of `MethodSpec.piece_shares`
-    """True, whatever the settings are."""
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec(Formula):
     """A method that runs."""
@@ -42,7 +32,7 @@ class MethodSpec(Formula):
     """Another method of the same parameters and settings that is trained alike: its checkpoints are this one's, too."""
     looks_at_question: bool = False
     """Whether `patch` depends on what is asked; settings may say otherwise."""
-    piece_shares: Callable[[Any], bool] = never
+    piece_shares: Callable[[Any], bool] = lambda _: False
     """Whether it tells, with these settings, which kept pieces of context a question looks at, see
     `BaseMethod.piece_shares`."""
     keep: Callable[[Amount], Mapping[str, Json]] | None = None
@@ -50,6 +40,9 @@ class MethodSpec(Formula):
     it cannot. None: it has no budget."""
     checked: Any = None
     """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
+    members: str = ""
+    """Of what stands for a family of methods of an optional package, each named `family:text`: a function `(text) ->
+    MethodSpec`, `package.module:function`, which may import the package."""
     origin: str = ""
     """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
 
@@ -71,24 +64,3 @@ class MethodSpec(Formula):
             fault = f"{self.where}, the class of method {self.name}, cannot be loaded ({reason})."
             raise UserError(fault, f"Mend or uninstall {self.origin}.") from None
         return method_class
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodFamily:
-    """Methods of an optional package, each named `family:text`."""
-
-    name: str
-    stands_for: MethodSpec
-    """The spec that lists show for them all."""
-    where: str
-    """A function `(text) -> MethodSpec`, `package.module:function`; it may import the package."""
-
-    def of(self, text: str) -> MethodSpec:
-        """The member of that name.
-
-        Raises:
-            UserError: the package is missing, or knows no such method.
-        """
-        module, _, attribute = self.where.partition(":")
-        spec: MethodSpec = getattr(import_module(module), attribute)(text)
-        return spec

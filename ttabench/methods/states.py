@@ -1,36 +1,72 @@
-"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what they belong to."""
+"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what it belongs to and is made of.
+
+Importing this imports no torch: a header is read before anything else is.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ttabench.core.checked_file import object_of, reason
+from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import LOCK_FILE, PART, locked, moved, remove, sweep, unwritable, write_atomically
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm.loading import safetensors_io
-from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.patch import State
-from ttabench.methods.state_header import ANEW, HEADER_FILE, SCHEMA, header_digest, is_whole
-from ttabench.methods.state_header import header as header_of
 
-TENSORS_FILE = "state.safetensors"
+if TYPE_CHECKING:
+    from ttabench.lm.patch import State
+
+SCHEMA = 2
+HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
+ANEW = "Make it anew with `ttabench adapt`."
+READ, READ_KEYS = "read", ("file", "digest", "pieces")
+"""Where a header says which files the state has read, and what of each."""
+BELONGS = {
+    "method": "method",
+    "origin": "version of the method",
+    "fingerprint": "base model",
+    "checkpoint": "checkpoint",
+    "settings": "setting",
+    "start": "beginning of texts (--bos, --chat-template)",
+}
+"""Fields of a header in which a state and its use must agree, and their names."""
+
+
+def header(folder: Path) -> dict[str, Any]:
+    """The header of a state."""
+    path = folder / HEADER_FILE
+    try:
+        content = object_of(path, ANEW)
+    except Missing:
+        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
+    if content.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} is of another version, or corrupted.", ANEW)
+    if content.get("digest") != header_digest(content):
+        raise UserError(f"{path} was changed after it was written.", ANEW)
+    return content
+
+
+def header_digest(content: Mapping[str, Json]) -> str:
+    """16 hexadecimal digits of what a header says, as JSON has it."""
+    kept = {key: value for key, value in json.loads(json.dumps(content)).items() if key != "digest"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
-    """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
+    """Write a state and what it belongs to (`BELONGS`). `also`: files below the folder that were written for it; the
+    header names their digests, too."""
+    from ttabench.lm.loading import safetensors_io
+    from ttabench.lm.loading.finite import first_not_finite
 
-    `also` are files below the folder that were written for the state; the header names their digests, too.
-    """
     if broken := first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
@@ -39,7 +75,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         safetensors_io.write(folder / TENSORS_FILE, state.tensors)
     except OSError as error:
         raise unwritable(folder, error) from None
-    header = {
+    content = {
         "schema_version": SCHEMA,
         "ttabench": __version__,
         **belongs,
@@ -48,58 +84,38 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         "meta": dict(state.meta),
         "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
-    header["digest"] = header_digest(header)
-    write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
+    content["digest"] = header_digest(content)
+    write_atomically(folder / HEADER_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return folder
 
 
 def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
     """Read a state that belongs to the same method, base model, settings and checkpoint."""
-    header = header_of(folder)
-    for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
-        if header.get(field) != belongs.get(field):
-            mend = "Make it anew with `ttabench adapt`, or evaluate with what it was made with."
-            if field == "method" and isinstance(header.get(field), str):
-                mend = f"Give --method {header[field]}, or make it anew with `ttabench adapt`."
-            raise UserError(f"The state in {folder} is of another {_difference(field, header, belongs)}.", mend)
+    from ttabench.lm.loading import safetensors_io
+    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.patch import State
+
+    content = header(folder)
+    if field := next((field for field in BELONGS if content.get(field) != belongs.get(field)), ""):
+        fault = f"The state in {folder} is of another {BELONGS[field]}: {_difference(field, content, belongs)}."
+        raise UserError(fault, "Make it anew with `ttabench adapt`, or use what it was made with.")
     tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device, ANEW)
-    state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
-    if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
-        raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
+    if content["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
+        raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", ANEW)
     if broken := first_not_finite(tensors.items()):
-        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
-    return state
+        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", ANEW)
+    return State(rows=int(content["rows"]), tensors=tensors, meta=content["meta"])
 
 
-_NAMES = {
-    "origin": "version of the method",
-    "method": "method",
-    "fingerprint": "base model",
-    "checkpoint": "checkpoint",
-    "settings": "setting",
-    "start": "beginning of texts (--bos, --chat-template)",
-}
-
-
-def _difference(field: str, header: Mapping[str, Json], belongs: Mapping[str, Json]) -> str:
+def _difference(field: str, content: Mapping[str, Json], belongs: Mapping[str, Json]) -> str:
     """What a state was made with, and what is given; of settings only those that differ."""
-    made, given = header.get(field), belongs.get(field)
-    if field == "settings" and isinstance(made, Mapping) and isinstance(given, Mapping):
-        names = [
-            name
-            for name in sorted({*made, *given})
-            if name not in made or name not in given or made[name] != given[name]
-        ]
-        made, given = ({name: side.get(name) for name in names} for side in (made, given))
-        return f"{_NAMES[field]}: {_settings(made)} rather than {_settings(given)}"
+    made, given = content.get(field), belongs.get(field)
+    if isinstance(made, dict) and isinstance(given, dict):
+        names = [name for name in sorted({*made, *given}) if made.get(name) != given.get(name)]
+        made, given = (", ".join(f"{name}={side.get(name)}" for name in names) for side in (made, given))
     if field == "fingerprint":
-        made, given = (f"{side.get('model')} ({str(side.get(field))[:8]})" for side in (header, belongs))
-    return f"{_NAMES[field]}: {made or 'none'} rather than {given or 'none'}"
-
-
-def _settings(values: Mapping[str, Json]) -> str:
-    """`budget=64, sinks=4`."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+        made, given = (f"{side.get('model')} ({str(side.get(field))[:8]})" for side in (content, belongs))
+    return f"{made or 'none'} rather than {given or 'none'}"
 
 
 @contextmanager
@@ -112,10 +128,6 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
         if folder is None or out_of_memory(error):
             raise
         raise UserError(f"The state in {folder} does not fit {method} ({reason(error)}).", ANEW) from error
-
-
-PEFT = "peft"
-MEND = "Give another --out, or move it away."
 
 
 class StateFolder:
@@ -132,14 +144,14 @@ class StateFolder:
         """Hold the folder while a state is made for it."""
         self._check()
         made = not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
 
         def refuse() -> None:
             raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
 
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
         with locked(self.path, refuse):
             try:
                 sweep(self.path)
@@ -177,52 +189,49 @@ class StateFolder:
 
     def stored(self) -> dict[str, Any] | None:
         """The header of the state that is there, if it is what is asked for, whole, and not to be replaced."""
-        header = None if self.force or not self.asked else self._header()
-        files = header.get("files") if header is not None else None
-        if header is None or header.get("asked") != self.asked or not isinstance(files, dict):
+        content = self._header()
+        if self.force or not self.asked or content is None or content.get("asked") != self.asked:
             return None
-        paths = {self.path / name: file_digest for name, file_digest in files.items()}
+        paths = {self.path / name: file_digest for name, file_digest in content["files"].items()}
         same = all(path.is_file() and digest(path) == file_digest for path, file_digest in paths.items())
-        return header if same and is_whole(header) else None
+        whole = content.get("schema_version") == SCHEMA and content.get("digest") == header_digest(content)
+        return content if same and whole else None
 
     def _check(self) -> None:
-        """Refuse what is there, where it is not ours to replace."""
+        """Refuse what is there, where it is not ours to replace, or not to be replaced."""
         try:
             there = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)} - {LOCK_FILE}
         except FileNotFoundError:
             return
         except OSError as error:
             raise unwritable(self.path, error) from None
-        header = self._header()
-        if there and not self.force and self.stored() is None:
-            if header is not None and self.asked and header.get("asked") == self.asked:
-                return  # the same, cut off between its files
-            if header is not None:
-                fault = f"{self.path} holds a state of {header['method']}."
-                raise UserError(fault, "Replace it with --force, or give another --out.")
+        content = self._header()
+        if content is None and there and not self.force:
             fault = f"{self.path} holds {min(there)}, which is of no adapted state."
             raise UserError(fault, "Give another --out; --force writes beside it.")
+        same = content is not None and self.asked and content.get("asked") == self.asked
+        if content is not None and not (self.force or same):
+            fault = f"{self.path} holds a state of {content['method']}."
+            raise UserError(fault, "Replace it with --force, or give another --out.")
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:
         """Refuse to replace what the header there, if there is one, does not name with its digest."""
-        header = self._header()
-        for name in (HEADER_FILE, TENSORS_FILE):
-            if header is None and os.path.lexists(self.path / name):
-                raise UserError(f"{self.path / name} is of no adapted state and is not replaced.", MEND)
-        listed, folder = (header or {}).get("files"), self.path / PEFT
-        known = listed if isinstance(listed, dict) else {}
-        for entry in sorted(folder.glob("*")) if folder.is_dir() and not folder.is_symlink() else [folder]:
-            ours = entry.is_file() and known.get(f"{PEFT}/{entry.name}") == digest(entry)
-            if os.path.lexists(entry) and not ours:
-                raise UserError(f"{entry} was not written by `adapt` and is not replaced, even with --force.", MEND)
+        content, folder = self._header(), self.path / PEFT
+        known = {} if content is None else content["files"]
+        foreign = [self.path / HEADER_FILE, self.path / TENSORS_FILE] if content is None else []
+        parts = sorted(folder.glob("*")) if folder.is_dir() and not folder.is_symlink() else [folder]
+        foreign += [one for one in parts if not (one.is_file() and known.get(f"{PEFT}/{one.name}") == digest(one))]
+        if there := next(filter(os.path.lexists, foreign), None):
+            fault = f"{there} was not written by `adapt` and is not replaced, even with --force."
+            raise UserError(fault, "Give another --out, or move it away.")
 
     def _header(self) -> dict[str, Any] | None:
         """Content of the state.json there, None where it is none of ours."""
         path = self.path / HEADER_FILE
         try:
-            header = {} if path.is_symlink() else object_of(path)
+            content = {} if path.is_symlink() else object_of(path)
         except UserError:
             return None
-        ours = all(isinstance(header.get(key), str) for key in ("ttabench", "method"))
-        return header if ours else None
+        named = all(isinstance(content.get(key), str) for key in ("ttabench", "method"))
+        return content if named and isinstance(content.get("files"), dict) else None

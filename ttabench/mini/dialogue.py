@@ -23,7 +23,7 @@ def tell(source: random.Random, split: str, friends: int, facts_a_friend: int) -
     return [fact for person in people for fact in facts(source, "person", person, facts_a_friend)]
 
 
-def _exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
+def exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
     """Two turns about a new fact, or four when an old one is asked for again."""
     turns = _telling(source, fact)
     if known and source.random() < 0.6:
@@ -48,22 +48,9 @@ def session(source: random.Random, facts: list[Fact], known: list[Fact]) -> list
     turns: list[str] = []
     known = list(known)
     for fact in facts:
-        turns += _exchange(source, fact, known)
+        turns += exchange(source, fact, known)
         known.append(fact)
     return turns
-
-
-def conversation(source: random.Random, split: str, turns: int) -> list[str]:
-    """A dialogue of at least `turns` turns that keeps coming back to what was told."""
-    pending, known, spoken = tell(source, split, 3, 3), list[Fact](), list[str]()
-    source.shuffle(pending)
-    while len(spoken) < turns:
-        if not pending:
-            pending = tell(source, split, 3, 3)
-        fact = pending.pop()
-        spoken += _exchange(source, fact, known)
-        known.append(fact)
-    return spoken[:turns]
 
 
 def returning(source: random.Random, split: str, turns: int) -> list[str]:

@@ -9,6 +9,7 @@ different entities of the same kind, so only the entity's full name tells them a
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from ttabench.mini.relations import RELATIONS
 from ttabench.mini.world import Fact, draw_entities, facts, rng
 
+Row = dict[str, object]
 _LEADS = ("Notes of {d}:", "Report of {d}:", "In brief,", "Heard on {d}:", "From our files:")
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _DISTRACTORS = (
@@ -67,102 +69,88 @@ def documents(
 
 
 def _questions(
-    family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
-) -> Iterator[tuple[int, Document, Fact, str]]:
-    """(document number, document, fact, question); shape: (documents, questions a document, facts a document).
+    family: str, kind: str, split: str, seed: int, count: int, questions: int, facts_told: int
+) -> Iterator[tuple[str, int, Document, Fact, str]]:
+    """(key, document number, document, fact, question) of so many documents, with so many questions about each.
 
     Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
     """
-    count, questions, facts_told = shape
-    source = rng(family, split, seed)
+    source, numbers = rng(family, split, seed), itertools.count()
     counts = range(1, facts_told + 1) if split == "train" else facts_told
     for number, made in enumerate(documents(source, kind, split, count, counts)):
         for fact in made.questions(source, questions):
-            yield number, made, fact, fact.question(source.randrange(2))
+            key = f"mini-{split}-{seed}-{number}-{fact.relation.name}-{next(numbers)}"
+            yield key, number, made, fact, fact.question(source.randrange(2))
 
 
-def streamingqa(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
-) -> list[dict[str, object]]:
+def streamingqa(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
     """Rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id` and `evidence_ts`."""
+    asked = _questions("streamingqa", "person", split, seed, documents, questions, facts)
     return [
         {
-            "qa_id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
+            "qa_id": key,
             "text": made.text,
             "question": question,
             "answers": fact.value,
             "answers_additional": "",
             "evidence_ts": 1_546_300_800 + 3_600 * number,
         }
-        for i, (number, made, fact, question) in enumerate(
-            _questions("streamingqa", "person", split, seed, (documents, questions, facts))
-        )
+        for key, number, made, fact, question in asked
     ]
 
 
-def squad_seq(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
-) -> list[dict[str, object]]:
+def squad_seq(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
     """Rows in the hub schema of SQuAD v1.1: id, title, context, question, answers {text, answer_start}."""
+    asked = _questions("squad_seq", "place", split, seed, documents, questions, facts)
     return [
         {
-            "id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
+            "id": key,
             "title": made.entity.replace(" ", "_"),
             "context": made.text,
             "question": question,
             "answers": {"text": [fact.value], "answer_start": [_start(made.text, fact)]},
         }
-        for i, (number, made, fact, question) in enumerate(
-            _questions("squad_seq", "place", split, seed, (documents, questions, facts))
-        )
+        for key, _, made, fact, question in asked
     ]
 
 
 def _start(text: str, fact: Fact) -> int:
     """Where the answer begins: inside the sentence that states the fact, not at an earlier homonym."""
-    for phrasing in range(len(fact.relation.statements)):
-        sentence = fact.statement(phrasing)
-        if sentence in text:
-            return text.index(sentence) + sentence.rindex(fact.value)
-    raise AssertionError(f"{text!r} does not state {fact}")
+    sentence = next(told for phrasing in range(3) if (told := fact.statement(phrasing)) in text)
+    return text.index(sentence) + sentence.rindex(fact.value)
 
 
-def archivalqa(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
-) -> list[dict[str, object]]:
+def archivalqa(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
     """Rows in the layout of the published processing of ArchivalQA (one paragraph a document)."""
-    rows: list[dict[str, object]] = []
     year = {"train": 1993, "validation": 2002, "test": 2004}[split]
-    pairs = _questions("archivalqa", "company", split, seed, (documents, questions, facts))
-    for i, (number, made, fact, question) in enumerate(pairs):
-        doc_id = 2_000_000 + number
-        rows.append(
-            {
-                "id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
-                "question": question,
-                "answer": fact.value,
-                "org_answer": fact.value,
-                "answer_start": _start(made.text, fact),
-                "para_id": f"{doc_id}_0",
-                "trans_que": 0,
-                "trans_ans": 0,
-                "source": "mini",
-                "doc_id": doc_id,
-                "title": made.entity,
-                "date": f"{year}-01-01",
-                "text": [made.text],
-                "para_num": 0,
-                "ans_paragraph": made.text,
-                "ans_text": made.text,
-                "year": year,
-            }
-        )
-    return rows
+    asked = _questions("archivalqa", "company", split, seed, documents, questions, facts)
+    return [
+        {
+            "id": key,
+            "question": question,
+            "answer": fact.value,
+            "org_answer": fact.value,
+            "answer_start": _start(made.text, fact),
+            "para_id": f"{2_000_000 + number}_0",
+            "trans_que": 0,
+            "trans_ans": 0,
+            "source": "mini",
+            "doc_id": 2_000_000 + number,
+            "title": made.entity,
+            "date": f"{year}-01-01",
+            "text": [made.text],
+            "para_num": 0,
+            "ans_paragraph": made.text,
+            "ans_text": made.text,
+            "year": year,
+        }
+        for key, number, made, fact, question in asked
+    ]
 
 
 def shared_context(
     split: str, seed: int, contexts: int = 16, people: int = 12, facts: int = 4, turns: int = 8
-) -> list[dict[str, object]]:
+) -> list[Row]:
     """Rows of SCBench: {id, context, multi_turns: [{input, answer, task}]}.
 
     A context is a document a person. Turns that are called "first" ask what none before has asked, those called "again"
@@ -171,13 +159,13 @@ def shared_context(
     again = [turn % 4 > 1 for turn in range(turns)]
     if again.count(False) > people * facts:
         raise ValueError(f"{people} people with {facts} facts each do not fill {turns} turns")
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for number in range(contexts):
         source = rng("shared_context", split, seed, number)
         told = documents(source, "person", split, people, facts)
         fresh = source.sample([fact for made in told for fact in made.facts], again.count(False))
         once: list[tuple[Fact, int]] = []
-        asked: list[dict[str, object]] = []
+        asked: list[Row] = []
         for later in again:
             if later:
                 fact, words = once.pop(source.randrange(len(once)))

@@ -17,19 +17,17 @@ from torch.utils.flop_counter import flop_registry
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
-    """Counts until it is left; `Counter(tensors=False)` does not follow the life of tensors, which costs the most.
+    """Counts until it is left.
 
     Attributes:
         flops: floating-point operations of matrix products and attention.
         peak_tensor_bytes: the most that tensors made inside held at a time; those of the model are not among them, nor
             is what kernels allocate for themselves.
-        follows: whether tensors are followed.
     """
 
-    def __init__(self, *, tensors: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = self.peak_tensor_bytes = 0
-        self.follows = tensors
         self._held: dict[int, int] = {}
 
     def __torch_dispatch__(
@@ -39,12 +37,11 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         self.flops += operations(func, args, kwargs, out)
-        if self.follows:
-            given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
-            for tensor in _tensors(out):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in given:  # else a view of what was there, or the same tensor changed in place
-                    self._follow(storage)
+        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
+        for tensor in _tensors(out):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given:  # else a view of what was there, or the same tensor changed in place
+                self._follow(storage)
         return out
 
     def _follow(self, storage: torch.UntypedStorage) -> None:

@@ -7,39 +7,39 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeAlias
 
 from ttabench import cost
 from ttabench.core import amounts
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.sizes import lengths, short
+from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
-from ttabench.profiling.load import Load, method_names, presets_of, shared_out
-from ttabench.terminal import render
+from ttabench.profiling.job import Load, method_names, shared_out
+from ttabench.terminal.table import Table
 
 Row: TypeAlias = dict[str, Json]
+COLUMNS = {
+    "#added": ("added_parameters", amounts.count), "#floats": ("state_floats", amounts.count),
+    "#state": ("state_bytes", amounts.size), "#KV adapting": ("adapt_peak_kv_bytes", amounts.size),
+    "#KV asking": ("ask_peak_kv_bytes", amounts.size), "#adapt FLOPs": ("adapt_flops", amounts.count),
+    "#query FLOPs": ("ask_flops", amounts.count), "#total FLOPs": ("total_flops", amounts.count),
+}  # fmt: skip
+SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query FLOPs", "#adapt FLOPs")
+"""Columns that a narrow screen leaves out, in this order."""
 
 
-def show(
-    load: Load, form: str, *, methods: str = "", model: str = "nano", prefill: str = "1k,4k", preset: str = "",
-    settings: Sequence[str] = (), dtype: str = "auto", queries: int = 1,
-) -> None:  # fmt: skip
-    """Print the table of methods (all that have a formula where none is named), as they are typed."""
-    known = render.known_format(form)
+def typed_table(load: Load, lengths: Sequence[int], *, methods: str, preset: str, settings: Sequence[str], model: str,
+                dtype: str, queries: int) -> Table:  # fmt: skip
+    """The table of methods (all that have a formula where none is named), as they are typed."""
     every = registry.formulas()
     chosen = {name: registry.formula(name) for name in method_names(methods, every, every)}
-    shared = shared_out(
-        settings, {name: {field.name for field in fields(one.Settings)} for name, one in chosen.items()}
-    )
-    presets = presets_of(preset, {name: formula.presets for name, formula in chosen.items()})
-    rows = table(model, list(chosen), lengths(prefill), load, shared, presets, dtype=dtype, queries=queries)
-    render.show([as_table(model, rows)], known)
+    presets, shared = shared_out(chosen, preset, settings)
+    return as_table(model, table(model, list(chosen), lengths, load, shared, presets, dtype=dtype, queries=queries))
 
 
 def table(
@@ -70,22 +70,20 @@ def table(
         raise UnknownName("architecture", model, names())
     if dtype not in cost.BYTES:
         raise UnknownName("dtype", dtype, list(cost.BYTES))
-    changes = settings or {}
-    known = {name: registry.formula(name) for name in (*methods, *changes)}
     rows = []
     for name in dict.fromkeys(methods):
-        preset = preset_for(known[name], (presets or {}).get(name, ""), model)
-        given = settings_of(known[name], typed_values(known[name], changes.get(name, {})), preset)
+        formula = registry.formula(name)
+        preset = preset_for(formula, (presets or {}).get(name, ""), model)
+        given = settings_of(formula, typed_values(formula, (settings or {}).get(name, {})), preset)
         for length in lengths:
             whole, rest = divmod(length, load.piece_tokens)
             work = Workload(
                 pieces=(load.piece_tokens,) * whole + ((rest,) if rest else ()), prompt_tokens=load.prompt_tokens,
                 new_tokens=load.generate, value_bytes=cost.BYTES[dtype],
             )  # fmt: skip
-            spent = _cost(known[name], given, shape, work)
             rows.append({
-                "model": model, "method": name, "implemented": isinstance(known[name], MethodSpec),
-                "context_tokens": length, **_row(spent, shape, work, queries),
+                "model": model, "method": name, "implemented": isinstance(formula, MethodSpec),
+                "context_tokens": length, **_row(_cost(formula, given, shape, work), shape, work, queries),
                 "dtype": "float32" if dtype == "auto" else dtype,
             })  # fmt: skip
     return rows
@@ -147,40 +145,30 @@ def break_even_words(queries: int | None, cheaper: str) -> str:
     return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
 
 
-HEADS = (
-    "method", "#prefill", "#added", "#floats", "#state", "#KV adapting", "#KV asking", "#adapt FLOPs", "#query FLOPs",
-    "#total FLOPs", "cheaper than icl", "positions",
-)  # fmt: skip
-SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query FLOPs", "#adapt FLOPs")
-"""Columns that a narrow screen leaves out, in this order."""
-
-
-def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
+def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """A line a method and length."""
     lines = tuple(
         (
             f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
-            *(amounts.count(row[name]) for name in ("added_parameters", "state_floats")),
-            *(amounts.size(row[name]) for name in ("state_bytes", "adapt_peak_kv_bytes", "ask_peak_kv_bytes")),
-            *(amounts.count(row[name]) for name in ("adapt_flops", "ask_flops", "total_flops")),
+            *(shown(row[name]) for name, shown in COLUMNS.values()),
             "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
         for row in rows
     )
     first = rows[0]
-    captions = [
+    caption = (
         f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
         "KV: most bytes of keys and values alive. total: reading and the queries asked for "
         f"({first['queries']:,}). 'from n': costs fewer operations than full context from n queries on, reading "
         "included. positions: whether the base model has enough; whether the memory of a device does is not told."
-    ]
+    )
     if not all(row["implemented"] for row in rows):
-        captions.append("* a formula only: ttabench does not run it.")
-    title = f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)"
-    return render.Table(
-        title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(captions), fold=True,
-        names=("method", "cheaper than icl", "positions"), spare=SPARE,
+        caption += " * a formula only: ttabench does not run it."
+    return Table(
+        title=f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)",
+        columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"), rows=lines, data=tuple(rows),
+        caption=caption, fold=True, names=("method", "cheaper than icl", "positions"), spare=SPARE,
     )  # fmt: skip

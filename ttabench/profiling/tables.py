@@ -67,30 +67,27 @@ def main_table(record: ProfileRecord) -> Table:
 
 def break_even_table(record: ProfileRecord) -> Table | None:
     """Measured seconds of every method that reads against those of full context; None without both."""
-    readers = [method for method in record.config["methods"] if method not in (FULL_CONTEXT, "none")]
-    seconds = {}  # of reading, and of a query
-    for row in record.rows:
-        adapt, total = row.value("adapt_seconds"), row.value("total_seconds")
-        if row.status == "ok" and adapt is not None and total is not None:
-            seconds[row.method, row.prefill] = adapt, total - adapt
-    rows: list[tuple[str, ...]] = []
-    data: list[dict[str, Cell]] = []
-    for method in readers:
-        cells: list[str] = []
-        for length in record.config["lengths"]:
-            own, full = seconds.get((method, length)), seconds.get((FULL_CONTEXT, length))
-            if own is None or full is None:
-                cells.append("-")
-                continue
-            queries, cheaper = break_even(*own, *full)
-            cells.append(break_even_words(queries, cheaper))
-            data.append({"method": method, "prefill": length, "queries": queries, "cheaper": cheaper})
-        rows.append((method, *cells))
+    seconds = {  # of reading, and of a query
+        (row.method, row.prefill): (adapt, total - adapt)
+        for row in record.rows
+        if row.status == "ok" and (adapt := row.value("adapt_seconds")) and (total := row.value("total_seconds"))
+    }
+    rows, data, lengths = list[tuple[str, ...]](), list[dict[str, Cell]](), record.config["lengths"]
+    for method in record.config["methods"]:
+        if method in (FULL_CONTEXT, "none"):
+            continue
+        cells = dict.fromkeys(lengths, "-")
+        for length in lengths:
+            if (own := seconds.get((method, length))) and (full := seconds.get((FULL_CONTEXT, length))):
+                queries, cheaper = break_even(*own, *full)
+                cells[length] = break_even_words(queries, cheaper)
+                data.append({"method": method, "prefill": length, "queries": queries, "cheaper": cheaper})
+        rows.append((method, *cells.values()))
     if not data:
         return None
     return Table(
         title="queries from or until which a method takes no more seconds than full context",
-        columns=("method", *(f"#{short(length)}" for length in record.config["lengths"])),
+        columns=("method", *(f"#{short(length)}" for length in lengths)),
         rows=tuple(rows), data=tuple(data), names=("method",),
         caption="Reading once, and for each query its prompt and what is written; full context keeps its cache.",
     )  # fmt: skip

@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ttabench.core.errors import UnknownName
-from ttabench.readers.base import Bound
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import text_of
+from ttabench.core.types import Json
+from ttabench.readers.base import Bound, fingerprint
 from ttabench.readers.cards import Card, load_card
+from ttabench.readers.faults import reasons
 from ttabench.readers.protocol_options import READERS, origin, reader_of
 from ttabench.readers.sources import Request
+from ttabench.stats.metrics import check_judges, metric
 
-__all__ = ["READERS", "Task", "load", "origin"]
+__all__ = ["READERS", "Task", "content_digest", "load", "origin"]
 Task = Bound[Any]
 """A task bound to a source, a split and a seed: what the runner and the trainer iterate over."""
 
@@ -53,4 +57,43 @@ def load(
         raise UnknownName(f"split of task {bound.name}", split, list(bound.splits))
     request = Request(source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {}))
     task: Task = read(bound, request)
+    ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
+    if ask is None:
+        why = f" ({reasons(task.dropped)})" if task.dropped else ""
+        raise UserError(f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}.")
+    check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task
+
+
+_ROWS = {"files", "whole", "hub", "note"}
+ASIDE: dict[str, Any] = {
+    **dict.fromkeys(("title", "paper", "arxiv", "licence"), True),
+    "source": {"how": True, "hub": True, "folders": True, "articles": {"files"}},
+    "splits": {"__all__": _ROWS},
+    "profiles": {"__all__": {"folders"}},
+    "parts": {"__all__": {"hub": True, "folders": True, "train": _ROWS, "test": _ROWS}},
+}
+"""Prose and places, as pydantic leaves fields out."""
+RESOLVED: dict[str, Any] = {
+    "protocol": True,
+    "quirks": True,
+    "twin": {"protocol", "arguments"},
+    "prompt": {"chat"},
+}
+
+
+def content_digest(card: Card) -> str:
+    """16 hexadecimal digits that change with everything on a card that can change an answer or a figure.
+
+    That is all but prose, where rows lie (their own digest says what they hold) and what the options of a task say once
+    it is resolved, which are in a run's identity already; of a reader of another package these count, too. A field at
+    its default is not hashed, so that a new one leaves every digest as it was.
+    """
+    aside = ASIDE | (RESOLVED if card.reader in READERS else {})
+    return fingerprint(text_of(_pruned(card.model_dump(mode="json", exclude_defaults=True, exclude=aside))))
+
+
+def _pruned(values: Mapping[str, Json]) -> dict[str, Json]:
+    """Without mappings that hold nothing."""
+    kept = {key: _pruned(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    return {key: value for key, value in kept.items() if value != {}}

@@ -23,7 +23,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.protocol_options import ProtocolSettings
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.varying import Varying
 
@@ -65,13 +65,14 @@ class Bound(Generic[SettingsT]):
     """The protocol in use."""
     arguments: Mapping[str, Scalar]
     """Arguments of the generator of a mini source; empty for real data."""
-    source: str
-    """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
-    data_notes: tuple[str, ...] = ()
-    """Notes that reading the data gave."""
-    unused: Mapping[str, int] = field(default_factory=dict)
-    """Rows of the source that were not used, by reason."""
+    data: Table
+    """Where its rows are from, with notes on them, and how many were not used."""
     _too_long: list[dict[str, int]] = field(init=False, default_factory=list, compare=False)
+
+    @property
+    def source(self) -> str:
+        """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
+        return self.data.label
 
     @property
     def split(self) -> str:
@@ -117,15 +118,15 @@ class Bound(Generic[SettingsT]):
         """
         if not self._too_long:
             self.fit(None)
-        return {**self.unused, **self._too_long[0]}
+        return {**self.data.unused, **self._too_long[0]}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
-        sentences = [*self.data_notes, *self.remarks()]
-        if (count := sum(self.unused.values())) and not self.mini:
-            counted = [f"{reason} ({rows:,})" for reason, rows in self.unused.items()]
-            reasons = ", ".join(counted) if len(counted) > 1 else next(iter(self.unused))
+        sentences, unused = [*self.data.notes, *self.remarks()], self.data.unused
+        if (count := sum(unused.values())) and not self.mini:
+            counted = [f"{reason} ({rows:,})" for reason, rows in unused.items()]
+            reasons = ", ".join(counted) if len(counted) > 1 else next(iter(unused))
             rows_were = "row of {} was" if count == 1 else "rows of {} were"
             sentences.append(f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}")
         if self.settings.paper_quirks:
@@ -186,11 +187,17 @@ class Bound(Generic[SettingsT]):
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
         return {"notes": [*notes, *self.remarks_on_others(pairs)], "digest": digest}
 
+    def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
+        """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""
+        yield from behind(every, own)
+        for seed in other_seeds(self.seed) if self.mini else ():
+            yield from written(seed)
+
     def apart(
-        self, own: RowT, others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False
+        self, known: set[str], others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False
     ) -> RowT:
-        """The first of others that tells nothing of one's own; `at_worst`: the first of all where each does."""
-        known, first = told(own), list[RowT]()
+        """The first of others that tells nothing of what is known; `at_worst`: the first of all where each does."""
+        first = list[RowT]()
         for other in others:
             if known.isdisjoint(told(other)):
                 return other
@@ -292,13 +299,6 @@ def named(kind: str, known: Iterable[str], wanted: str) -> list[str]:
     if unknown := next((name for name in names or [wanted] if name not in known), None):
         raise UnknownName(kind, unknown, known)
     return list(dict.fromkeys(names))
-
-
-def check_limit(limit: int | None, steps: int, what: str) -> None:
-    """Whether a limit leaves one of each step."""
-    if limit is not None and limit < steps:
-        fault = f"A limit of {limit} questions is less than one {what} at each of {steps} steps."
-        raise UserError(fault, f"Give --limit {steps} or more.")
 
 
 def in_order(pieces: Sequence[Observe], asks: Iterable[tuple[int, Ask]]) -> Iterator[Step]:

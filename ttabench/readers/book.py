@@ -46,12 +46,11 @@ from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
 from ttabench.readers.sources import Request, Table, hub_rows, long_twin, serving, table, tops
 from ttabench.readers.tokens import CutText, Tokens
-from ttabench.stats.metrics import check_judges, metric
 
 PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
-Candidate = tuple[str, str, Callable[[], str]]
-"""(id, title, text) of a book not yet looked at."""
+Candidate = Callable[[], tuple[str, str, str]]
+"""Reads a book: (id, title, text)."""
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
 """Characters; a longer text is more than one token."""
@@ -156,7 +155,7 @@ class Book(NamedTuple):
     title: str
     characters: int
     digest: str
-    read: Callable[[], str]
+    read: Candidate
 
     @property
     def name(self) -> str:
@@ -182,10 +181,9 @@ class Books(Bound[Settings]):
         """Strides scored, likewise."""
         return sum(span.asked for pieces in self._estimated() for span in pieces)
 
-    def _estimated(self) -> list[list[Span]]:
-        return [
-            self._pieces(max(1, book.characters // CHARACTERS_A_TOKEN), share) for book, share in self._shared_out()
-        ]
+    def _estimated(self) -> Iterator[list[Span]]:
+        for book, share in self._shared_out():
+            yield self._pieces(max(1, book.characters // CHARACTERS_A_TOKEN), share)
 
     def _shared_out(self) -> list[tuple[Book, int | None]]:
         """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
@@ -219,10 +217,10 @@ class Books(Bound[Settings]):
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
         fresh = self._written(self.seed, 2, self.settings.lengths[-1]) if self.mini and len(self.books) == 1 else []
-        return self.apart(book, [*behind(self.books, book), *fresh], lambda one: {one.digest})
+        return self.apart({book.digest}, [*behind(self.books, book), *fresh], lambda one: {one.digest})
 
     def _written(self, seed: int, books: int, tokens: int) -> list[Book]:
-        return looked_at(_of_rows(self.card, long_twin(self.card, self.split, seed, books, tokens)))
+        return looked_at(_of_rows(self.card, long_twin(self.card, self.split, seed, books, tokens).rows))
 
     def describe_others(self) -> dict[str, Json]:
         """See `Bound`; a digest stands for the text of a book."""
@@ -230,7 +228,7 @@ class Books(Bound[Settings]):
         return {"notes": [], "digest": fingerprint(*(book.digest for book in next_books))}
 
     def _cut(self, book: Book, tokens: Tokens | None, part: slice = slice(None)) -> CutText:
-        cut = CutText.of(book.read()[part], tokens)
+        cut = CutText.of(book.read()[-1][part], tokens)
         if tokens is not None and len(cut) < 2:
             raise UserError(f"The book {book.name} of {self.source} is a single token.", "Leave it out.")
         return cut
@@ -268,27 +266,28 @@ class Books(Bound[Settings]):
 def looked_at(candidates: Sequence[Candidate]) -> list[Book]:
     """Every text read once; empty ones are left out, equal ids told apart."""
     seen = Counter[str]()
-    texts = ((name, title, text, read) for name, title, read in candidates if (text := read()).strip())
     return [
-        Book(told_apart(name, seen), title, len(text), fingerprint(text), read) for name, title, text, read in texts
+        Book(told_apart(name, seen), title, len(text), fingerprint(text), candidate)
+        for candidate in candidates
+        for name, title, text in [candidate()]
+        if text.strip()
     ]
 
 
-def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], str, tuple[str, ...]]:
-    """(books, label of the source, notes about their split)."""
+def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]:
+    """The books of a source, and the source without its rows."""
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
-        short = [name for name in rows.column_names if name not in card.columns["text"]]
-        named = rows.select_columns(short) if short else [{}] * len(rows)
-        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label, ()
+        return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
     path = Path(request.source)
-    if path.is_file() and path.suffix == ".txt":
-        return _of_files([path]), f"file:{path}", serving(card, request.split, path.absolute().parent.name, path)
-    for folder in _folders(card, request.split, path):
-        if files := sorted(folder.glob("*.txt")):
-            return _of_files(files), f"folder:{path}", serving(card, request.split, folder.absolute().name, folder)
+    folders = [path] if path.is_file() and path.suffix == ".txt" else _folders(card, request.split, path)
+    for folder in folders:
+        if files := [path] if folder == path and path.is_file() else sorted(folder.glob("*.txt")):
+            name = files[0].absolute().parent.name
+            label = f"{'file' if path.is_file() else 'folder'}:{path}"
+            return _of_files(files), Table(label=label, notes=serving(card, request.split, name, folder))
     data = table(card, request)
-    return _of_rows(card, data), data.label, data.notes
+    return _of_rows(card, data.rows), data
 
 
 def _folders(card: Card, split: str, base: Path) -> list[Path]:
@@ -306,7 +305,11 @@ def _of_files(files: Sequence[Path]) -> list[Candidate]:
             with reading(place):
                 cells = csv.reader(_text_of(place).splitlines())
                 titles |= {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
-    return [(file.stem, titles.get(file.stem, ""), partial(_text_of, file)) for file in files]
+    return [partial(_of_file, file, titles.get(file.stem, "")) for file in files]
+
+
+def _of_file(file: Path, title: str) -> tuple[str, str, str]:
+    return file.stem, title, _text_of(file)
 
 
 def _text_of(file: Path) -> str:
@@ -314,28 +317,23 @@ def _text_of(file: Path) -> str:
         return file.read_bytes().decode("utf-8-sig")
 
 
-def _of_rows(card: Card, data: Table) -> list[Candidate]:
-    return [(*_named(card, row, number), partial(_text_in, card, row)) for number, row in enumerate(data.rows)]
+def _of_rows(card: Card, rows: Sequence[RawRow]) -> list[Candidate]:
+    return [partial(_of_row, card, row, number) for number, row in enumerate(rows)]
 
 
-def _text_in(card: Card, row: RawRow) -> str:
-    return text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], number: int) -> tuple[str, str, str]:
+    return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)
 
 
-def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], values: dict[str, object], number: int) -> Candidate:
-    place = f"{card.name} row {number}"
-    return *_named(card, RawRow(place, values), number), lambda: _text_in(card, RawRow(place, dict(rows[number])))
-
-
-def _named(card: Card, row: RawRow, number: int) -> tuple[str, str]:
-    """Id (of a URL its last part, which is Gutenberg's number) and title."""
+def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
+    """The id of a URL is its last part, which is Gutenberg's number."""
     name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
-    return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or "")
+    text = text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+    return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or ""), text
 
 
-def check(card: Card, settings: Settings) -> None:
-    """Whether settings and card go together."""
-    check_judges(card.name, map(metric, card.metrics), "score")
+def check(settings: Settings) -> None:
+    """Whether settings go together."""
     if settings.protocol == "strides" and settings.window <= settings.stride:
         fault = f"window={settings.window} is not larger than stride={settings.stride}"
         raise UserError(f"{fault}: no context would stay.", "Give --task-set window=N above the stride.")
@@ -353,25 +351,15 @@ def check(card: Card, settings: Settings) -> None:
 def read(card: Card, request: Request) -> Books:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check(card, settings)
+    check(settings)
     if request.source == "mini":
         books = settings.books or _BOOKS_OF_A_TWIN
         data = long_twin(card, request.split, request.seed, books, settings.lengths[-1])
-        candidates, label, notes = _of_rows(card, data), data.label, data.notes
+        candidates = _of_rows(card, data.rows)
     else:
-        candidates, label, notes = candidates_of(card, request)
+        candidates, data = candidates_of(card, request)
     chosen = drawn(candidates, settings.books, f"books {request.seed}")
-    made = looked_at(chosen)
-    if not made:
-        raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
-    return Books(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=label,
-        data_notes=notes,
-        unused=dict(+Counter({"no text": len(chosen) - len(made)})),
-        books=made,
-        whole=len(chosen) == len(candidates),
-    )
+    made, whole = looked_at(chosen), len(chosen) == len(candidates)
+    if len(made) < len(chosen):
+        data.unused["no text"] = len(chosen) - len(made)
+    return Books(card=card, request=request, settings=settings, arguments=arguments, data=data, books=made, whole=whole)

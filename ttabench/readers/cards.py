@@ -69,16 +69,12 @@ class Hub(_Part):
 
 
 class Articles(_Part):
-    """A companion file, or folder, that holds the texts when the question file holds only a reference to them."""
+    """A companion file that holds the texts when the question file holds only a reference to them."""
 
     files: tuple[Below, ...]
     """File names without suffix, looked for beside the question file."""
     key: tuple[str, ...]
     text: tuple[str, ...]
-    folders: tuple[Below, ...] = ()
-    """Folders of one file an article, looked for beside the question file where there is no such file."""
-    holds: tuple[str, ...] = ()
-    """Columns of questions, the first that is there, whose words must stand in the paragraph of such a file."""
 
 
 class Source(_Part):
@@ -106,21 +102,15 @@ class Split(_Part):
     """First row and the row after the last, in the published split."""
     of: int | None = None
     """Number of rows of the published split: `rows` means nothing in a file of another length."""
-    years: tuple[int, int] | None = None
-    """First and last year of the articles whose questions, in a `whole` published split, this one is."""
     twin: Literal["train", "validation", "test"] = "test"
     """The split of the miniature twin that stands for it."""
     note: str = ""
     """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
-
-class Size(_Part):
-    """Training rows of one size, where they are published in several."""
-
-    files: tuple[Below, ...]
-    """File names without suffix."""
-    config: str
-    """Configuration on the hub."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The note, if there is one."""
+        return (self.note,) if self.note else ()
 
 
 class SubTask(_Part):
@@ -135,8 +125,6 @@ class SubTask(_Part):
     """Field -> names of that column in the published layouts; the first one present counts."""
     train: Split
     """The rows demonstrations are drawn from."""
-    sizes: dict[str, Size] = {}
-    """By name, the one that papers use first; `train` is for layouts that have one size."""
     test: Split
     """The rows that papers score."""
     templates: dict[str, str]
@@ -295,6 +283,10 @@ class Card(_Part):
     unit: Varying = "query"
     """The unit that varies from one reader to the next: errors of figures are over it."""
     twin: Twin | None = None
+
+    def measured(self, main: str, *others: str, **more: object) -> Card:
+        """The card with these metrics, the main one first, and other changes."""
+        return self.model_copy(update={"metrics": (main, *others), "main_metric": main, **more})
 
     @model_validator(mode="after")
     def _has_columns(self) -> Card:

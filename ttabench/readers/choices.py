@@ -25,7 +25,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
 from ttabench.core.types import Choose
 from ttabench.readers.base import told_apart
-from ttabench.readers.cards import Card, Scalar, Split, SubTask
+from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, stem, text_of
 from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
@@ -77,10 +77,8 @@ class Item:
         return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
 
 
-def parse(
-    part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False
-) -> tuple[list[Item], dict[str, int]]:
-    """(items in file order, how many rows are dropped by reason: a hidden label, a text or option without words).
+def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False) -> list[Item]:
+    """Items in file order; left out are those with a hidden label, or a text or option without words.
 
     `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
     """
@@ -108,8 +106,7 @@ def parse(
             option_prefixes=row.option_prefixes,
         )
 
-    items, dropped = usable(data, item_of)
-    return items, dict(dropped)
+    return usable(data, item_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +119,8 @@ class Part:
     asked: Sequence[Item]
     same: bool
     """Both are the same rows: what is shown must not be asked."""
-    label: str
-    """The source, for records."""
-    dropped: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    """Notes on the rows for a record."""
+    data: Table
+    """The source of the asked rows, with what is said of both."""
 
     def draw(self, count: int, seed: int) -> tuple[Sequence[Item], Sequence[Item]]:
         """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
@@ -150,43 +144,42 @@ class Part:
         return [item for item in order[count:] if item.told not in taken][:count]
 
 
-Words = Callable[[SubTask, Table], tuple[list[Item], dict[str, int]]]
+Words = Callable[[SubTask, Table], list[Item]]
 """How rows are put in words: `parse` for a card."""
 
 
 def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
     """A sub-task of the miniature world that stands for a split."""
     made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
-    pool, asked = (twin_rows(card, made[part]) for part in ("train", "validation"))
-    return _part(card.parts[name], name, pool, asked, words)
+    return _part(card.parts[name], name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]), words)
 
 
 def real_part(card: Card, request: Request, name: str, words: Words) -> Part:
     """A sub-task from its own folder, from a file, or from the hub."""
-    one_file = request.source != "hub" and Path(request.source).is_file()
-    part, notes = _sized(card, name, request.source, one_file)
+    part, one_file = card.parts[name], request.source != "hub" and Path(request.source).is_file()
     narrowed = _narrow(card, part, request.split)
     same = request.split != "test" or one_file
     pool = None if same else _with_labels(part, table(narrowed, replace(request, split="train")))
     asked = _with_labels(part, table(narrowed, request))
-    notes += (*(pool.notes if pool else ()), *asked.notes)
+    notes = (*(pool.notes if pool else ()), *asked.notes)
     if one_file:
         notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
-    return replace(_part(part, name, pool, asked, words), notes=notes)
+    return _part(part, name, pool, replace(asked, notes=notes), words)
 
 
 def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
     """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
-    items, dropped = words(part, asked)
+    items = words(part, asked)
     if pool is None:
-        return Part(name=name, pool=items, asked=items, same=True, label=asked.label, dropped=dropped)
-    held, unshown = words(part, pool)
-    taken = {item.told for item in items}
+        return Part(name=name, pool=items, asked=items, same=True, data=asked)
+    held, taken = words(part, pool), {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
     if len(kept) < len(held):
-        dropped["demonstration equal to a query"] = len(held) - len(kept)
-    dropped |= {f"demonstration with an {reason}": count for reason, count in unshown.items() if reason != HIDDEN_LABEL}
-    return Part(name=name, pool=kept, asked=items, same=False, label=asked.label, dropped=dropped)
+        asked.unused["demonstration equal to a query"] = len(held) - len(kept)
+    for reason, number in pool.unused.items():
+        if reason != HIDDEN_LABEL:
+            asked.unused[f"demonstration with an {reason}"] = number
+    return Part(name=name, pool=kept, asked=items, same=False, data=asked)
 
 
 def _with_labels(part: SubTask, data: Table) -> Table:
@@ -209,22 +202,6 @@ def _narrow(card: Card, part: SubTask, wanted: str) -> Card:
     source = card.source.model_copy(update={"hub": part.hub, "folders": ()})
     splits = {wanted: part.train, "train": part.train, "test": part.test}
     return card.model_copy(update={"source": source, "splits": splits})
-
-
-def _sized(card: Card, name: str, source: str, one_file: bool) -> tuple[SubTask, tuple[str, ...]]:
-    """(a sub-task with its training rows of the first size on the card that is there, a sentence where it is not the
-    size that papers use).
-    """
-    part = card.parts[name]
-    every, notes = [file for known in part.sizes.values() for file in known.files], tuple[str, ...]()
-    files = (*every, *part.train.files)
-    if part.sizes and not one_file:
-        at = places(_narrow(card, part, "test"), Path(source))
-        there = [file for file in every if source == "hub" or find(Split(files=(file,)), at)[0]]
-        files = tuple(there[:1]) or part.train.files
-        if there and there[0] != every[0]:
-            notes = (f"{name}: training rows of {there[0]}, for {every[0]} is not there",)
-    return part.model_copy(update={"train": part.train.model_copy(update={"files": files})}), notes
 
 
 def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
@@ -299,11 +276,8 @@ def _copa(part: SubTask, raw: RawRow) -> Shaped:
 
 
 def _pair(part: SubTask, raw: RawRow) -> Shaped:
-    return Shaped(
-        {"goal": _text(part, raw, "goal")},
-        (_text(part, raw, "sol1"), _text(part, raw, "sol2")),
-        _label(part, raw),
-    )
+    solutions = _text(part, raw, "sol1"), _text(part, raw, "sol2")
+    return Shaped({"goal": _text(part, raw, "goal")}, solutions, _label(part, raw))
 
 
 def _letters(part: SubTask, raw: RawRow) -> Shaped:

@@ -18,6 +18,7 @@ pool that are equal to an asked row are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +35,7 @@ from ttabench.readers.base import Bound, Training, blanks_in_front, named, other
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item, Part, Words, folder_of, parse, real_part, twin_part
 from ttabench.readers.protocol_options import ProtocolSettings, resolve
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
 
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
@@ -98,7 +99,7 @@ class Demonstrations(Bound[Settings]):
             made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
             pools = (other.draw(len(other.pool), 0)[0] for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
-            others = self.apart(items, draws, _categories, at_worst=True)
+            others = self.apart(_categories(items), draws, _categories, at_worst=True)
         else:
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
@@ -197,20 +198,19 @@ def read(card: Card, request: Request) -> Demonstrations:
     else:
         held, more = _parts(card, request, names, settings.task, words)
         notes += more
-    kind = held[0].label.partition(":")[0]
-    labels = "+".join(dict.fromkeys(part.label for part in held))
+    kind = held[0].data.label.partition(":")[0]
+    unused = {f"{part.name}: {reason}": rows for part in held for reason, rows in part.data.unused.items()}
+    data = Table(
+        label=f"{kind}:{request.source}"
+        if kind in ("folder", "file")
+        else "+".join(dict.fromkeys(part.data.label for part in held)),
+        notes=tuple(notes),
+        unused=Counter(unused),
+    )
     drawn = [Drawn(part, *part.draw(settings.shots, request.seed)) for part in held]
     limited = zip(drawn, shares(request.limit, len(drawn)), strict=True)
-    return Demonstrations(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=f"{kind}:{request.source}" if kind in ("folder", "file") else labels,
-        drawn=[one._replace(asked=spread(one.asked, share)) for one, share in limited],
-        data_notes=tuple(notes),
-        unused={f"{part.name}: {reason}": rows for part in held for reason, rows in part.dropped.items()},
-    )
+    drawn = [one._replace(asked=spread(one.asked, share)) for one, share in limited]
+    return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
 
 
 def _parts(card: Card, request: Request, names: Sequence[str], task: str, words: Words) -> tuple[list[Part], list[str]]:
@@ -232,9 +232,9 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str, words:
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
     held = [real_part(card, replace(request, source=source), name, words) for name, source in sources.items()]
-    notes = [card.splits[request.split].note] if card.splits[request.split].note else []
+    notes = list(card.splits[request.split].notes)
     notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
-    return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.notes)]))
+    return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))
 
 
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:

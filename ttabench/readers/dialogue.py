@@ -34,20 +34,18 @@ from ttabench.readers.base import (
     Bound,
     Training,
     behind,
-    check_limit,
     in_order,
     other_seeds,
     shares,
     spread,
+    told_apart,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import reasons
 from ttabench.readers.formats import RawRow, opened
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, places, table, table_of_text, text_file, twin_table, usable
+from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by
-from ttabench.stats.metrics import check_judges, metric
 
 Wording: TypeAlias = Literal["plain", "released"]
 """Which blanks of the published turns are taken away."""
@@ -75,41 +73,31 @@ class Dialogue:
         return "\n".join(self.turns)
 
 
-def dialogues(card: Card, request: Request, wording: Wording = "plain") -> tuple[list[Dialogue], Counter[str], Table]:
-    """(usable dialogues of `request.split`, the others by reason, the table of all)."""
-    source = Path(request.source)
-    folders = [inner for folder in places(card, source) for inner in (folder, folder / request.split)]
-    text = None if request.source == "hub" else text_file(card, request.split, source, folders)
-    data = table_of_text(card, request, text, _lines(text)) if text else table(card, request)
-    return _usable(card, data, wording)
+def dialogues(card: Card, request: Request, wording: Wording = "plain") -> tuple[list[Dialogue], Table]:
+    """(usable dialogues of `request.split`, the table of all)."""
+    data = table(card, request, {".txt": _lines}, within=[request.split])
+    return _usable(card, data, wording), data
 
 
-def twin_dialogues(
-    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]
-) -> tuple[list[Dialogue], Counter[str], Table]:
+def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> tuple[list[Dialogue], Table]:
     """Those of the miniature world, which have no blanks of tokenising."""
-    return _usable(card, twin_table(card, split, seed, None, arguments), "plain")
+    data = twin_table(card, split, seed, None, arguments)
+    return _usable(card, data, "plain"), data
 
 
-def _usable(card: Card, data: Table, wording: Wording) -> tuple[list[Dialogue], Counter[str], Table]:
-    seen, numbers = dict[str, str](), count()
+def _usable(card: Card, data: Table, wording: Wording) -> list[Dialogue]:
+    seen, numbers = Counter[str](), count()
 
     def dialogue_of(row: RawRow) -> Dialogue | str:
         name, number = row.cell(card.columns.get("id", ())), next(numbers)
-        dialogue = Dialogue(id=str(number if name is None else name), turns=_turns(card, row, wording))
-        if dialogue.id in seen:
-            raise ValueError(f"the id {dialogue.id:.60} is that of {seen[dialogue.id]}, too")
-        seen[dialogue.id] = row.place
-        if len(dialogue.turns) < LEAST:
+        cell: Any = row.needed(card.columns["turns"], "Give the published files.")
+        turns = tuple(detokenised(turn, wording) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
+        if len(turns) < LEAST:
             return f"fewer than {LEAST} turns"
-        return dialogue if all(dialogue.turns) else "an empty turn"
+        name = told_apart(str(number if name is None else name), seen)
+        return Dialogue(id=name, turns=turns) if all(turns) else "an empty turn"
 
-    return *usable(data, dialogue_of), data
-
-
-def _turns(card: Card, row: RawRow, wording: Wording) -> tuple[str, ...]:
-    cell: Any = row.needed(card.columns["turns"], "Give the published files.")
-    return tuple(detokenised(turn, wording) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
+    return usable(data, dialogue_of)
 
 
 def _lines(path: Path) -> Iterator[RawRow]:
@@ -253,7 +241,7 @@ class Talks(Bound[Settings]):
         for own, wanted in asked:
             long = [one for one in every if len(one.turns) >= wanted]
             candidates = (*(behind(long, own) if own in long else []), *longest)
-            others.append(self.apart(own, candidates, lambda one: {one.text}))
+            others.append(self.apart({own.text}, candidates, lambda one: {one.text}))
         return others
 
     def _of_twins(self, asked: Sequence[Dialogue]) -> list[Dialogue]:
@@ -269,7 +257,7 @@ class Talks(Bound[Settings]):
                 yield pool[(number + tried) % len(pool)]
 
         names = lru_cache(None)(lambda dialogue: names_in(dialogue.text))
-        return [self.apart(own, beginning_at(number), names) for number, own in enumerate(asked)]
+        return [self.apart(names(own), beginning_at(number), names) for number, own in enumerate(asked)]
 
     def _steps(self, dialogue: Dialogue, places: Mapping[int, int]) -> Iterator[Step]:
         """The turns that are read, and a query at each of these places."""
@@ -327,8 +315,6 @@ class Talks(Bound[Settings]):
 def read(card: Card, request: Request) -> Talks:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check_judges(card.name, map(metric, card.metrics), "score")
-    check_limit(request.limit, len(settings.places), "turn")
     if len(set(settings.places.values())) < len(settings.places):
         fault = f"Two of the steps would read the same turns (context_at_12={settings.context_at_12})."
         raise UserError(fault, "Give other --task-set steps=N,M.")
@@ -338,37 +324,33 @@ def read(card: Card, request: Request) -> Talks:
         if request.split == "validation" or Path(request.source).is_file():
             fault = f"eval_split={JOINED} joins two splits to the split test: no other, and no single file."
             raise UserError(fault, "Give --task-set eval_split=test, or --split test of a folder.")
-    joined = len(names) > 1
-    if request.source == "mini":
-        parts = [twin_dialogues(card, name, request.seed, arguments) for name in names]
-    else:
-        parts = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
-    kept = [replace(dialogue, id=f"{name}/{dialogue.id}" if joined else dialogue.id)
-            for name, (read_, *_) in zip(names, parts, strict=True) for dialogue in read_]  # fmt: skip
-    made = Talks(
+    held, tables, joined = list[Dialogue](), list[Table](), len(names) > 1
+    for name in names:
+        if request.source == "mini":
+            own, data = twin_dialogues(card, name, request.seed, arguments)
+        else:
+            own, data = dialogues(card, replace(request, split=name), settings.wording)
+        held += [replace(dialogue, id=f"{name}/{dialogue.id}") if joined else dialogue for dialogue in own]
+        tables.append(data)
+    notes = dict.fromkeys(note for data in tables for note in data.notes)
+    unused = sum((data.unused for data in tables), Counter[str]())
+    return Talks(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=parts[-1][2].label,
-        data_notes=tuple(dict.fromkeys(note for *_, data in parts for note in data.notes)),
-        unused=sum((dropped for _, dropped, _ in parts), Counter()),
-        dialogues=tuple(kept),
-        in_training=_in_training(card, request, kept, settings.wording),
+        data=Table(label=data.label, notes=tuple(notes), unused=unused),
+        dialogues=held,
+        in_training=_in_training(card, request, held, settings.wording),
     )
-    if not made.n_asks:
-        fault = f"No dialogue of {made.source} has the turns of these steps ({reasons(made.dropped)})."
-        raise UserError(fault, "Give smaller --task-set steps=N,M, or raise max_tokens.")
-    return made
 
 
-def _in_training(card: Card, request: Request, candidates: Sequence[Dialogue], wording: Wording) -> int | None:
+def _in_training(card: Card, request: Request, asked: Sequence[Dialogue], wording: Wording) -> int | None:
     """How many dialogues stand in the training split beside; None where there is none, or no other."""
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
     try:
-        training, *_ = dialogues(card, replace(request, split="train"), wording)
+        known = {dialogue.text for dialogue in dialogues(card, replace(request, split="train"), wording)[0]}
     except UserError:
         return None
-    known = {dialogue.text for dialogue in training}
-    return sum(dialogue.text in known for dialogue in candidates)
+    return sum(dialogue.text in known for dialogue in asked)

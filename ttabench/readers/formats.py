@@ -10,14 +10,14 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, json_in, parquet_file, reading, reason, refuse_doubles
+from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UserError
 from ttabench.readers.faults import brief
@@ -44,6 +44,10 @@ class RawRow(NamedTuple):
         return self.cell(names)
 
 
+Formats: TypeAlias = Mapping[str, Callable[[Path], Iterator[RawRow]]]
+"""What reads the rows of a file, by the end of its name."""
+
+
 def malformed(place: str, why: str) -> UserError:
     """The error for one bad row."""
     return UserError(f"{place}: {why}.", "Mend or remove that row.")
@@ -67,10 +71,11 @@ def text_of(place: str, field: str, value: object) -> str:
     return value
 
 
-def stem(path: Path) -> str:
-    """File name without its format suffix and .gz."""
+def stem(path: Path, formats: Iterable[str] | None = None) -> str:
+    """File name without .gz and the suffix of its format, one of `READABLE` by default."""
     name = path.name.removesuffix(".gz")
-    return next((name.removesuffix(suffix) for suffix in READABLE if name.endswith(suffix)), path.name)
+    suffixes = READABLE if formats is None else formats
+    return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), path.name)
 
 
 def readable(path: Path) -> bool:
@@ -78,11 +83,13 @@ def readable(path: Path) -> bool:
     return stem(path) != path.name
 
 
-def rows(path: Path) -> Iterator[RawRow]:
-    """The rows of one file, in order."""
-    if readable(path):
-        return READABLE[path.name.removesuffix(".gz").removeprefix(stem(path))](path)
-    raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(READABLE)} (.gz too).")
+def rows(path: Path, formats: Formats | None = None) -> Iterator[RawRow]:
+    """The rows of one file, in order, in one of `READABLE` by default."""
+    formats = READABLE if formats is None else formats
+    name = path.name.removesuffix(".gz")
+    if suffix := next(filter(name.endswith, formats), ""):
+        return formats[suffix](path)
+    raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(formats)} (.gz too).")
 
 
 @contextmanager
@@ -113,7 +120,7 @@ def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
 
 
 def _value(text: str) -> Any:
-    value = json_in(text)
+    value = json.loads(text)
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no character
     return value
@@ -163,7 +170,7 @@ def _parquet(path: Path) -> Iterator[RawRow]:
                 at.row += 1
 
 
-READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
+READABLE: Formats = {
     ".jsonl": json_lines,
     ".json": _json,
     ".csv": _table,

@@ -34,7 +34,6 @@ from ttabench.readers.base import (
     Bound,
     Training,
     blanks_in_front,
-    check_limit,
     fitting,
     in_order,
     other_seeds,
@@ -43,12 +42,11 @@ from ttabench.readers.base import (
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.faults import brief, reasons
+from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, malformed, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
-from ttabench.stats.metrics import check_judges, metric
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
@@ -85,50 +83,42 @@ class User:
 def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
     """Users of the miniature world that stands for a split, of the first sub-task."""
     questions, outputs = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
-    asked, golds = (twin_rows(card, made) for made in (questions, outputs["golds"]))
-    return _users(next(iter(card.profiles.values())), asked, golds.rows)[0]
+    golds = twin_rows(card, outputs["golds"]).rows
+    return _users(next(iter(card.profiles.values())), twin_rows(card, questions), golds)
 
 
-def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict[str, int], Table]:
-    """(users in file order, how many rows were dropped by reason, the table of their questions)."""
+def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Table]:
+    """(users in file order, the table of their questions)."""
     folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
     source = card.source.model_copy(update={"folders": folders})
-    held = table(card.model_copy(update={"source": source}), request)
-    questions = Path(held.where)
+    data = table(card.model_copy(update={"source": source}), request)
+    questions = Path(data.where)
     wanted = stem(questions).replace("questions", "outputs")
     split = card.splits["test"].model_copy(update={"files": (wanted,)})
     golds = find(split, [questions.parent])[0] if wanted != stem(questions) else []
     if not golds:
         hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
         raise UserError(f"{questions} has no right answers beside it ({wanted}.json).", hint)
-    kept, validates = held.rows, request.split == "validation"
     if request.split != "test":  # training rows and those that validate, one in ten, are of one file
-        kept = [row for number, row in enumerate(kept, 1) if (number % 10 == 0) == validates]
-    return *_users(part, replace(held, rows=kept), rows(golds[0])), held
+        validates = request.split == "validation"
+        kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
+        data = replace(data, rows=kept)
+    return _users(part, data, rows(golds[0])), data
 
 
-def _by_id(raw_rows: Iterable[RawRow]) -> dict[str, RawRow]:
-    by_id: dict[str, RawRow] = {}
-    for row in raw_rows:
-        key = _cell(row, "id")
-        if not key or key in by_id:
-            raise malformed(row.place, f"the id {brief(key)} stands twice" if key else "its id is empty")
-        by_id[key] = row
-    return by_id
-
-
-def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> tuple[list[User], dict[str, int]]:
-    keys, answers = iter(_by_id(asked.rows)), _by_id(golds)
+def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
+    answers, seen = {_cell(row, "id"): row for row in golds}, set[str]()
 
     def user_of(raw: RawRow) -> User | str:
-        key = next(keys)
-        if key not in answers:
-            raise ValueError(f"the id {brief(key)} has no right answer in the file of outputs")
+        key = _cell(raw, "id")
+        if not key or key in seen or key not in answers:
+            fault = "has no right answer in the file of outputs" if key not in answers else "stands twice"
+            raise ValueError(f"the id {brief(key)} {fault}")
+        seen.add(key)
         user = _user(part, raw, key, answers[key])
         return user if user.entries and user.input and user.output else "user without a profile, query or answer"
 
-    held, dropped = usable(asked, user_of)
-    return held, dict(dropped)
+    return usable(asked, user_of)
 
 
 def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
@@ -143,14 +133,10 @@ def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
     if options and output not in options:
         raise malformed(gold.place, f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
     profile: Any = raw.values["profile"]
-    entries = [_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile)]
-    user = User(id=key, instruction=head + marker, input=given.strip(), output=output, options=options, entries=())
-    return replace(user, entries=tuple(entry for entry in entries if not _told(entry, user)))
-
-
-def _told(entry: Entry, user: User) -> bool:
-    """Whether an entry is the very thing that is asked about."""
-    return entry.about == user.input or (not entry.about and entry.text in (f'"{user.input}"', ""))
+    entries = (_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile))
+    text, quoted = given.strip(), ("", f'"{given.strip()}"')  # an entry may be the very thing that is asked about
+    kept = tuple(one for one in entries if one.about != text and (one.about or one.text not in quoted))
+    return User(id=key, instruction=head + marker, input=text, output=output, options=options, entries=kept)
 
 
 def _entry(part: Profile, raw: RawRow, number: int) -> Entry:
@@ -236,43 +222,30 @@ class Profiles(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a user."""
-        fits = self.fit(tokens)
-        if not fits:
-            fault = f"The limits on length leave nothing to ask of {self.card.name} ({reasons(self.dropped)})."
-            raise UserError(fault, "Raise max_entry_tokens, or lower least_kept.")
-        for one in fits:
+        for one in self.fit(tokens):
             key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}"
             steps = tuple(blanks_in_front(self._steps(one)))
             yield Episode(key=key + (f"/seed{self.seed}" if self.mini else ""), steps=steps)
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the profile of another user, of a twin one who reads of other topics."""
-        for (other, _), episode in zip(self._next(tokens), self.episodes(tokens), strict=True):
+        for (_, other), episode in zip(self._pairs(tokens), self.episodes(tokens), strict=True):
             yield with_pieces(episode, map(self._observe, other.shown))
 
-    def _next(self, tokens: Tokens | None) -> list[tuple[Read, bool]]:
-        """For each user the next who is told nothing of the own, or else the next; whether that is so.
+    def _pairs(self, tokens: Tokens | None) -> Iterator[tuple[Read, Read]]:
+        """Each user with the next who is told nothing of the own, or else the next.
 
         A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
         """
         own: list[Read] = self.fit(tokens)
+        every, apart = own, 1
         if self.mini:
             sizes, seeds = {**self.arguments, "users": OTHERS}, islice(other_seeds(self.seed), WORLDS)
             some = [user for seed in seeds for user in twin_users(self.card, self.split, seed, sizes)]
-            every = self._fitted(some, counted_by(tokens))[0]
-        else:
-            every = own
-        if len(every) < 1 + (every is own):
-            raise self.no_other()
-        told = [self._told(read_) for read_ in every]
-        others = []
-        for place, read_ in enumerate(own):
-            start = place + (every is own)
-            circle = [number % len(every) for number in range(start, start + len(every))]
-            mine = self._told(read_)
-            number = next((number for number in circle if told[number].isdisjoint(mine)), None)
-            others.append((every[circle[0] if number is None else number], number is not None))
-        return others
+            every, apart = self._fitted(some, counted_by(tokens))[0], 0
+        for place, one in enumerate(own, start=apart):
+            others = (every[number % len(every)] for number in range(place, place + len(every) - apart))
+            yield one, self.apart(self._told(one), others, self._told, at_worst=True)
 
     def _told(self, read_: Read) -> set[str]:
         """What two users must not share."""
@@ -281,7 +254,7 @@ class Profiles(Bound[Settings]):
 
     def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
         """Notes on the other contexts."""
-        alike = sum(not apart for _, apart in self._next(None))
+        alike = sum(not self._told(own).isdisjoint(self._told(other)) for own, other in self._pairs(None))
         return [f"{alike} of the other profiles share entries or topics with the own"] if alike else []
 
     def _steps(self, one: Read) -> Iterator[Step]:
@@ -352,27 +325,14 @@ def read(card: Card, request: Request) -> Profiles:
     if settings.task not in card.profiles:
         raise UnknownName(f"sub-task of {card.name}", settings.task, list(card.profiles))
     part = card.profiles[settings.task]
-    check_judges(card.name, map(metric, part.metrics), "choose" if part.options else "generate")
-    check_limit(request.limit, len(set(settings.steps)), "user")
-    source, notes, dropped = "mini", tuple[str, ...](), dict[str, int]()
-    if request.source == "mini":
-        if settings.task != next(iter(card.profiles)):
-            fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
-            raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
-        users_read = twin_users(card, request.split, request.seed, arguments)
+    data = Table()
+    if request.source != "mini":
+        held, data = users(card, part, request)
+        data = replace(data, notes=(*card.splits[request.split].notes, *data.notes))
+    elif settings.task == next(iter(card.profiles)):
+        held = twin_users(card, request.split, request.seed, arguments)
     else:
-        users_read, dropped, held = users(card, part, request)
-        source, note = held.label, card.splits[request.split].note
-        notes = (*((note,) if note else ()), *held.notes)
-    made = Profiles(
-        card=card.model_copy(update={"metrics": part.metrics, "main_metric": part.metrics[0], "chance": part.chance}),
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=source,
-        users=users_read,
-        unused=dropped,
-        data_notes=notes,
-    )
-    assert made.n_asks, "there are users, and each is asked"
-    return made
+        fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
+        raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
+    card = card.measured(*part.metrics, chance=part.chance)
+    return Profiles(card=card, request=request, settings=settings, arguments=arguments, data=data, users=held)

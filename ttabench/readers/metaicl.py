@@ -12,56 +12,178 @@ test rows are the same for all). Figures of the two published protocols cannot b
 
 As in CCM's released code every query is measured beside the context apart: a long query is asked after fewer
 demonstrations than a short one. In one pass it is asked once as many were read as fit beside it.
+
+Files are those of facebookresearch/MetaICL:
+
+    config/hr_to_lr.json                      {"train": [...], "test": ["quarel", ...]}
+    data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "output": "...", "options": [...]}
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step, Want
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Bound,
     Training,
     blanks_in_front,
-    check_limit,
     fitting,
     in_order,
+    named,
     names_in_list,
     other_seeds,
     shares,
     spread,
-)
-from ttabench.readers.cards import Card
+)  # fmt: skip
+from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.demonstrations import OTHER_ROWS, same_rules
-from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
+from ttabench.readers.formats import RawRow, rows
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import Request, Table, generated, tops, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
-
-class Layout(NamedTuple):
-    """Words around input and output, without the answer."""
-
-    shown: str
-    asked: str
-    joiner: str
+DRAWS = (100, 13, 21, 42, 87)
+"""The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
+SHOTS = 16
 
 
-_LINES = "Input: {input}\nOutput:"
+class MetaRow(BaseModel):
+    """One row of a MetaICL file, numbered in it."""
+
+    model_config = ConfigDict(frozen=True, str_strip_whitespace=True)
+
+    id: str
+    task: str
+    input: str
+    output: str
+    options: Annotated[tuple[str, ...], AfterValidator(lambda options: tuple(dict.fromkeys(options)))]
+    """Empty where the answer is free."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Two rows of one pair are equal."""
+        return self.input, self.output
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaTask:
+    """One task: demonstrations in order, and the rows to ask."""
+
+    name: str
+    shown: Sequence[MetaRow]
+    asked: Sequence[MetaRow]
+    spare: Sequence[MetaRow] = ()
+    """Demonstrations of another draw, which stand in for those of this one that are too long."""
+    pool: Sequence[MetaRow] = ()
+    """Demonstrations of all draws, to train on."""
+
+
+def parse(data: Table, choosing: bool = True) -> list[MetaRow]:
+    """Rows in file order; left out are those with an empty text, or without options to choose from."""
+    numbers = count()
+
+    def row_of(raw: RawRow) -> MetaRow | str:
+        row = MetaRow.model_validate({**raw.values, "id": str(next(numbers))})
+        if row.options and row.output not in row.options:
+            raise ValueError(f"output {row.output!r:.60} is not among the options")
+        if choosing and not row.options:
+            return "no options"
+        return row if row.input and row.output and all(row.options) else "empty input, output or option"
+
+    return usable(data, row_of, some=False)
+
+
+def twin_tasks(
+    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], wanted: str = "all"
+) -> list[MetaTask]:
+    """Tasks of the miniature world that stands for a split."""
+    files = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    made = {name: parse(twin_rows(card, held)) for name, held in files.items()}
+    ending = f"_{SHOTS}_{seed}_"
+    known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
+    return [
+        MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"])
+        for name in named("MetaICL task", known, wanted)
+    ]
+
+
+def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], Table]:
+    """(tasks of a folder, what is said of them and of those that it lacks)."""
+    given = Path(request.source)
+    above = [given.absolute().parent] if given.absolute().name == "data" else []
+    base = next((place for place in (*tops(given, card.source.folders), *above) if (place / "data").is_dir()), None)
+    if base is None:
+        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
+    if not 0 <= request.seed < len(DRAWS):
+        fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
+        raise UserError(fault, "Give seeds 0 to 4.")
+    configured = object_of(base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL.")
+    known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
+    chosen = [name for name in known if name not in names_in_list(settings.omit)]
+    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
+    missing = [name for name, path in paths.items() if not path.is_file()]
+    if missing and (settings.task != "all" or len(missing) == len(chosen)):
+        raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
+    notes = card.splits[request.split].notes
+    if missing:
+        notes += (f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}",)
+    tasks, unused = list[MetaTask](), Counter[str]()
+    for name in [name for name in chosen if name not in missing]:
+        task, dropped = _task(base, name, request, choosing=settings.answer == "choose")
+        if task.asked:
+            tasks.append(task)
+            unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
+    return tasks, Table(label=f"folder:{given}", notes=notes, unused=unused)
+
+
+def _file(base: Path, name: str, draw: int, part: str) -> Path:
+    return base / "data" / name / f"{name}_{SHOTS}_{draw}_{part}.jsonl"
+
+
+def _task(base: Path, name: str, request: Request, *, choosing: bool) -> tuple[MetaTask, Counter[str]]:
+    """(a task, its rows that are not used by reason). Test rows are those of draw 100, which serve all draws; a
+    training task has none and asks its other draws.
+    """
+    draws = (DRAWS[request.seed], *(draw for draw in DRAWS if draw != DRAWS[request.seed]))
+    files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
+    tables = [Table(rows=list(rows(path))) for path in files]
+    shown, *rest = (parse(data, choosing) for data in tables)
+    others, spare, last = [row for other in rest for row in other], list[MetaRow](), tables[0]
+    asked = others
+    if request.split == "test":
+        last = Table(rows=list(rows(_file(base, name, DRAWS[0], "test"))))
+        asked = parse(last, choosing)
+        spare = [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
+    used = {row.pair for row in shown}
+    kept = [row for row in asked if row.pair not in used]
+    last.unused["query equal to a demonstration"] += len(asked) - len(kept)
+    pool = list({row.pair: row for row in (*shown, *others)}.values())
+    numbered = [row.model_copy(update={"id": str(i)}) for i, row in enumerate(kept)]
+    return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool), +last.unused
+
+
 _INSTRUCTION = (
     "## Instruction: Based on the demonstration above, provide a short and concise answer, without any explanation or "
     "additional words.\n\n"
 )
+_LINES = "Input: {input}\nOutput:"
 LAYOUTS = {
-    "ccm": Layout("Input: {input} Output:", "Input: {input} Output:", " "),
-    "genadapter": Layout(_LINES, _LINES, "\n\n"),
-    "genadapter_instruction": Layout(_LINES, _INSTRUCTION + _LINES, "\n\n"),  # of Llama 2, Figure 7
+    "ccm": ("", "Input: {input} Output:", " "),
+    "genadapter": ("", _LINES, "\n\n"),
+    "genadapter_instruction": (_INSTRUCTION, _LINES, "\n\n"),  # of Llama 2, Figure 7
 }
+"""What stands in front of a query, words around its input, and what joins two examples."""
 STOPS = ("\n\n", "Input:")
 """Where the next demonstration would begin, in every layout: a base model goes on to write one."""
 GENERATED = ("em_lower", "em", "em_prefix", "rougeL")
@@ -123,12 +245,8 @@ class MetaIcl(Bound[Settings]):
 
     def measured(self, tokens: Tokens | None) -> tuple[list[Fitted], dict[str, int]]:
         """(demonstrations and queries under the limits of each task, what they leave out by task and reason)."""
-        size, dropped, fits = counted_by(tokens), dict[str, int](), []
-        for task in self.tasks:
-            fitted, counts = self._fitted(task, size)
-            fits.append(fitted)
-            dropped |= {f"{task.name}: {reason}": number for reason, number in counts.items() if number}
-        return fits, dropped
+        fits = [self._fitted(task, counted_by(tokens)) for task in self.tasks]
+        return [fitted for fitted, _ in fits], {key: number for _, dropped in fits for key, number in dropped.items()}
 
     def _fitted(self, task: MetaTask, size: Count) -> tuple[Fitted, dict[str, int]]:
         settings, wanted = self.settings, max(self.settings.steps)
@@ -138,14 +256,14 @@ class MetaIcl(Bound[Settings]):
         taken = {row.pair for row in (*own, *task.asked)}
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
-        sizes = [size(self._text(row) + self._layout.joiner) for row in shown]
+        sizes = [size(self._text(row) + LAYOUTS[settings.layout][2]) for row in shown]
         fit = {row.id: self._room(row, sizes, size) for row in asked}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
         past = {key for key, number in wished.items() if number > fit[key[0]]}
         cut = settings.too_long == "cut"
         places = {key: min(number, fit[key[0]]) for key, number in wished.items() if cut or key not in past}
         read_ = max(places.values(), default=0)
-        return Fitted(shown[:read_], asked, places), {
+        dropped = {
             "demonstration too long": len(task.shown[:wanted]) - len(own),
             "query too long": len(task.asked) - len(asked) - settings.drop_last,
             "last row": int(settings.drop_last),
@@ -153,6 +271,8 @@ class MetaIcl(Bound[Settings]):
             "demonstration past max_tokens": len(shown) - read_,
             "query asked after fewer demonstrations" if cut else "query past max_tokens": len(past),
         }
+        counted = {f"{task.name}: {reason}": number for reason, number in dropped.items() if number}
+        return Fitted(shown[:read_], asked, places), counted
 
     def _short(self, rows: Iterable[MetaRow], size: Count) -> list[MetaRow]:
         """The rows that are not longer than an example may be."""
@@ -166,20 +286,21 @@ class MetaIcl(Bound[Settings]):
             return len(sizes)
         if settings.answer == "choose":
             answer = max(size(self.card.prompt.delimiter + option) for option in row.options)
-        return fitting(sizes, settings.max_tokens, answer + size(_filled(self._layout.asked, row)))
+        return fitting(sizes, settings.max_tokens, answer + size(self._prompt(row)))
 
-    @property
-    def _layout(self) -> Layout:
-        return LAYOUTS[self.settings.layout]
+    def _turns(self, row: MetaRow) -> tuple[str, str]:
+        return LAYOUTS[self.settings.layout][1].replace("{input}", row.input), row.output
 
     def _text(self, row: MetaRow) -> str:
-        return _filled(self._layout.shown, row) + self.card.prompt.delimiter + row.output
+        return self.card.prompt.delimiter.join(self._turns(row))
+
+    def _prompt(self, row: MetaRow) -> str:
+        return LAYOUTS[self.settings.layout][0] + self._turns(row)[0]
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
         """One episode a task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
-        parts = zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True)
-        for task, fits, share in parts:
+        for task, fits, share in zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True):
             steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
                 key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
@@ -187,16 +308,15 @@ class MetaIcl(Bound[Settings]):
 
     def instead(self, own: tuple[MetaTask, Fitted], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
         """Demonstrations of another published draw, for a twin those of another rule."""
-        (task, fits), shown = own, (*own[0].shown, *own[0].asked)
+        task, fits = own
         if self.mini:
-            options = len(shown[0].options)
-            made = (other.shown for seed in other_seeds(self.seed)
-                    for other in twin_tasks(self.card, self.split, seed, self.arguments))  # fmt: skip
-            alike = (rows for rows in made if len(rows[0].options) == options)
-            fresh = self.apart(shown, alike, lambda rows: categories_in(row.input for row in rows), at_worst=True)
+            made = (twin_tasks(self.card, self.split, seed, self.arguments) for seed in other_seeds(self.seed))
+            alike = (one.shown for tasks in made for one in tasks
+                     if len(one.shown[0].options) == len(task.shown[0].options))  # fmt: skip
+            fresh = self.apart(_categories([*task.shown, *task.asked]), alike, _categories, at_worst=True)
         else:
             taken = {row.pair for row in (*fits.shown, *task.asked)}
-            fresh = tuple(row for row in self._short(task.spare, estimate) if row.pair not in taken)
+            fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken]
         return map(self._observe, fresh[: len(fits.shown)])
 
     def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
@@ -212,26 +332,22 @@ class MetaIcl(Bound[Settings]):
         yield from pieces[max((place for place, *_ in asked), default=0) :]
 
     def _observe(self, row: MetaRow) -> Observe:
-        turns = (_filled(self._layout.shown, row), row.output)
-        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=self._layout.joiner, turns=turns)
+        joiner = LAYOUTS[self.settings.layout][2]
+        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=joiner, turns=self._turns(row))
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
+        prompt, bare = self.card.prompt, self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
+        written = replace(prompt.generated((row.output,), self.settings.max_new_tokens), stops=STOPS)
+        chosen = self.settings.answer == "choose" and prompt.chosen(row.options, row.output, "Output:" if bare else "")
         return Ask(
-            prompt=_filled(self._layout.asked, row),
+            prompt=self._prompt(row),
             key=key,
-            want=self._want(row),
-            joiner=self._layout.joiner,
+            want=chosen or written,
+            joiner=LAYOUTS[self.settings.layout][2],
             after_turns=True,
             subtask=row.task,
             at=At(step),
         )
-
-    def _want(self, row: MetaRow) -> Want:
-        if self.settings.answer == "generate":
-            delimiter, length = self.card.prompt.delimiter, self.settings.max_new_tokens
-            return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=length, stops=STOPS)
-        bare = self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
-        return self.card.prompt.chosen(row.options, row.output, "Output:" if bare else "")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One task each: `documents` demonstrations, then `questions` other rows of the task.
@@ -252,11 +368,8 @@ class MetaIcl(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Rows that may be asked of each task; what is read and asked of all."""
-        return {
-            "parts": {task.name: len(task.asked) for task in self.tasks},
-            "observed": self.n_observes,
-            "questions": self.n_asks,
-        }
+        parts = {task.name: len(task.asked) for task in self.tasks}
+        return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Every text that may be shown or asked."""
@@ -265,19 +378,8 @@ class MetaIcl(Bound[Settings]):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
-def _filled(words: str, row: MetaRow) -> str:
-    return words.replace("{input}", row.input)
-
-
-def with_metrics(card: Card, settings: Settings) -> Card:
-    """The card with the metrics that the way of answering has."""
-    if settings.answer == "generate":
-        return card.model_copy(update={"metrics": GENERATED, "main_metric": "em_lower"})
-    if settings.pmi_tasks:
-        card = card.model_copy(update={"metrics": ("acc_ccm", *card.metrics), "main_metric": "acc_ccm"})
-    if settings.pmi:
-        card = card.model_copy(update={"metrics": (*card.metrics, "acc_pmi")})
-    return card
+def _categories(rows: Sequence[MetaRow]) -> set[str]:
+    return categories_in(row.input for row in rows)
 
 
 def read(card: Card, request: Request) -> MetaIcl:
@@ -285,28 +387,14 @@ def read(card: Card, request: Request) -> MetaIcl:
     chosen = request.options.get("protocol", card.protocol.get("protocol", "ccm"))
     request = replace(request, options={**PROTOCOLS.get(str(chosen), {}), **request.options})
     settings, arguments = resolve(card, request, Settings)
-    check_limit(request.limit, len(set(settings.steps)), "row")
-    source, lacking = "mini", list[str]()
     if request.source == "mini":
-        tasks = twin_tasks(card, request.split, request.seed, arguments, settings.task)
+        tasks, data = twin_tasks(card, request.split, request.seed, arguments, settings.task), Table()
     else:
-        source = f"folder:{request.source}"
-        tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
-    kept = [task for task in tasks if task.name not in names_in_list(settings.omit)]
-    given = min((len(task.shown) for task in kept), default=0)
+        tasks, data = wanted_tasks(card, request, settings)
+    given = min((len(task.shown) for task in tasks), default=0)
     if max(settings.steps) > given:
         fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
         raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
-    made = MetaIcl(
-        card=with_metrics(card, settings),
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=source,
-        tasks=kept,
-        data_notes=tuple(lacking),
-        unused={f"{task.name}: {reason}": rows for task in kept for reason, rows in task.dropped.items()},
-    )
-    if not made.n_asks:
-        raise UserError(f"The limits on length leave nothing to ask of {card.name}.", "Raise max_tokens.")
-    return made
+    first, last = ("acc_ccm",) * bool(settings.pmi_tasks), ("acc_pmi",) * settings.pmi
+    card = card.measured(*((*first, *card.metrics, *last) if settings.answer == "choose" else GENERATED))
+    return MetaIcl(card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks)

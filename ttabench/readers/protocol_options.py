@@ -105,6 +105,12 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     settings = _validated(card, model, base, options)
     if settings.paper_quirks:
         settings = _validated(card, model, {**base, **card.quirks}, options)
+    steps = len(set(getattr(settings, "steps", None) or ()))
+    if request.limit is not None and request.limit < steps:
+        fault = f"A limit of {request.limit} questions is less than one at each of {steps} steps."
+        raise UserError(fault, f"Give --limit {steps} or more.")
+    if prompt := getattr(settings, "prompt", None):
+        card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
     arguments: dict[str, Scalar] = {}
     for key, value in (twin.arguments if twin else {}).items():
         if key not in known:

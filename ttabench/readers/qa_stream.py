@@ -34,7 +34,7 @@ from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, reso
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.metrics import check_judges, empty_golds, metric
+from ttabench.stats.metrics import empty_golds
 from ttabench.stats.varying import Varying
 
 _ALL_OF_A_TWIN = 1665
@@ -241,7 +241,7 @@ class QAStream(Bound[Settings]):
     def _written(self, seed: int, documents: int) -> list[QARow]:
         """Rows of the miniature world."""
         data = twin_table(self.card, self.split, seed, documents, self.arguments)
-        return parse(self.card, data, self.settings.capitalise)[0]
+        return parse(self.card, data, self.settings.capitalise)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
@@ -324,8 +324,6 @@ def _moment(unit: Document) -> float:
 def read(card: Card, request: Request) -> QAStream:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check_judges(card.name, map(metric, card.metrics), "generate")
-    card.prompt.check(card.name, settings.prompt, settings.examples)
     if settings.group_documents and settings.kind != "grouped":
         raise UserError(f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped.")
     if settings.window and settings.kind == "retention":
@@ -336,15 +334,5 @@ def read(card: Card, request: Request) -> QAStream:
         data = table(card, request)
         if settings.kind == "grouped" and "documents" not in request.options:
             settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
-    rows, dropped = parse(card, data, settings.capitalise)
-    rows = of_articles(rows, settings.articles)
-    return QAStream(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=data.label,
-        rows=rows,
-        unused=dropped,
-        data_notes=data.notes,
-    )
+    rows = of_articles(parse(card, data, settings.capitalise), settings.articles)
+    return QAStream(card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows)

@@ -27,7 +27,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
 from ttabench.readers.cards import Card
@@ -103,7 +102,7 @@ def stories_of(card: Card, data: Table) -> list[Story]:
         ordered = tuple(sorted(facts, key=lambda fact: fact.told))
         return Story(id=f"{next(numbers)} {title}".strip(), text=text, facts=ordered)
 
-    return usable(data, story_of)[0]
+    return usable(data, story_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +163,7 @@ class Recall(Bound[Settings]):
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
         others = behind(self.stories, story) or (self._written(self.seed, 2, self.settings.tokens) if self.mini else [])
-        return self.apart(story, others, lambda one: {one.text})
+        return self.apart({story.text}, others, lambda one: {one.text})
 
     def _written(self, seed: int, books: int, tokens: int) -> list[Story]:
         """Texts of the miniature world of at least about so many tokens."""
@@ -210,19 +209,8 @@ def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
     if request.source == "mini":
-        held = long_twin(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
+        data = long_twin(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
     else:
-        held = table(card, request)
-    made = Recall(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=held.label,
-        data_notes=held.notes,
-        stories=drawn(stories_of(card, held), settings.books, f"books {request.seed}"),
-    )
-    if not made.n_asks:
-        fault = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."
-        raise UserError(fault, "Give --task-set distances=N with a larger N, or texts with facts.")
-    return made
+        data = table(card, request)
+    stories = drawn(stories_of(card, data), settings.books, f"books {request.seed}")
+    return Recall(card=card, request=request, settings=settings, arguments=arguments, data=data, stories=stories)

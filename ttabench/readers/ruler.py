@@ -6,6 +6,15 @@
 A context is as large as fits into `length` tokens of the base model beside the prompt, what stands around both and the
 room for an answer. It is made by `ruler_texts` or, in the miniature world, by the twin; rows that others published are
 as long as they are. A context of nano's tokens and one of another model's differ in size alone.
+
+Files are rows as kvpress publishes them, or what sub-tasks are made of that need more than is here:
+
+    test.parquet, 4096/test-00000-of-00001.parquet      context, question, answer_prefix, answer, task, max_new_tokens
+    PaulGrahamEssays.json                               {"text": "..."}, or texts in .txt files
+    squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
+    hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA likewise
+
+What one context is asked in several rows is read once.
 """
 
 from __future__ import annotations
@@ -15,20 +24,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from ttabench.core.checked_file import object_of, read_text
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card
+from ttabench.readers.formats import RawRow, malformed, readable, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.ruler_files import GIVE, material_of, published, samples_of
-from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Material, Question, Sample, draw, numbered, placed
-from ttabench.readers.sources import GENERATED, Request, generated
+from ttabench.readers.qa_rows import answers_of
+from ttabench.readers.ruler_texts import (
+    NEEDS,
+    QA,
+    SUBTASKS,
+    Asked,
+    Documents,
+    Material,
+    Question,
+    Sample,
+    draw,
+    numbered,
+    placed,
+)  # fmt: skip
+from ttabench.readers.sources import GENERATED, Request, Table, find, generated, places, table, usable
 from ttabench.readers.tokens import CutText, Tokens, counted_by
-from ttabench.stats.metrics import check_judges, metric
 
 SENTENCES = 8
 """Sentences of a line of the twin, as in its books."""
@@ -130,24 +152,24 @@ class Ruler(Bound[Settings]):
         return sample.write(self._sizes[known])
 
     def _size(self, sample: Sample, tokens: Tokens | None) -> int:
+        """Units of that context, found by interpolation: counting tokens takes long."""
         count = counted_by(tokens)
         around = 0 if tokens is None else tokens.frame_tokens
         asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
         budget = self.settings.length - around - asked - self._room(sample)
-        low, most = sample.least, sample.most
-        low_count = count(sample.write(low))
+        low, high = sample.least, sample.least
+        low_count = high_count = count(sample.write(low))
         if low_count > budget:
             if tokens is None:
                 return low  # nothing is known of the model yet
             least = low_count + self.settings.length - budget
             fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
             raise UserError(fault, "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.")
-        high, high_count = low, low_count
         while high_count <= budget:  # beyond what fits
             low, low_count = high, high_count
-            if high == most:
+            if high == sample.most:
                 return high
-            high = 2 * high if most is None else min(most, 2 * high)
+            high = 2 * high if sample.most is None else min(sample.most, 2 * high)
             high_count = count(sample.write(high))
         while high - low > 1:
             share = (budget - low_count) / (high_count - low_count)
@@ -163,14 +185,12 @@ class Ruler(Bound[Settings]):
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
         tells = [text for question in sample.questions for text in question.tells]
-        texts = []
-        for number, other in self._candidates(sample):
-            texts.append(self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip())
-            if not any(told in texts[-1] for told in tells):
-                return self._pieces(f"{key}/other", texts[-1], tokens)
-        if not texts:
-            raise self.no_other()
-        return self._pieces(f"{key}/other", texts[0], tokens)
+        texts = (
+            self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
+            for number, other in self._candidates(sample)
+        )
+        text = self.apart(set(tells), texts, lambda text: {told for told in tells if told in text}, at_worst=True)
+        return self._pieces(f"{key}/other", text, tokens)
 
     def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
         """Notes on the other contexts."""
@@ -220,6 +240,104 @@ class Ruler(Bound[Settings]):
                 yield from (question.text, question.prefix, *question.answers)
 
 
+ESSAYS = "PaulGrahamEssays"
+SQUAD, HOTPOTQA = ("squad", "dev-v2.0"), ("hotpotqa", "hotpot_dev_distractor_v1")
+GIVE = {
+    "essays": f"{ESSAYS}.json or essays as .txt files",
+    "squad": "squad.json (dev-v2.0.json)",
+    "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
+}
+"""What a user who lacks a material is told to give, by its name."""
+TOKENS = 128
+"""Of an answer, where a row does not say."""
+
+
+def published(card: Card, request: Request, length: int) -> Table | None:
+    """The table of rows that a source holds, in a folder those of this length; None where it holds material."""
+    path = Path(request.source)
+    if path.is_file():
+        return table(card, request) if readable(path) and stem(path) not in (ESSAYS, *SQUAD, *HOTPOTQA) else None
+    split, inner = card.splits[request.split], path / str(length)
+    own = next((place for place in (inner, path) if find(split, places(card, place))[0]), None)
+    return None if own is None and path.is_dir() else table(card, replace(request, source=str(own or path)))
+
+
+def samples_of(card: Card, data: Table) -> dict[str, list[Sample]]:
+    """The samples of published rows by sub-task, in their order."""
+    made: dict[str, dict[str, Sample]] = {}
+    for context, sample in usable(data, partial(_sample, card)):
+        before = made.setdefault(sample.subtask, {}).setdefault(context, sample)
+        if before is not sample:
+            made[sample.subtask][context] = replace(before, questions=(*before.questions, *sample.questions))
+    return {name: list(own.values()) for name, own in made.items()}
+
+
+def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
+    names = ("context", "question", "answer_prefix", "task")
+    context, text, prefix, task = (text_of(row.place, name, row.needed(card.columns[name])) for name in names)
+    answers = answers_of(row.place, row.needed(card.columns["answers"]))
+    if not context.strip() or not text.strip() or not answers:
+        raise malformed(row.place, "it has no context, no question or no answer")
+    most: Any = row.cell(card.columns["max_new_tokens"])
+    question = Question(text=text.strip(), prefix=prefix.strip(), answers=answers, tells=answers)
+    return context, Sample(
+        subtask=task, questions=(question,), max_new_tokens=int(most or TOKENS), all_of=task not in QA,
+        write=lambda _: context, most=1,
+    )  # fmt: skip
+
+
+def material_of(path: Path) -> Material:
+    """What a file or folder holds of what sub-tasks are made of."""
+    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
+    essays = [_essay(file) for file in files if file.suffix == ".txt" or stem(file) == ESSAYS]
+    squad, hotpotqa = (next((file for file in files if stem(file) in names), None) for names in (SQUAD, HOTPOTQA))
+    held = Material(
+        essays=tuple(" ".join(essays).split()),
+        squad=None if squad is None else _squad(squad),
+        hotpotqa=None if hotpotqa is None else _hotpotqa(hotpotqa),
+    )
+    if held == Material():
+        raise UserError(f"{path} holds nothing that RULER is made of.", f"Give rows, or {', '.join(GIVE.values())}.")
+    return held
+
+
+def _essay(file: Path) -> str:
+    return read_text(file) if file.suffix == ".txt" else text_of(str(file), "text", object_of(file).get("text"))
+
+
+def _squad(file: Path) -> Documents:
+    """Paragraphs, and the questions that they answer; those of the same article are near."""
+    numbers, articles = dict[str, int](), dict[str, dict[str, int]]()
+
+    def asked_of(row: RawRow) -> tuple[str, tuple[str, ...], int, str] | str:
+        text, question = (text_of(row.place, name, row.needed([name])) for name in ("context", "question"))
+        title, answers = str(row.cell(["title"]) or ""), answers_of(row.place, row.needed(["answers"]))
+        number = numbers.setdefault(text, len(numbers))
+        if title:
+            articles.setdefault(title, {})[text] = number
+        return (question, answers, number, title) if answers else "no answer"
+
+    asked = usable(Table(rows=list(rows(file)), where=str(file)), asked_of)
+    near = {title: tuple(own.values()) for title, own in articles.items()}
+    made = [Asked(question, answers, (own,), near.get(title, ())) for question, answers, own, title in asked]
+    return Documents(tuple(numbers), tuple(made))
+
+
+def _hotpotqa(file: Path) -> Documents:
+    """Paragraphs with their titles, and questions about ten of them each."""
+    numbers = dict[str, int]()
+
+    def asked_of(row: RawRow) -> Asked:
+        question, answer = (text_of(row.place, name, row.needed([name])) for name in ("question", "answer"))
+        context: Any = row.needed(["context"])
+        pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
+        texts = [f"{title}\n{''.join(told)}" for title, told in pairs]
+        return Asked(question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts))
+
+    asked = usable(Table(rows=list(rows(file)), where=str(file)), asked_of)
+    return Documents(tuple(numbers), tuple(asked))
+
+
 def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, number: int) -> Sample:
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
@@ -252,40 +370,31 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
 def read(card: Card, request: Request) -> Ruler:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check_judges(card.name, map(metric, card.metrics), "generate")
-    card.prompt.check(card.name, settings.prompt, settings.examples)
     bind = partial(Ruler, card=card, request=request, settings=settings, arguments=arguments)
     if request.source == "mini":
         from ttabench.mini.ruler import TASKS
 
         names = named("sub-task of the twin of ruler", TASKS, settings.tasks)
-        return bind(source="mini", names=tuple(names), draw=partial(_twin, card, request.split, settings))
+        return bind(data=Table(), names=tuple(names), draw=partial(_twin, card, request.split, settings))
     path, material, label = Path(request.source), Material(), GENERATED
     if request.source != GENERATED:
-        rows = published(card, request, settings.length)
-        if rows is not None:
-            held = samples_of(card, rows)
-            names = named(f"sub-task in {rows.label}", held, settings.tasks)
-            return bind(
-                source=rows.label,
-                data_notes=rows.notes,
-                names=tuple(names),
-                held=held,
-                draw=lambda name, _, number: held[name][number],
-            )
+        data = published(card, request, settings.length)
+        if data is not None:
+            held = samples_of(card, data)
+            names = named(f"sub-task in {data.label}", held, settings.tasks)
+            return bind(data=data, names=tuple(names), held=held, draw=lambda name, _, number: held[name][number])
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
-    lacking = [name for name in SUBTASKS if name in NEEDS and not getattr(material, NEEDS[name])]
     names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
-    if lacking and settings.tasks == "all":
-        names = [name for name in names if name not in lacking]
+    if lacking := [name for name in names if name in NEEDS and not getattr(material, NEEDS[name])]:
         needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+        if settings.tasks != "all":
+            fault = f"{lacking[0]} of {card.name} needs files that are not given."
+            raise UserError(fault, f"Give --source DIR with {needed}.")
+        names = [name for name in names if name not in lacking]
         left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
-    elif missing := next((name for name in names if name in lacking), None):
-        hint = f"Give --source DIR with {GIVE[NEEDS[missing]]}."
-        raise UserError(f"{missing} of {card.name} needs files that are not given.", hint)
 
     def drawn(name: str, seed: int, number: int) -> Sample:
         place = f"{request.split} {seed} {number}"
         return draw(name, place, material, questions=settings.questions, length=settings.length)
 
-    return bind(source=label, names=tuple(names), draw=drawn, data_notes=left_out)
+    return bind(data=Table(label=label, notes=left_out), names=tuple(names), draw=drawn)

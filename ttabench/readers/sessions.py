@@ -11,27 +11,191 @@ What is asked (`ask`):
 
 A session is one observation, one line a turn. A turn is scored behind the turns of its own session (`window_turns` of
 them), which stand in its prompt whatever the method is, unless turns are what is read; the end of a text is not scored.
+
+Files are those of ParlAI and of MSC-Self-Instruct:
+
+    msc/msc_dialogue/session_5/test.txt           a JSON object a line, each with its `previous_dialogs`
+    msc/msc_personasummary/session_3/train.txt    one session a line: those of one `initial_data_id` belong together
+    msc_self_instruct.jsonl                       MSC-Self-Instruct: rows of session 5, each with a question
+
+Speakers alternate, from "Speaker 1" on, where their ids are missing: earlier sessions are published without.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, spread
+from ttabench.readers.base import (
+    Bound,
+    Training,
+    drawn,
+    fingerprint,
+    in_order,
+    spread,
+    told_apart,
+)  # fmt: skip
 from ttabench.readers.cards import Card
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import RawRow, json_lines
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
-from ttabench.readers.session_files import Conversation, Session, conversations, session_table, transcript
-from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.sources import Request, Table, find, table, tops, twin_table, usable
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.metrics import check_judges, metric
+
+TXT = {".txt": json_lines}
+"""ParlAI's files, which are tables whatever their name ends in."""
+
+
+class Turn(NamedTuple):
+    """One turn of a speaker."""
+
+    speaker: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """The turn as transcripts have it."""
+        return f"{self.speaker}: {self.text}"
+
+
+Session = tuple[Turn, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Sessions of the same two speakers."""
+
+    id: str
+    """Unique in its source: the published id, else a hash of the texts; other sessions under it end in #2, #3, ..."""
+    published: str
+    """The id as it was published; the same conversation, up to another session, has the same."""
+    previous: tuple[Session, ...]
+    current: Session
+    """The session that goes on; its turns may be none."""
+    questions: tuple[tuple[str, str], ...] = ()
+    """Each with its answer."""
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """All of them, in order."""
+        return (*self.previous, self.current) if self.current else self.previous
+
+    def texts(self) -> Iterator[str]:
+        """All turns, as texts."""
+        return (turn.line for session in self.sessions for turn in session)
+
+
+def transcript(session: Session) -> str:
+    """One line a turn."""
+    return "\n".join(turn.line for turn in session)
+
+
+def session_table(card: Card, request: Request, session: int | None) -> Table:
+    """The rows of a split from the hub, a file or a folder: of the conversations that have come to a session, by
+    default the last one there, each with those before it: published so, or chained by their ids.
+    """
+    path, files = Path(request.source), dict[int, Path]()
+    if request.source != "hub" and path.is_dir():
+        for folder in (folder for top in tops(path, card.source.folders) for folder in sorted(top.iterdir())):
+            match = re.fullmatch(r"session_(\d{1,3})", folder.name)
+            if match and (there := find(card.splits[request.split], [folder], TXT)[0]):
+                files.setdefault(int(match[1]), there[0])
+    if session is not None and session not in files:
+        known = ", ".join(map(str, sorted(files))) or "none (session_1, session_2 ...)"
+        fault = f"{request.source} has no folder of session={session} of split {request.split!r}; it has {known}."
+        raise UserError(fault, "Leave session out, or give another.")
+    if not files:
+        return table(card, request, TXT)
+    last = max(files) if session is None else session
+    held, read_ = table(card, replace(request, source=str(files[last])), TXT), f"session {last}"
+    rows = held.rows
+    if "previous_dialogs" not in rows[0].values:
+        read_ = f"sessions to {last}, joined by their ids,"
+        chains: dict[object, list[RawRow]] = {}
+        for number in (number for number in sorted(files) if number <= last):
+            for row in json_lines(files[number]):
+                chains.setdefault(row.needed(["initial_data_id"]), []).append(row)
+        rows = []
+        for *before, final in chains.values():
+            earlier = [{"dialog": row.cell(["dialog"])} for row in before]
+            rows.append(RawRow(final.place, {**final.values, "previous_dialogs": earlier}))
+    notes = (f"{read_} of {files[last].parent.parent}",)
+    return replace(held, rows=rows, label=f"folder:{request.source}", notes=notes)
+
+
+def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]:
+    """Usable conversations in file order, with their questions where they are `asked`."""
+    first = RawRow(data.where, data.rows[0].values)
+    first.needed(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
+    if asked:
+        first.needed(card.columns["question"], f"Score turns instead: --task-set ask=next. {card.source.how}")
+    by_key: dict[tuple[str, str], Conversation] = {}
+    ids: Counter[str] = Counter()
+    for row in usable(data, lambda raw: _conversation(card, raw, asked=asked)):
+        key = row.published, fingerprint(*row.texts())
+        before = by_key.get(key)
+        if before is None:
+            by_key[key] = replace(row, id=told_apart(row.id, ids))
+        elif set(row.questions) <= set(before.questions):
+            data.unused["the same row twice"] += 1
+        else:
+            by_key[key] = replace(before, questions=(*before.questions, *row.questions))
+    return list(by_key.values())
+
+
+def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
+    """The conversation of a row, or the reason why it is dropped."""
+    cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
+    previous = tuple(
+        _turns(session.get("dialog") if isinstance(session, Mapping) else session)
+        for session in _listed(cells.get("previous"))
+    )
+    current = _turns(cells.get("dialog"))
+    if not all(previous):
+        return "a session without turns"
+    if not previous and not current:
+        return "no session"
+    turns = [turn for session in (*previous, current) for turn in session]
+    if not all(turn.text for turn in turns):
+        return "a turn without text"
+    pair = cells.get("question") or {}
+    question, answer = (_text(pair.get(key)) for key in ("B", "A"))
+    if asked and not (question and answer):
+        return "no answer" if question else "no question"
+    name = (cells.get("metadata") or {}).get("initial_data_id") if cells.get("id") is None else cells["id"]
+    key = _text(None if name is None else str(name)) or fingerprint(*(turn.line for turn in turns))
+    questions = ((question, answer),) if asked else ()
+    return Conversation(id=key, published=key, previous=previous, current=current, questions=questions)
+
+
+def _turns(value: object) -> Session:
+    turns = []
+    for number, turn in enumerate(_listed(value)):
+        text, speaker = (turn.get("text"), turn.get("id")) if isinstance(turn, Mapping) else (turn, None)
+        turns.append(Turn(_text(speaker) or f"Speaker {1 + number % 2}", _text(text)))
+    return tuple(turns)
+
+
+def _listed(value: object) -> list[Any]:
+    if not isinstance(value, list | tuple | None):
+        raise ValueError(f"{brief(value)} is no list of turns")
+    return list(value or ())
+
+
+def _text(value: str | None) -> str:
+    """On one line, without blanks around it; nothing for null."""
+    return " ".join(str.split(value or ""))
+
 
 _OF_A_TWIN = 32
 SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
@@ -89,26 +253,23 @@ class Sessions(Bound[Settings]):
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
         """One episode a conversation that is asked about."""
-        for one in self._asked():
-            yield Episode(key=self.key(one.id), steps=self._steps(one, self._asks[one.id])), one
+        for one in self.chosen:
+            if one.id in self._asks:
+                yield Episode(key=self.key(one.id), steps=self._steps(one, self._asks[one.id])), one
 
     def _steps(self, conversation: Conversation, asks: Sequence[Ask]) -> tuple[Step, ...]:
         return tuple(in_order(self._observes(conversation), ((ask.at.count, ask) for ask in asks)))
 
     def _observes(self, conversation: Conversation) -> list[Observe]:
-        inner, before = self.settings.ask == "turns", len(conversation.sessions) - 1
+        before = len(conversation.sessions) - 1
         return [
-            Observe(
-                text=transcript(session),
-                key=f"{conversation.id}@{number}",
-                joiner=self._joiner(inner and number > before),
-            )
-            for number, session in enumerate(self._read(conversation))
+            Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=self._joiner(number > before))
+            for number, one in enumerate(self._read(conversation))
         ]
 
     def _joiner(self, inner: bool) -> str:
-        """Between sessions, or the turns of one."""
-        return "\n" if inner else self.card.prompt.joiner
+        """Between sessions, or the turns of one where these are read."""
+        return "\n" if inner and self.settings.ask == "turns" else self.card.prompt.joiner
 
     def _read(self, conversation: Conversation) -> Sequence[Session]:
         """Sessions that are read, or may be; of the last its turns, where these are read."""
@@ -119,51 +280,43 @@ class Sessions(Bound[Settings]):
 
     def _of(self, conversation: Conversation) -> Iterator[Ask]:
         """Every query about a conversation, in order."""
-        settings, there = self.settings, len(self._read(conversation))
-        if settings.ask == "questions":
-            steps = settings.steps if settings.steps is not None else (there,)
-            for step in sorted(set(steps)):
-                if step <= there:
-                    for number, (question, answer) in enumerate(conversation.questions, 1):
-                        yield self._question(conversation.id, (number, step), question, answer)
-            return
-        *before, last = conversation.sessions
-        for step in range(there + 1) if settings.steps is None else sorted(set(settings.steps)):
-            if settings.ask == "turns":
-                if len(before) <= step <= there:
-                    yield self._turn((f"{conversation.id}@{step}", step), last, step - len(before), seen=0)
-            elif step <= there:
-                yield from self._turns(
-                    conversation.id, conversation.sessions[step] if settings.ask == "next" else last, step
-                )
+        settings, name, there = self.settings, conversation.id, len(self._read(conversation))
+        asking = settings.ask == "questions"
+        every = (there,) if asking else range(there + 1)
+        *before, last = [()] if asking else conversation.sessions
+        for step in sorted(step for step in set(every if settings.steps is None else settings.steps) if step <= there):
+            if asking:
+                for number, (question, answer) in enumerate(conversation.questions, 1):
+                    key = name if number == 1 else f"{name}/q{number}"
+                    yield self._question(key if settings.steps is None else f"{key}@{step}", step, question, answer)
+            elif settings.ask == "turns":
+                if step >= len(before):
+                    yield self._turn(f"{name}@{step}", step, last, step - len(before), seen=0)
+            else:
+                scored = conversation.sessions[step] if settings.ask == "next" else last
+                for number in range(len(scored)):
+                    yield self._turn(f"{name}@{step}.{number}", step, scored, number, seen=settings.window_turns)
 
-    def _question(self, name: str, place: tuple[int, int], question: str, answer: str) -> Ask:
-        """A question; `place` is its number and the sessions read."""
-        number, step = place
-        prompt, key = self.card.prompt, name if number == 1 else f"{name}/q{number}"
+    def _question(self, key: str, step: int, question: str, answer: str) -> Ask:
+        prompt = self.card.prompt
         return Ask(
             prompt=prompt.asked(question, self.settings.prompt, self.settings.examples),
             question=question,
-            key=key if self.settings.steps is None else f"{key}@{step}",
+            key=key,
             want=prompt.generated((answer,), self.settings.max_new_tokens),
             joiner=prompt.joiner,
             at=At(step),
         )
 
-    def _turns(self, name: str, session: Session, step: int) -> Iterator[Ask]:
-        for number in range(len(session)):
-            yield self._turn((f"{name}@{step}.{number}", step), session, number, seen=self.settings.window_turns)
-
-    def _turn(self, place: tuple[str, int], session: Session, number: int, *, seen: int) -> Ask:
-        """A turn behind so many of its own session; `place` is the key of the query and what was read before."""
-        key, step = place
+    def _turn(self, key: str, step: int, session: Session, number: int, *, seen: int) -> Ask:
+        """A turn behind so many of its own session, and `step` pieces read."""
         turn, before = session[number], session[max(0, number - seen) : number]
         lead = "".join(f"{earlier.line}\n" for earlier in before)
         return Ask(
             prompt=f"{lead}{turn.speaker}:",
             key=key,
             want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
-            joiner=self._joiner(inner=self.settings.ask == "turns" and number > 0),
+            joiner=self._joiner(number > 0),
             at=At(step),
         )
 
@@ -176,36 +329,28 @@ class Sessions(Bound[Settings]):
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
+
+        def length(one: Conversation) -> int:
+            return len(self._read(one))
+
+        def ordered() -> Iterator[Conversation]:
+            every = partial(self.around, self.found, own, lambda seed: self._written(seed, 4, self.arguments))
+            yield from (one for one in every() if length(one) >= least)
+            yield from sorted(filter(length, every()), key=length, reverse=True)
+
+        least = max(1, length(own)) if self.settings.ask == "turns" else 1
         known = self._told(own, own.sessions)
-        wanted = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
-        shorter = []
-        for other in self._candidates(own):
-            pieces = self._read(other)
-            if pieces and known.isdisjoint(self._told(other, pieces)):
-                if len(pieces) >= wanted:
-                    return other
-                shorter.append(other)
-        if not shorter:
-            raise self.no_other()
-        return max(shorter, key=lambda one: len(self._read(one)))
+        return self.apart(known, ordered(), lambda one: self._told(one, self._read(one)))
 
-    def _told(self, conversation: Conversation, read_: Sequence[Session]) -> set[str]:
+    def _told(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
         """What two conversations must not share: in the miniature world the people that they name, too."""
-        people = {name for text in conversation.texts() for name in names_in(text)} if self.mini else set()
-        return {conversation.published, *map(transcript, read_), *people}
-
-    def _candidates(self, own: Conversation) -> Iterator[Conversation]:
-        yield from behind(self.found, own)
-        for seed in other_seeds(self.seed) if self.mini else ():
-            yield from self._written(seed, 4, self.arguments)
-
-    def _asked(self) -> list[Conversation]:
-        return [conversation for conversation in self.chosen if conversation.id in self._asks]
+        people = {name for text in one.texts() for name in names_in(text)} if self.mini else set()
+        return {one.published, *map(transcript, read_), *people}
 
     def _written(self, seed: int, number: int, arguments: Mapping[str, Any]) -> list[Conversation]:
         """So many conversations of the miniature world."""
         data = twin_table(self.card, self.split, seed, number, arguments)
-        return conversations(self.card, data, asked=self.settings.ask == "questions")[0]
+        return conversations(self.card, data, asked=self.settings.ask == "questions")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
@@ -225,12 +370,8 @@ class Sessions(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
-        return {
-            "rows": len(self.found),
-            "conversations": len(self._asked()),
-            "sessions": self.n_observes,
-            "questions": self.n_asks,
-        }
+        counted = {"rows": len(self.found), "conversations": len(self._asks)}
+        return {**counted, "sessions": self.n_observes, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Everything said in the conversations that are read, with their questions."""
@@ -242,31 +383,17 @@ class Sessions(Bound[Settings]):
 def read(card: Card, request: Request) -> Sessions:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if settings.ask == "questions":
-        check_judges(card.name, map(metric, card.metrics), "generate")
-        card.prompt.check(card.name, settings.prompt, settings.examples)
-    elif settings.include_current:
-        fault = f"include_current is about questions; ask={settings.ask} scores turns."
-        raise UserError(fault, "Leave include_current out.")
-    else:
-        card = card.model_copy(update={"metrics": SCORED, "main_metric": "ppl", "chance": None})
+    if settings.ask != "questions":
+        if settings.include_current:
+            fault = f"include_current is about questions; ask={settings.ask} scores turns."
+            raise UserError(fault, "Leave include_current out.")
+        card = card.measured(*SCORED, chance=None)
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
     else:
         data = session_table(card, request, settings.session)
-    found, dropped = conversations(card, data, asked=settings.ask == "questions")
-    made = Sessions(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=data.label,
-        data_notes=data.notes,
-        unused=dropped,
-        found=found,
-        chosen=drawn(found, settings.conversations, f"conversations {request.seed}"),
+    found = conversations(card, data, asked=settings.ask == "questions")
+    chosen = drawn(found, settings.conversations, f"conversations {request.seed}")
+    return Sessions(
+        card=card, request=request, settings=settings, arguments=arguments, data=data, found=found, chosen=chosen
     )
-    if not made.n_asks:
-        where = "the sessions of" if settings.steps is None else f"steps={','.join(map(str, settings.steps))} in"
-        raise UserError(f"There is nothing to ask after {where} {data.where}.", "Change --task-set ask or steps.")
-    return made

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,14 +31,13 @@ from pydantic import Field
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, behind, drawn, in_order, other_seeds, shares, spread, told_apart
+from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import RawRow, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import CutText, Tokens
-from ttabench.stats.metrics import check_judges, metric
 
 PREFIX = "scbench_"
 """Of the published names of sub-tasks."""
@@ -106,8 +104,8 @@ class Shared:
         return (self.text, *(text for turn in self.turns for text in (turn.question, *turn.answers, *turn.options)))
 
 
-def contexts_of(card: Card, data: Table) -> tuple[list[Shared], dict[str, int]]:
-    """(contexts in file order, dropped rows by reason); of one id the later ones end in #2, #3 ..."""
+def contexts_of(card: Card, data: Table) -> list[Shared]:
+    """Contexts in file order; of one id the later ones end in #2, #3 ..."""
     seen = Counter[str]()
 
     def row_of(raw: RawRow) -> Shared | str:
@@ -253,16 +251,16 @@ class SharedContext(Bound[Settings]):
 
     def _next(self, own: Shared) -> Shared:
         """The next context of another text, for the last the first; in the miniature world about nobody of the own."""
-        seeds = other_seeds(self.seed) if self.mini else ()
-        fresh = (one for seed in seeds for one in self._written(seed, 2))
-        return self.apart(own, chain(behind(self.found, own), fresh), self._about)
+        return self.apart(
+            self._about(own), self.around(self.found, own, lambda seed: self._written(seed, 2)), self._about
+        )
 
     def _about(self, shared: Shared) -> set[str]:
         return {name for text in shared.texts() for name in names_in(text)} if self.mini else {shared.text}
 
     def _written(self, seed: int, contexts: int) -> list[Shared]:
         """Contexts of the miniature world."""
-        return contexts_of(self.card, twin_table(self.card, self.split, seed, contexts, self.arguments))[0]
+        return contexts_of(self.card, twin_table(self.card, self.split, seed, contexts, self.arguments))
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
@@ -293,9 +291,7 @@ def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tup
             raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
         return card, settings
     prompt = name if name in card.prompt.templates and not typed else settings.prompt
-    metrics = SUB_TASKS[name].metrics
-    card = card.model_copy(update={"metrics": metrics, "main_metric": metrics[0]})
-    return card, settings.model_copy(update={"task": name, "prompt": prompt})
+    return card.measured(*SUB_TASKS[name].metrics), settings.model_copy(update={"task": name, "prompt": prompt})
 
 
 def read(card: Card, request: Request) -> SharedContext:
@@ -306,23 +302,13 @@ def read(card: Card, request: Request) -> SharedContext:
     else:
         data = table(card, request)
         card, settings = _of_sub_task(card, settings, "prompt" in request.options, data.where)
-    found, dropped = contexts_of(card, data)
+    found = contexts_of(card, data)
     chosen = drawn(found, settings.contexts, f"contexts {request.seed}")
     choosing = {bool(turn.options) for shared in chosen for turn in shared.turns}
     if len(choosing) > 1:
         raise UserError(f"{data.where} has questions with options and others without.", "Give them apart.")
     if True in choosing:
-        card = card.model_copy(update={"metrics": ("acc", "option_nll"), "main_metric": "acc", "chance": None})
-    check_judges(card.name, map(metric, card.metrics), "choose" if True in choosing else "generate")
-    card.prompt.check(card.name, settings.prompt, 0)
+        card = card.measured("acc", "option_nll", chance=None)
     return SharedContext(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        source=data.label,
-        data_notes=data.notes,
-        unused=dropped,
-        found=found,
-        chosen=chosen,
+        card=card, request=request, settings=settings, arguments=arguments, data=data, found=found, chosen=chosen
     )

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -21,7 +21,7 @@ from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Split
 from ttabench.readers.faults import brief, reasons
-from ttabench.readers.formats import READABLE, RawRow, parsing, readable, rows, stem
+from ttabench.readers.formats import READABLE, Formats, RawRow, parsing, rows, stem
 
 T = TypeVar("T")
 GENERATED = "generated"
@@ -46,35 +46,37 @@ class Request:
 class Table:
     """Rows of one split."""
 
-    rows: list[RawRow]
-    label: str
+    rows: list[RawRow] = field(default_factory=list)
+    label: str = "mini"
     """Stands in records and tables as the source."""
-    where: str
+    where: str = ""
     """Names the file, folder or data set in error messages."""
     folder: Path | None = None
     """Where companion files may lie."""
     whole: bool = False
     """These are the rows of a published split, of which the wanted split may be a range."""
     notes: tuple[str, ...] = ()
-    years: tuple[int, int] | None = None
-    """First and last year of the articles whose rows the wanted split is."""
+    unused: Counter[str] = field(default_factory=Counter)
+    """Rows that cannot be used by reason, once they were looked at."""
 
 
-def usable(data: Table, row_of: Callable[[RawRow], T | str]) -> tuple[list[T], Counter[str]]:
-    """(what rows hold, in file order, dropped rows by reason); of a row that cannot be used `row_of` gives that."""
+def usable(data: Table, row_of: Callable[[RawRow], T | str], *, some: bool = True) -> list[T]:
+    """What rows hold, in file order; of a row that cannot be used `row_of` gives the reason, counted in `unused`.
+
+    `some`: there has to be a row that can be used.
+    """
     held: list[T] = []
-    dropped: Counter[str] = Counter()
     for raw in data.rows:
         with parsing(raw.place):
             row = row_of(raw)
         if isinstance(row, str):
-            dropped[row] += 1
+            data.unused[row] += 1
         else:
             held.append(row)
-    if not held:
-        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(dropped)})."
+    if some and not held:
+        fault = f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons(data.unused)})."
         raise UserError(fault, "Give others.")
-    return held, dropped
+    return held
 
 
 def usual_source(card: Card | None, *, nano: bool) -> str:
@@ -82,18 +84,23 @@ def usual_source(card: Card | None, *, nano: bool) -> str:
     return "mini" if nano else GENERATED if card is not None and card.reader == "ruler" else "hub"
 
 
-def table(card: Card, request: Request) -> Table:
-    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`)."""
+def table(card: Card, request: Request, more: Formats | None = None, within: Sequence[str] = ()) -> Table:
+    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`).
+
+    Args:
+        more: other formats by suffix, which come before the usual ones.
+        within: folders in which files may lie, too.
+    """
     name, path = request.split, Path(request.source)
-    split = card.splits[name]
+    split, formats = card.splits[name], {**(more or {}), **READABLE}
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
         held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
         data = Table(rows=held, label=label, where=label, whole=True)
     elif path.is_dir():
-        data = _from_folder(card, path, name)
+        data = _from_folder(card, path, name, formats, within)
     elif path.exists():
-        data = _from_file(card, path, name)
+        data = _from_file(card, path, name, formats)
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
@@ -101,8 +108,6 @@ def table(card: Card, request: Request) -> Table:
         )
     if not data.rows:
         raise UserError(f"{data.where} holds no rows for {card.name}.", "Give a source with rows.")
-    if data.whole and split.years is not None:
-        return replace(data, years=split.years)
     if not data.whole or split.rows is None:
         return data
     first, last = split.rows
@@ -114,47 +119,29 @@ def table(card: Card, request: Request) -> Table:
     return replace(data, rows=data.rows[first:last], notes=(*data.notes, f"rows {first} to {last} of {split.of}"))
 
 
-def _from_file(card: Card, path: Path, wanted: str) -> Table:
-    split, held = card.splits[wanted], list(rows(path))
-    match = _SHARD.match(stem(path))
-    name = match["name"] if match else stem(path)
-    notes = serving(card, wanted, name, path)
-    whole = (split.rows is not None and len(held) == split.of) or (split.years is not None and name in split.whole)
-    if split.rows is not None and not whole and name not in split.files:
+def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
+    split, held, name = card.splits[wanted], list(rows(path, formats)), stem(path, formats)
+    name = match["name"] if (match := _SHARD.match(name)) else name
+    notes, whole = serving(card, wanted, name, path), split.rows is not None and len(held) == split.of
+    if split.rows is not None and name not in split.files:
         notes = (f"{path} has {len(held)} rows, not the published {split.of}: all of them serve as split {wanted!r}",)
     notes = () if whole else notes
     return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
 
 
-def _from_folder(card: Card, folder: Path, name: str) -> Table:
+def _from_folder(card: Card, folder: Path, name: str, formats: Formats, within: Sequence[str]) -> Table:
     split = card.splits[name]
-    files, whole = find(split, places(card, folder))
+    files, whole = find(
+        split, [at for place in places(card, folder) for at in (place, *map(place.joinpath, within))], formats
+    )
     if not files:
         wanted = ", ".join(split.files + split.whole) or "one file of any name"
         fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
         hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
-        raise UserError(f"{fault}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
+        raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
     more = f" and {len(files) - 1} more shards" if len(files) > 1 else ""
-    held = [row for path in files for row in rows(path)]
+    held = [row for path in files for row in rows(path, formats)]
     return Table(rows=held, label=f"folder:{folder}", where=f"{files[0]}{more}", folder=files[0].parent, whole=whole)
-
-
-def text_file(card: Card, split: str, source: Path, folders: Iterable[Path]) -> Path | None:
-    """The file of a split that is no table: the source itself, or the first of its names on the card in a folder."""
-    if source.is_file():
-        return source if source.name.removesuffix(".gz").endswith(".txt") else None
-    names = [f"{name}.txt{packed}" for name in card.splits[split].files for packed in ("", ".gz")]
-    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
-
-
-def table_of_text(card: Card, request: Request, file: Path, held: Iterable[RawRow]) -> Table:
-    """Rows of such a file."""
-    held, notes = list(held), serving(card, request.split, file.name.removesuffix(".gz").removesuffix(".txt"), file)
-    if not held:
-        raise UserError(f"{file} holds no rows for {card.name}.", "Give a source with rows.")
-    source = Path(request.source)
-    label = f"{'file' if source.is_file() else 'folder'}:{source}"
-    return Table(rows=held, label=label, where=str(file), notes=notes)
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -168,7 +155,7 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:
         hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
         reason = brief((str(error).strip() or type(error).__name__).splitlines()[0], 160)
         raise UserError(f"Cannot load {hub.path} from the hub ({reason}).", hint) from None
@@ -190,29 +177,25 @@ def places(card: Card, folder: Path) -> list[Path]:
     return [place for top in tops(folder, card.source.folders) for place in (top, *(top / name for name in inner))]
 
 
-def find(split: Split, folders: Iterable[Path]) -> tuple[list[Path], bool]:
+def find(split: Split, folders: Iterable[Path], formats: Formats = READABLE) -> tuple[list[Path], bool]:
     """(the file of a split, or every shard of it, in the first of the folders that has them, whether it is a whole
     published split, whose names come last); no files where there are none.
     """
-    held = [
-        sorted(path for path in folder.iterdir() if path.is_file() and readable(path))
-        for folder in folders
-        if folder.is_dir()
-    ]
+    held = [sorted(filter(Path.is_file, folder.iterdir())) for folder in folders if folder.is_dir()]
     for names, whole in ((split.files, False), (split.whole, True)):
         for files in held:
             for name in names:
-                if paths := _named(files, name):
+                if paths := _named(files, name, formats):
                     return paths, whole
     return [], False
 
 
-def _named(files: Sequence[Path], name: str) -> list[Path]:
-    """The file of this name, in the first format of `READABLE` and rather not packed, or its shards."""
-    for suffix in READABLE:
-        for ending in (suffix, f"{suffix}.gz"):
-            if single := [path for path in files if path.name == name + ending]:
-                return single
+def _named(files: Sequence[Path], name: str, formats: Formats) -> list[Path]:
+    """The file of this name, in the first of the formats and rather not packed, or its shards."""
+    by_name = {path.name: path for path in files}
+    for ending in (suffix + packed for suffix in formats for packed in ("", ".gz")):
+        if name + ending in by_name:
+            return [by_name[name + ending]]
     shards = [(path, match) for path in files if (match := _SHARD.match(stem(path))) and match["name"] == name]
     if shards and len(shards) != (count := int(shards[0][1]["count"])):
         place = shards[0][0].parent
@@ -250,7 +233,7 @@ def twin_rows(card: Card, made: Sequence[Mapping[str, object]]) -> Table:
     if not made:
         raise UserError(f"The twin of {card.name} gives no rows.", "Change --task-set.")
     held = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
-    return Table(rows=held, label="mini", where=f"the miniature twin of {card.name}")
+    return Table(rows=held, where=f"the miniature twin of {card.name}")
 
 
 def generator_of(card: Card) -> Callable[..., Any]:

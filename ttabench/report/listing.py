@@ -67,8 +67,7 @@ def methods_table() -> Table:
     others, faults = registry.installed()
     for fault in faults:
         render.remark(f"Note: {fault}")
-    families = [family.stands_for for family in registry.families().values()]
-    specs = [*registry.methods().values(), *others.values(), *families]
+    specs = [*registry.methods().values(), *others.values(), *registry.families().values()]
     data: list[dict[str, Cell]] = [
         {
             "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": ", ".join(spec.presets),

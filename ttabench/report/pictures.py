@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_bytes_atomically
+from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.printable import printable
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def write_chart(spec: dict[str, Any], path: Path) -> None:
     to_bytes: dict[str, Callable[[str], bytes]] = {
         ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
     }  # fmt: skip
-    write_bytes_atomically(path, to_bytes[kind](svg))
+    write_atomically(path, to_bytes[kind](svg))
 
 
 def heat_map(

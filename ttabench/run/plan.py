@@ -13,9 +13,8 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Mode
 from ttabench.methods.settings import defaults, describe_settings
-from ttabench.readers import Task, load, origin
+from ttabench.readers import Task, content_digest, load, origin
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.content import content_digest
 from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig

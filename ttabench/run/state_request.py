@@ -16,7 +16,7 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import is_file
-from ttabench.methods.state_header import header as header_of
+from ttabench.methods.states import header as header_of
 from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 

@@ -1,7 +1,8 @@
-"""Output on the streams: tables, remarks, progress, and the machine formats of the same tables.
+"""Output on the streams: tables on a screen of any width, remarks, progress, and machine formats of the same tables.
 
 Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
-records and data hold is shown, never obeyed by a terminal.
+records and data hold is shown, never obeyed by a terminal. On a screen no name, id or number is split: a table that
+does not fit loses its frame, then the columns that can be spared, and a line says which; then rows become blocks.
 """
 
 from __future__ import annotations
@@ -11,31 +12,38 @@ import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from ttabench.core.errors import UnknownName
 from ttabench.core.printable import printable
 from ttabench.core.types import Json
-from ttabench.terminal import screen
 from ttabench.terminal.progress_bars import progress as progress
-from ttabench.terminal.table import Bold, explained
+from ttabench.terminal.table import GLUE, Bold, explained
 from ttabench.terminal.table import Cell as Cell
 from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
-_NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters that `printable` shows as escapes and JSON leaves as they are."""
+COMFORT = 24
+"""Cells of a text that wraps, at least, where it is that long."""
+COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
+"""A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
 
 
 def known_format(name: str) -> Format:
     """The format of that name."""
     if name not in FORMATS:
         raise UnknownName("format", name, list(FORMATS))
-    return next(known for known in FORMATS if known == name)
+    return name
 
 
 def console(stderr: bool = False) -> Console:
@@ -54,16 +62,12 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
         glossary = "".join(f"{line}\n" for line in explained(tables))
         sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])))
     else:
-        screen.draw_all(tables, console(), narrow=sys.stdout.isatty())
+        draw(tables, console(), narrow=sys.stdout.isatty())
 
 
 def print_json(value: Json) -> None:
-    """JSON on standard output, for machines: characters that a terminal would obey are written as escapes."""
-    plain = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
-    text = json.dumps(value, indent=1, ensure_ascii=plain)
-    if not text.isascii():
-        text = _NOT_IN_JSON.sub(lambda unknown: f"\\u{ord(unknown[0]):04x}", text)
-    sys.stdout.write(text + "\n")
+    """JSON on standard output, for machines; what is not ASCII as escapes, which no terminal obeys."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
 def print_line(text: str) -> None:
@@ -77,13 +81,125 @@ def _write(text: str) -> None:
 
 def say(lines: Sequence[str]) -> None:
     """Sentences on standard output, a line each; on a terminal they wrap between words."""
-    for line in lines:
-        screen.tell(line, console(), "bold", wrap=sys.stdout.isatty())
+    tell("\n".join(lines), console(), "bold", wrap=sys.stdout.isatty())
 
 
 def remark(text: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    screen.tell(text, console(stderr=True), style, wrap=sys.stderr.isatty())
+    tell(text, console(stderr=True), style, wrap=sys.stderr.isatty())
+
+
+def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
+    """Print lines; on a terminal they wrap between words, commands aside."""
+    for line in printable(text).splitlines():
+        lines = _wrapped(line, screen.width) if wrap and not COMMAND.search(line) else line
+        screen.print(Text(lines.replace(GLUE, " "), style=style), soft_wrap=True)
+
+
+def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
+    """Lines of at most so many cells, cut between words, behind `first` and `rest`."""
+    lines = enumerate(text.split("\n"))
+    return "\n".join(
+        textwrap.fill(line, width, initial_indent=rest if number else first, subsequent_indent=rest,
+                      break_long_words=False, break_on_hyphens=False)
+        for number, line in lines
+    )  # fmt: skip
+
+
+def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
+    """Print tables, each with its title above and its caption below, then what the headings that had room mean;
+    `narrow`: the width of the screen cannot be exceeded."""
+    drawn = []
+    for table in map(_clean, tables):
+        tell(table.title, screen, "bold", wrap=narrow)
+        grid, left = _fitted(table, screen.width, narrow)
+        if not table.rows and not table.prose:
+            tell("(none)", screen, "", wrap=narrow)
+        elif grid is None:
+            _blocks(table, screen)
+        else:
+            screen.print(grid, crop=False, soft_wrap=not narrow)
+        if len(left.columns) < len(table.columns):
+            hidden = ", ".join(name.lstrip("#") for name in table.columns if name not in left.columns)
+            tell(f"Columns hidden (narrow screen): {hidden}.", screen, "dim", wrap=narrow)
+        tell(table.caption, screen, "dim", wrap=narrow)
+        drawn.append(left)
+    tell("\n".join(explained(drawn)), screen, "dim", wrap=narrow)
+
+
+def _clean(table: Table) -> Table:
+    """The table as its cells are printed: without what a terminal would obey, and folded."""
+
+    def clean(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(type(cell)(printable(cell).expandtabs(4)) for cell in cells)
+
+    names = {name: clean(getattr(table, name)) for name in ("columns", "names", "spare")}
+    return replace(table, rows=tuple(map(clean, table.rows)), **names).folded()  # type: ignore[arg-type]
+
+
+def _fitted(table: Table, width: int, narrow: bool) -> tuple[RichTable | None, Table]:
+    """How a table is drawn in so many cells, None as blocks; and with the columns that it has then."""
+    spare = [name for name in table.spare if name in table.columns] if narrow else []
+    for count in range(len(spare) + 1) if not table.prose else ():
+        left = table.without(*spare[:count])
+        for framed in (True, False):
+            widths, room = _widths(left, width - (3 * len(left.columns) + 1 if framed else 2 * len(left.columns) - 2))
+            if room >= 0 or not narrow:
+                return _grid(left, widths, framed), left
+    return None, table
+
+
+def _longest(texts: Sequence[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _widths(table: Table, width: int) -> tuple[list[int], int]:
+    """A width for every column, and what is left of so many cells, less than 0 where these do not suffice: first all
+    get what no word is split in, then headings and numbers what they would have, then texts an even part."""
+    bounds = []
+    for column, *cells in zip(table.columns, *table.rows, strict=True):
+        heading, lines = column.lstrip("#"), [line for cell in cells for line in cell.split("\n")]
+        least = longest = _longest(lines)
+        if not table.whole(column):
+            least = max(_longest([word for line in lines for word in line.split()]), min(longest, COMFORT))
+        bounds.append((max(1, least, _longest(heading.split())), max(1, longest, cell_len(heading))))
+    widths = [least for least, _ in bounds]
+    room = left = width - sum(widths)
+    order = sorted(range(len(widths)), key=lambda place: (not table.whole(table.columns[place]), bounds[place][1]))
+    for position, place in enumerate(order):
+        even = left if table.whole(table.columns[place]) else left // (len(order) - position)
+        more = max(0, min(even, bounds[place][1] - widths[place]))
+        widths[place] += more
+        left -= more
+    return widths, room
+
+
+def _grid(table: Table, widths: Sequence[int], framed: bool) -> RichTable:
+    grid = RichTable(box=box.HEAVY_HEAD if framed else None, header_style="bold", pad_edge=framed,
+                     padding=(0, 1) if framed else (0, 2, 0, 0))  # fmt: skip
+    for column, width in zip(table.columns, widths, strict=True):
+        grid.add_column(Text(column.lstrip("#")), justify="right" if column.startswith("#") else "left", width=width)
+    for row in table.rows:
+        grid.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    return grid
+
+
+def _style(cell: str) -> str:
+    return "bold" if isinstance(cell, Bold) else ""
+
+
+def _blocks(table: Table, screen: Console) -> None:
+    """Every row as lines of heading and cell, below the cell of the first column; what follows a line of a cell stands
+    under its first word."""
+    headings = [column.lstrip("#") for column in table.columns]
+    wide = _longest(headings[1:]) + 4
+    for row in table.rows:
+        tell(f"{headings[0]} {row[0]}".strip(), screen, "bold", wrap=True)
+        for heading, cell in zip(headings[1:], row[1:], strict=True):
+            first = f"  {heading}".ljust(wide)
+            if cell:
+                text = first + cell if COMMAND.match(cell) else _wrapped(cell, screen.width, first, " " * wide)
+                screen.print(Text(text), soft_wrap=True)
 
 
 def as_markdown(table: Table) -> str:

@@ -45,18 +45,16 @@ class Table:
         """Whether the cells of a column stay on one line."""
         return column.startswith("#") or column in self.names
 
-    def without(self, column: str) -> Table:
-        """The same table without one column."""
-        at = self.columns.index(column)
-        columns, *rows = (cells[:at] + cells[at + 1 :] for cells in (self.columns, *self.rows))
-        return replace(self, columns=columns, rows=tuple(rows))
+    def without(self, *columns: str) -> Table:
+        """The same table without these columns."""
+        kept = [at for at, column in enumerate(self.columns) if column not in columns]
+        heads, *rows = (tuple(cells[at] for at in kept) for cells in (self.columns, *self.rows))
+        return replace(self, columns=heads, rows=tuple(rows))
 
     def folded(self) -> Table:
-        """The same table with what all of several rows have alike in its title; one column stays at least."""
-        if not self.fold or len(self.rows) < 2:
-            return self
+        """The same table with what all of several rows have alike in its title; two columns stay at least."""
         folded = self
-        for column in self.columns[1:]:
+        for column in self.columns[1:] if self.fold and len(self.rows) > 1 else ():
             cells = {row[folded.columns.index(column)] for row in folded.rows}
             if len(cells) == 1 and len(folded.columns) > 2:
                 folded = folded.without(column)

@@ -1,7 +1,7 @@
 """The batches of a training: of a task, or of several that take turns.
 
 --also msc --also "pg19=books stride=128"      a task, its source, and options of it
---task diet.yaml                               a file of `tasks:`, as a suite lists them
+--task diet.yaml                               a file of `tasks:`, a list of such words
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.recipe import Recipe
-from ttabench.readers.cards import STRICT, Scalar, yaml_of
-from ttabench.readers.faults import first_fault
+from ttabench.readers.cards import yaml_of
 from ttabench.records.local_paths import source_name
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
@@ -29,60 +25,33 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 
-class Taught(BaseModel):
-    """A task of a mixture."""
-
-    model_config = STRICT
-
-    task: str
-    task_set: dict[str, Scalar] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_name(cls, value: object) -> object:
-        return {"task": value} if isinstance(value, str) else value
-
-
-class Mixture(BaseModel):
-    """A file of tasks that a training takes in turn, a step each."""
-
-    model_config = STRICT
-
-    tasks: Annotated[list[Taught], Field(min_length=1)]
-
-
 def mixed(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest, tuple[str, ...]]:
-    """The first task of a mixture, and the others as words of `--also`; of another task nothing changes.
-
-    Raises:
-        UserError: the file has `tasks` and is no mixture.
-    """
+    """The first task of a mixture, and the others as words of `--also`; of another task nothing changes."""
     path = Path(request.task)
     if path.suffix not in (".yaml", ".yml") or not isinstance(data := yaml_of(path), dict) or "tasks" not in data:
         return request, tuple(also)
-    try:
-        taught = Mixture.model_validate(data).tasks
-    except ValidationError as error:
-        raise UserError(*first_fault(error, f"The mixture {path}", Mixture)) from None
-    options = [[f"{key}={as_typed(value)}" for key, value in task.task_set.items()] for task in taught]
-    others = (" ".join([task.task, *more]) for task, more in zip(taught[1:], options[1:], strict=True))
-    first = replace(request, task=taught[0].task, task_options=(*options[0], *request.task_options))
-    return first, (*others, *also)
+    words = data["tasks"]
+    if len(data) > 1 or not (isinstance(words, list) and words and all(isinstance(one, str) for one in words)):
+        fault = f"The mixture {path} is no list of tasks."
+        raise UserError(fault, 'Write tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.')
+    first = _taken(request, words[0])
+    return replace(first, task_options=(*first.task_options, *request.task_options)), (*words[1:], *also)
+
+
+def _taken(request: RunRequest, words: str) -> RunRequest:
+    """The request for another task, `NAME=SOURCE OPTION=VALUE`; of the same kind of source where none is named."""
+    named, *options = words.split() or [""]
+    name, _, source = named.partition("=")
+    return replace(request, task=name, source=source or request.source, task_options=tuple(options))
 
 
 def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Further tasks, as their cards and `also` say; of the same kind of source where none is named.
+    """Further tasks, as their cards and `also` say.
 
     Raises:
         UserError: no such task, or its source or an option cannot be used.
     """
-    plans = []
-    for word in also:
-        named, *options = word.split()
-        name, _, source = named.partition("=")
-        taken = replace(request, task=name, source=source or request.source, task_options=tuple(options))
-        plans.append(make_plan(taken, seed))
-    return plans
+    return [make_plan(_taken(request, words), seed) for words in also]
 
 
 def described(others: Sequence[Plan]) -> dict[str, Json]:

@@ -10,8 +10,7 @@ from ttabench.core.errors import UnknownName
 from ttabench.core.typed import as_typed
 from ttabench.methods.recipe import Recipe
 from ttabench.run.request import RunRequest
-from ttabench.training.config import TrainRecord
-from ttabench.training.options import TrainOptions
+from ttabench.training.config import TrainOptions, TrainRecord
 from ttabench.training.stages import plan_training
 
 

@@ -1,4 +1,4 @@
-"""How a method is trained, and the record of what happened so far."""
+"""How a method is trained: what can be said of it, what the loop is told, and the record of what happened so far."""
 
 from __future__ import annotations
 
@@ -6,9 +6,41 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias, get_args
 
+from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
 from ttabench.core.types import Episode, Json
+
+Stored: TypeAlias = Literal["float32", "float16", "bfloat16"]
+CHOICES = {"schedule": ("constant", "cosine"), "optimizer": ("adam", "muon"), "dtype": get_args(Stored)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Batches, saves and validations of a training, and how its checkpoint is stored."""
+
+    accumulate: Annotated[
+        int,
+        Declared("Micro-batches of a step: so many times --batch-documents, in the memory of one batch.", RECIPE),
+    ] = 1
+    also: Annotated[
+        tuple[str, ...],
+        Declared("A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
+                 "turns, a step each. Repeat for more.",
+                 RECIPE, default=False),
+    ] = ()  # fmt: skip
+    seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0
+    best: Annotated[bool, Declared("Keep the weights of the lowest validation loss, not the last.", RECIPE)] = False
+    save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 500
+    validate_every: Annotated[
+        int, Declared("Steps between validations on the task's validation split; 0: none.", HOW)
+    ] = 100
+    stored: Annotated[str, Declared("Stored number format: float32, float16 or bfloat16 (half the size).", HOW)] = (
+        "float32"
+    )
+    """Number format of the stored parameters."""
+    resume: bool = True
+    """Resume from what is saved, if anything is; False starts again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +52,9 @@ class TrainConfig:
     lr: float = 1e-4
     warmup: int = 0
     """Steps of linear warm-up."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    optimizer: Literal["adam", "muon"] = "adam"
+    schedule: str = "constant"
+    """constant or cosine."""
+    optimizer: str = "adam"
     """Adam for all parameters, or Muon for matrices and Adam for the others, see `muon`."""
     beta2: float = 0.999
     """Adam's decay of squared gradients."""
@@ -48,10 +81,13 @@ class TrainConfig:
     """Source of the batches, for the record of the checkpoint."""
     stands_on: Mapping[str, Json] = field(default_factory=dict)
     """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dtype: Stored = "float32"
     """Number format of the parameters in the checkpoint; saves to go on from are float32."""
 
     def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
         least = {"steps": 1, "accumulate": 1, "validate_every": 0, "save_every": 0, "warmup": 0, "decay": 0}
         for name, value in least.items():
             if not value <= getattr(self, name) < math.inf:
@@ -102,12 +138,6 @@ class TrainRecord:
     def best(self) -> int | None:
         """The step of the lowest validation loss, the first of equals; None before any validation."""
         return int(min(self.validation, key=lambda figures: figures["loss"])["step"]) if self.validation else None
-
-    def unvalidated(self, config: TrainConfig) -> bool:
-        """Whether the last step is one after which is validated, and that is not done: an interrupt came."""
-        if not (config.validate_every and self.steps) or any(line["step"] == self.steps for line in self.validation):
-            return False
-        return self.steps == config.steps or self.steps % config.validate_every == 0
 
     def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
         """The record with its configuration as JSON; the curve is thinned to at most `points` means."""

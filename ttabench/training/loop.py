@@ -18,7 +18,6 @@ from ttabench.core.types import Episode
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
 from ttabench.training import training_state
 from ttabench.training.batches import lessons
@@ -26,11 +25,6 @@ from ttabench.training.config import TrainConfig, TrainRecord, rate
 from ttabench.training.muon import Muon
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
-
-ROOM = 8
-"""Saves take up to so many times the parameters in float32: parameters and two moments, old beside new, and two
-checkpoints."""
-
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
@@ -60,11 +54,9 @@ def train(
         raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
     if not isinstance(method, Trainable):
         raise untrainable(method.name)
-    record = training_state.finished(method, config)
-    if record is not None and not (validation and record.unvalidated(config)):
+    if (record := training_state.finished(method, config)) is not None:
         return record
-    room = 4 * ROOM * sum(parameter.numel() for parameter in _parameters(method))
-    with training_state.locked(config.out, room) if config.out else nullcontext():
+    with training_state.locked(config.out, resume=config.resume) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
 
 
@@ -74,7 +66,7 @@ class _Training:
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
         self.optimiser = _optimiser(method, config)
-        self.record, self.whole = TrainRecord(), True
+        self.record = TrainRecord()
         self.best: Mapping[str, torch.Tensor] = {}
         """Parameters of the lowest validation loss so far, where they are kept."""
         if config.out is not None:
@@ -85,10 +77,8 @@ class _Training:
         if not self.config.resume:
             training_state.discard(out)
             return
-        training_state.check(out, resume=True)
         if (taken := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
             self.record, self.best = taken
-            training_state.tidy(out)
             training_state.publish(out, self.method, self.record, self.config, self.best)
 
     def run(
@@ -102,45 +92,29 @@ class _Training:
             method.prepare_training(first)
             stream = chain([first], stream)
         try:
-            if validation and record.unvalidated(config):
-                self._validate(validation)
-                self._save()
             while record.steps < config.steps:
                 parts = self._step(stream)
                 self.curve.add(record.steps, parts)
                 if on_step is not None:
                     on_step(record.steps, parts)
-                last = record.steps == config.steps
-                if validation and record.unvalidated(config):
+                if validation and config.validate_every and _is_due(record.steps, config.validate_every, config.steps):
                     self._validate(validation)
-                if last or (config.save_every and record.steps % config.save_every == 0):
-                    self._save()
-        except KeyboardInterrupt:
-            if config.save_every and self.whole:
-                self._save()
-            raise
+                if config.out is not None and _is_due(record.steps, config.save_every, config.steps):
+                    training_state.keep(config.out, method, self.optimiser, record, config, self.best)
         finally:
             method.modules().eval()
         training_state.fill(method, self.best)
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
-        """One update; where it is interrupted before the parameters change, nothing has changed."""
-        method, config, step, started = self.method, self.config, self.record.steps + 1, time.perf_counter()
-        carried = method.training_state()
-        try:
-            batch = _draw(stream, step)
-            parts = self._accumulate(batch, step)
-            tokens = _tokens(method.lm, batch)
-        except KeyboardInterrupt:
-            method.load_training_state(carried)
-            raise
-        self.whole = False
+        """One update of the parameters."""
+        step, started = self.record.steps + 1, time.perf_counter()
+        batch = _draw(stream, step)
+        parts, tokens = self._accumulate(batch, step), _tokens(self.method.lm, batch)
         self.optimiser.step()
         seconds = time.perf_counter() - started
         self.record.note(batch, tokens, parts["loss"], seconds)
-        self.whole = True
-        return {**parts, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+        return {**parts, "lr": rate(self.config, step), "tokens_per_second": tokens / seconds}
 
     def _accumulate(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
         """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
@@ -172,10 +146,6 @@ class _Training:
             self.best = {name: each.detach().clone() for name, each in self.method.modules().named_parameters()}
         self.curve.add(self.record.steps, {"validation": figures})
 
-    def _save(self) -> None:
-        if self.config.out is not None:
-            training_state.keep(self.config.out, self.method, self.optimiser, self.record, self.config, self.best)
-
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:
     parameters, betas = _parameters(method), (0.9, config.beta2)
@@ -188,15 +158,14 @@ def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
     return list(method.modules().parameters())
 
 
-def refuse_untrainable(spec: MethodSpec) -> None:
-    """Say so where a method is no `Trainable`, before a model is loaded or a folder made."""
-    if not issubclass(spec.load(), Trainable):
-        raise untrainable(spec.name)
-
-
 def untrainable(name: str) -> UserError:
     """What is said of a method without parameters."""
     return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")
+
+
+def _is_due(step: int, every: int, last: int) -> bool:
+    """Whether what is done every so many steps, 0 for none, and at the end is done after this one."""
+    return step == last or bool(every and step % every == 0)
 
 
 def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.identity import changed, hashed, text_of
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.typed import as_typed, assignments, whole_numbers
@@ -29,8 +29,7 @@ from ttabench.run.prompting import trained_with
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 from ttabench.training import batches as training_batches
-from ttabench.training.config import TrainConfig, TrainRecord
-from ttabench.training.options import TrainOptions
+from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 FIRST = "first"
 """Folder of the stage before, in that of the one that stands on it."""
-SCHEDULES = ("constant", "cosine")
-OPTIMIZERS = ("adam", "muon")
-FORMATS = ("float32", "float16", "bfloat16")
 MOST_ASKED = 10**6
 """Queries of one training episode."""
 READ = ("card", "reader", "method", "model")
@@ -114,14 +110,16 @@ class TrainPlan:
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
         from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
-        from ttabench.training.loop import refuse_untrainable
+        from ttabench.methods.trainable import Trainable
         from ttabench.training.loop import train as train_method
+        from ttabench.training.loop import untrainable
         from ttabench.training.training_state import check
 
         options, recipe = self.options, stage.recipe
         plan = make_plan(stage.request, options.seed)
         config = _config(stage, options, plan)
-        refuse_untrainable(plan.resolved.spec)
+        if not issubclass(plan.resolved.spec.load(), Trainable):
+            raise untrainable(plan.resolved.spec.name)
         check(stage.out, resume=options.resume)
         seed_everything(options.seed)
         base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
@@ -207,10 +205,6 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     if isinstance(changed_fields.get("documents"), str):
         changed_fields["documents"] = whole_numbers("--documents", changed_fields["documents"])
     recipe = replace(spec.recipes.get(preset, Recipe()), **changed_fields)
-    if recipe.schedule not in SCHEDULES:
-        raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
-    if recipe.optimizer not in OPTIMIZERS:
-        raise UnknownName("optimizer", recipe.optimizer, list(OPTIMIZERS))
     if recipe.rounds < 1:
         raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
@@ -222,8 +216,6 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
 
 def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     """How the loop trains, with what its checkpoint tells of the data."""
-    if options.stored not in FORMATS:
-        raise UnknownName("number format", options.stored, list(FORMATS))
     of_recipe = asdict(replace(stage.recipe, first=None))
     del of_recipe["first"]
     sizes = {key: of_recipe.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}

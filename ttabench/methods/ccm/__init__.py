@@ -189,91 +189,68 @@ def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None
     """CCM (arXiv 2312.03414, equations 1 to 3, figure 5 and table 3); None of a stream, and where deltas act at every
     token (`conditional=false`). The paper's "MB" are MiB at 4 bytes a number, and count no BOS; merging and means are
     left out."""
-    if not settings.conditional or not work.pieces:
-        return _closed(settings, shape, work)
-    if settings.window is not None:
-        return None
-    comp, sink = settings.comp_tokens, shape.starts if settings.sink else 0
-    held = peak = 0
-    flops = shape.forward(shape.starts)
-    for number, (piece, read) in enumerate(zip(work.pieces, accumulate(work.pieces), strict=True)):
-        behind = shape.starts if not number else held if settings.recursive else sink
-        flops += shape.forward(piece + comp, behind) + _adapting(settings, shape, piece)
-        peak = max(peak, behind + piece + comp)
-        held = comp + (held if settings.update == "concat" and number else sink)
+    comp, sink, held, steps = settings.comp_tokens, shape.starts if settings.sink else 0, 0, list[tuple[int, int]]()
+    for piece, read in zip(work.pieces, accumulate(work.pieces), strict=True):
+        before = shape.starts if not steps else held if settings.recursive else sink
+        held = comp + (held if settings.update == "concat" and steps else sink)
         if (groups := settings.groups(read + shape.starts)) is not None:
             held = min(held, sink + groups * comp)
-    return _kept(shape, work, _added(settings, shape), flops, peak, held, comp)
+        steps.append((piece, before))
+    return None if settings.window else _comp_tokens(settings, shape, work, steps, held)
 
 
 def gisting_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
     """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): whatever is read on, everything is compressed again."""
-    if not settings.conditional or not work.pieces:
-        return _closed(settings, shape, work)
-    comp, flops = settings.comp_tokens, 0
-    for text in accumulate(work.runs):
-        flops += shape.forward(shape.starts) + shape.forward(text + comp, shape.starts)
-        flops += _adapting(settings, shape, text)
-    peak = shape.starts + work.tokens + comp
-    return _kept(shape, work, _added(settings, shape), flops, peak, comp, comp, 2 + work.tokens)
+    steps = [(text, shape.starts) for text in accumulate(work.runs) if text]
+    found = _comp_tokens(settings, shape, work, steps, settings.comp_tokens, 2 + work.tokens)
+    again = shape.forward(shape.starts) * max(0, len(steps) - 1)
+    return found and replace(found, adapt_flops=found.adapt_flops + again)
 
 
 def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
     """Gisting, each piece alone (arXiv 2312.03414, section 4); what begins the text stands before the first. Slots
     that wait beside a piece being compressed are not counted, as in the paper."""
-    if not settings.conditional or not work.pieces:
-        return _closed(settings, shape, work)
-    comp, peak, flops, before = settings.comp_tokens, 0, shape.forward(shape.starts), shape.starts
-    for piece in work.pieces:
-        flops += shape.forward(piece + comp, before) + _adapting(settings, shape, piece)
-        peak, before = max(peak, piece + comp + before), 0
-    return _kept(shape, work, _added(settings, shape), flops, peak, comp * len(work.pieces), comp)
+    steps = [(piece, 0 if number else shape.starts) for number, piece in enumerate(work.pieces)]
+    return _comp_tokens(settings, shape, work, steps, settings.comp_tokens * len(steps))
 
 
 def compressive_cost(settings: CompressiveSettings, shape: Shape, work: Workload) -> Cost:
     """Compressive Transformer (arXiv 1911.05507), pieces pooled as `compressive` does."""
-    factors = _factors(settings, shape)
     taps = settings.ratio if settings.pool == "conv" else 0
-    added = factors.size + 2 * shape.layers * taps * shape.head_dim**2
-    if not work.pieces:
-        return replace(closed_book(shape, work), added_parameters=added)
-    held, peak, flops, behind = 0, 0, shape.forward(shape.starts), shape.starts
-    for piece in work.pieces:
-        slots = min(settings.slots, piece) if settings.slots else -(-piece // settings.ratio)
-        flops += shape.forward(piece, behind) + factors.forward(piece)
-        flops += 2 * slots * taps * shape.head_dim * shape.slot_floats
-        peak, held = max(peak, behind + piece), held + slots
-        behind = held
-    return _kept(shape, work, added, flops, peak, held, 0)
+    slots = [min(settings.slots, size) if settings.slots else -(-size // settings.ratio) for size in work.pieces]
+    steps = [(piece, piece, before) for piece, before in zip(work.pieces, (shape.starts, *accumulate(slots)))]  # noqa: B905
+    kernels = 2 * shape.layers * taps * shape.head_dim**2
+    pooling = 2 * sum(slots) * taps * shape.head_dim * shape.slot_floats
+    return _kept(settings, shape, work, kernels, steps, sum(slots), more=pooling)
 
 
-def _factors(settings: AttentionLora, shape: Shape) -> Factors:
-    maps = targeted(settings.targets, shape) if settings.targets else list(shape.attention_linears)
-    return Factors(shape, settings.rank, maps)
-
-
-def _adapting(settings: GistingSettings, shape: Shape, text: int) -> int:
-    """Operations of the factors at COMP tokens; `dense` counts those of text, too, which are computed and left out."""
-    return _factors(settings, shape).forward(settings.comp_tokens + (text if shape.dense else 0))
-
-
-def _added(settings: GistingSettings, shape: Shape) -> int:
-    return _factors(settings, shape).size + settings.comp_tokens * shape.hidden
-
-
-def _closed(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
-    bare = replace(closed_book(shape, work), added_parameters=_added(settings, shape))
-    return bare if settings.conditional else None
+def _comp_tokens(
+    settings: GistingSettings, shape: Shape, work: Workload, texts: list[tuple[int, int]], kept: int, integers: int = 1
+) -> Cost | None:
+    """Of COMP tokens behind texts (tokens, slots before them); None where deltas act at every token. `dense` counts
+    the factors at the tokens of text, too, which are computed and left out."""
+    comp = settings.comp_tokens
+    steps = [(text + comp, comp + (text if shape.dense else 0), before) for text, before in texts]
+    found = _kept(settings, shape, work, comp * shape.hidden, steps, kept, beyond=comp, integers=integers)
+    return found if settings.conditional else None
 
 
 def _kept(
-    shape: Shape, work: Workload, added: int, flops: int, peak: int, kept: int, beyond: int, integers: int = 1
-) -> Cost:
-    """The cost where what is kept are slots; `beyond`: positions behind the text read, `integers`: in the state."""
-    floats = shape.slot_floats * kept
-    own = {"added_parameters": added, "state_floats": floats, "adapt_slots": peak, "adapt_flops": flops}
-    own["positions"] = shape.starts + work.tokens + max(beyond, work.asked)
-    return in_window(shape, work, kept, **own, state_bytes=floats * work.value_bytes + INTEGER * integers)
+    settings: AttentionLora, shape: Shape, work: Workload, beside: int, steps: list[tuple[int, int, int]], kept: int,
+    *, beyond: int = 0, more: int = 0, integers: int = 1,
+) -> Cost:  # fmt: skip
+    """The cost where what is kept are slots: `steps` are what is read (tokens, those of them under the LoRA, slots
+    before them), `beside` are parameters beside the LoRA, `beyond` positions behind the text, `more` operations."""
+    maps = targeted(settings.targets, shape) if settings.targets else list(shape.attention_linears)
+    factors = Factors(shape, settings.rank, maps)
+    own = {"added_parameters": factors.size + beside}
+    if not steps:
+        return replace(closed_book(shape, work), **own)
+    flops = sum(shape.forward(tokens, before) + factors.forward(under) for tokens, under, before in steps)
+    own |= {"state_floats": shape.slot_floats * kept, "adapt_flops": flops + shape.forward(shape.starts) + more}
+    own["state_bytes"] = shape.cache_bytes(kept, work.value_bytes) + INTEGER * integers
+    own["adapt_slots"] = max(tokens + before for tokens, _, before in steps)
+    return in_window(shape, work, kept, **own, positions=shape.starts + work.tokens + max(beyond, work.asked))
 
 
 def _gists(amount: Amount) -> dict[str, Json]:

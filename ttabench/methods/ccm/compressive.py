@@ -7,23 +7,22 @@ Shape letters: L layers · B rows · H key/value heads · P slots · D head size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention.interface import Call, watched
+from ttabench.core.types import Episode, Observe
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
-from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of, with_more
-from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
+from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
 
 
 def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
@@ -88,7 +87,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         memory = memory_of(state)
         real_BP = state.tensors.get("real")
         if memory is not None and real_BP is None:
-            real_BP = torch.ones(state.rows, memory[0].shape[3], dtype=torch.bool, device=self.lm.device)
+            real_BP = torch.ones(state.rows, memory.shape[4], dtype=torch.bool, device=self.lm.device)
         for number in range(len(chunks)):
             texts = [row[number] for row in rows]
             fresh, own_BP = self._read_on(memory, real_BP, texts, counts)
@@ -100,53 +99,38 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         padded = {} if bool(real_BP.all()) else {"real": real_BP}
         return replace(pooled_state, tensors={**pooled_state.tensors, **padded})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The slots as a prefix."""
-        if (memory := memory_of(state)) is None:
-            return Patch()
-        return Patch(prefix=prefix_of(memory, state.tensors["next"], state.tensors.get("real")))
-
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
-        return {"answer": mean_nll([self._laid(episode) for episode in episodes], self._nll)}
 
-    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
-        lm, batch = self.lm, Batch.of(rows, self.lm)
-        most = max(len(row.slots) for row in rows)
-        made = [[piece for _, piece in row.slots] + [0] * (most - len(row.slots)) for row in rows]
-        made_B1E = torch.tensor(made, device=lm.device)[:, None]
-        sees_BTE = (made_B1E > 0) & (made_B1E <= batch.memories_BT[:, :, None])
-        taps_BER = taps_of([[places for places, _ in row.slots] for row in rows], self.width).to(lm.device)
-        layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees(), marked_BT=batch.texts_BT > 0)
-        attending = watched(self._pooling(taps_BER, sees_BTE))
-        return answer_nll(lm, rows, batch, layout, self.deltas, attending)
+        def read(row: Row, ids: list[int], first: int) -> None:
+            begins = row.starts if not row.texts else []
+            row.texts.append(row.add(ids, first, begins, len(row.texts), marked=True))
+
+        rows = [laid(self.lm, episode, read, lambda row, _: ([], len(row.texts))) for episode in episodes]
+        return {"answer": answer_loss(self.lm, rows, self.deltas, marked=True, slots=self._slots)}
+
+    def _slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
+        """The slots of all pieces."""
+        places, pieces = list[list[list[int]]](), list[Tensor]()
+        for row in rows:
+            spans = [row.spans[block] for block in row.texts]
+            made = [groups(self.settings, len(span)) for span in spans]
+            places.append([[span[at] for at in one] for span, own in zip(spans, made, strict=True) for one in own])
+            pieces.append(torch.arange(1, len(made) + 1).repeat_interleave(torch.tensor(list(map(len, made))).long()))
+        taps_BER = taps_of(places, self.width).to(self.lm.device)
+        made_BE = nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(self.lm.device)
+        sees_BTE = (made_BE > 0)[:, None] & (made_BE[:, None] <= batch.memories_BT[:, :, None])
+        return (
+            lambda call: tuple(  # type: ignore[return-value]  # two of them
+                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
+            ),
+            sees_BTE,
+        )
 
     @property
     def width(self) -> int:
         """Tokens of a slot, at least."""
         return self.settings.ratio if self.settings.pool == "conv" else 1
-
-    def _laid(self, episode: Episode) -> Row:
-        """An episode as one row, with what becomes a slot."""
-
-        def pool(row: Row, ids: list[int], first: int, block: int) -> None:
-            begin = len(row.ids)
-            row.add(ids, first, block, memories=row.done - 1, texts=row.done)
-            slots = groups(self.settings, len(ids))
-            row.slots += [([begin + place for place in slot], row.done) for slot in slots]
-
-        return laid(self.lm, episode, pool, sees="memories")
-
-    def _pooling(self, taps_BER: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
-        """Attention of every layer, with the slots of all pieces behind the tokens."""
-
-        def attend(call: Call) -> Tensor:
-            key, value = (
-                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
-            )
-            return with_more(call, key, value, sees_BTE)
-
-        return attend
 
     def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
         """Keys (`which` 0) or values (1) of a layer."""
@@ -167,8 +151,8 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         _, window = hidden_states(lm, patch, tokens_BT.to(lm.device), layout, mask_BT.to(lm.device))
         after, size = window.prefix(), tokens_BT.shape[1]
         taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
-        keys, values = (
+        fresh = [
             torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
-        )
-        return (keys, values), (taps_BGR >= 0).any(2)
+        ]
+        return torch.stack(fresh), (taps_BGR >= 0).any(2)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,28 +14,15 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention.interface import watched
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Reads
 from ttabench.methods.ccm import CCM, GISTING, GISTING_ONLINE, CcmSettings, GistingSettings
-from ttabench.methods.ccm.comp_tokens import (
-    CompTokens,
-    Memory,
-    joined,
-    laid,
-    laid_whole,
-    memory_of,
-    merged,
-    merging,
-    sees_all,
-    sees_newest,
-)
-from ttabench.methods.ccm.stream import CompUse, Stream, row_of
-from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.ccm.comp_tokens import CompTokens, Memory, joined, memory_of, prefix_of
+from ttabench.methods.ccm.stream import Stream
 from ttabench.methods.parts.newest import appended, ids_of
-from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, laid, read_piece
 
 
 class Ccm(CompTokens[CcmSettings]):
@@ -48,7 +34,7 @@ class Ccm(CompTokens[CcmSettings]):
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
-        self.stream = None if settings.window is None else Stream(lm, settings)
+        self.stream = None if settings.window is None else Stream(self, settings.window)
         grows = settings.update == "concat" and self.stream is None and not isinstance(settings.held, int)
         self.growth = "linear" if grows else "constant"
 
@@ -56,9 +42,9 @@ class Ccm(CompTokens[CcmSettings]):
         """Nothing read."""
         if rows > 1 and isinstance(self.settings.held, float):
             fault = (
-                f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}."
+                f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}"
             )
-            raise UserError(fault, "Read one context at a time, or give a number of tokens.")
+            raise UserError(f"{fault}.", "Read one context at a time, or give a number of tokens.")
         return State(rows, meta={"tokens_read": [0] * rows, "pieces_read": [0] * rows})
 
     @torch.no_grad()
@@ -66,63 +52,69 @@ class Ccm(CompTokens[CcmSettings]):
         """Compress piece by piece, each behind the memory of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
-            return self._streamed(self.stream, state, rows)
+            return self.stream.adapt(state, rows)
         memory, steps = memory_of(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
             texts, steps = [row[number] for row in rows], steps + 1
-            memory = self._read_on(memory, texts, counts, steps)
+            memory = self._read_on(memory, texts, self.next_of(counts), steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
             memory = self._newest(memory, counts[0])
         return self.remembered(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The memory, or what a stream holds, as a prefix."""
-        if self.stream is not None:
-            return self.stream.patch(state.tensors, self.outside)
-        return super().patch(state, asks)
-
-    def comp_use(self) -> CompUse:
-        """The method that a stream reads with."""
-        return CompUse(self.embeddings.weight, self.deltas, self.outside)
-
-    def _streamed(self, stream: Stream, state: State, rows: Sequence[Sequence[list[int]]]) -> State:
-        """What a stream holds once these pieces are read; where they are cut does not matter."""
-        use, counts = self.comp_use(), list(state.meta["tokens_read"])
-        held, done = list[EvictedCache | None](), list(state.meta["pieces_read"])
-        for row, pieces in enumerate(rows):
-            ids, kept = [token for piece in pieces for token in piece], row_of(state.tensors, row)
-            kept, done[row] = stream.read(kept, ids if kept else [*self.lm.start_ids, *ids], done[row], use)
-            held.append(kept)
-            counts[row] += len(ids)
-        meta = {"tokens_read": counts, "pieces_read": done}
-        return State(state.rows, stream.tensors(held), meta)
+        return super().patch(state, asks) if self.stream is None else self.stream.patch(state)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
-        return {"answer": mean_nll([laid(self.lm, self.settings, episode) for episode in episodes], self._nll)}
+        rows = [self.laid(episode) for episode in episodes]
+        return self.loss_of(rows, slots=self.merged if self.settings.update == "merge" else None)
 
-    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
-        batch, s = Batch.of(rows, self.lm), self.settings
-        if s.update == "concat":
-            return self.answer_nll(rows, batch, sees_all(batch, sink=s.sink), nullcontext())
-        attending = watched(merging(*merged(batch, s, self.lm)))
-        return self.answer_nll(rows, batch, batch.sees(sink=s.sink), attending)
+    def laid(self, episode: Episode) -> Row:
+        """An episode as one row: behind every piece its COMP tokens."""
+        s = self.settings
 
-    def _read_on(self, memory: Memory | None, texts: Sequence[list[int]], counts: Sequence[int], step: int) -> Memory:
-        """Mem(t)."""
-        if memory is None:
-            begun = self.begun(len(texts), self.outside)
-            fresh = self.compressed(begun, texts, counts)
-            return joined(begun, fresh) if self.settings.sink else fresh
-        fresh = self.compressed(self._seen(memory), texts, counts)
-        if self.settings.update == "concat":
-            return joined(memory, fresh)
-        weight, size = self.settings.weight(step), self.settings.comp_tokens
-        keys, values = (
-            torch.cat([old[..., :-size, :], old[..., -size:, :].lerp(new, weight)], 3)
-            for old, new in zip(memory, fresh, strict=True)
+        def compress(row: Row, ids: list[int], first: int) -> None:
+            sees, memory = recall(row, first) if s.recursive else ([], 0)
+            if s.sink or not row.texts:
+                sees = [*row.starts, *sees]
+            text = row.add(ids, first, sees, memory)
+            row.texts.append(text)
+            row.comps.append(row.add(self.comp_ids, first + len(ids), [*sees, text], memory, marked=True))
+
+        def recall(row: Row, _: int) -> tuple[list[int], int]:
+            comps = row.comps if s.update == "concat" else []
+            return [*(row.starts if s.sink else []), *comps], len(row.comps)
+
+        return laid(self.lm, episode, compress, recall)
+
+    def merged(self, rows: Sequence[Row], batch: Batch) -> Slots:
+        """Merged memories as slots: those of the memory after the first piece, then of that after the second..."""
+        count, steps, device = self.settings.comp_tokens, max(len(row.comps) for row in rows), batch.ids_BT.device
+        weights_SS = merge_weights(self.settings, max(1, steps)).to(device)
+        mix_BSnT = torch.zeros(len(rows), len(weights_SS), count, batch.ids_BT.shape[1], device=device)
+        for mix_SnT, row in zip(mix_BSnT, rows, strict=True):
+            for number, block in enumerate(row.comps):
+                for kind, place in enumerate(row.spans[block]):
+                    mix_SnT[:, kind, place] = weights_SS[:, number]
+        made_E = torch.arange(1, len(weights_SS) + 1, device=device).repeat_interleave(count)
+        mix_B1ET = mix_BSnT.flatten(1, 2)[:, None]
+        return (
+            lambda call: (mix_B1ET.to(call.key.dtype) @ call.key, mix_B1ET.to(call.key.dtype) @ call.value),
+            batch.memories_BT[:, :, None] == made_E,
         )
-        return keys, values
+
+    def _read_on(self, memory: Memory | None, texts: Sequence[list[int]], next_B: Tensor, step: int) -> Memory:
+        """Mem(t)."""
+        s = self.settings
+        seen = self.begun(len(texts)) if memory is None else self._seen(memory)
+        fresh = self.compressed(None if seen is None else prefix_of(seen, next_B), texts, next_B)
+        if memory is None:
+            return joined(seen, fresh) if s.sink else fresh
+        if s.update == "concat":
+            return joined(memory, fresh)
+        newest = memory[..., -s.comp_tokens :, :].lerp(fresh, s.weight(step))
+        return joined(memory[..., : -s.comp_tokens, :], newest)
 
     def _newest(self, memory: Memory, read: int) -> Memory:
         """The memory without its oldest groups, where it holds more than it may."""
@@ -130,16 +122,25 @@ class Ccm(CompTokens[CcmSettings]):
         if groups is None:
             return memory
         front = len(self.lm.start_ids) if self.settings.sink else 0
-        slots = memory[0].shape[3]
-        begin = max(front, slots - groups * self.settings.comp_tokens)
-        keys, values = (torch.cat([one[..., :front, :], one[..., begin:, :]], 3) for one in memory)
-        return keys, values
+        begin = max(front, memory.shape[4] - groups * self.settings.comp_tokens)
+        return joined(memory[..., :front, :], memory[..., begin:, :])
 
     def _seen(self, memory: Memory) -> Memory | None:
         """What a further piece sees of the memory: all of it, or what begins the text, or nothing."""
         if self.settings.recursive:
             return memory
-        return (memory[0][..., :1, :], memory[1][..., :1, :]) if self.settings.sink and self.lm.start_ids else None
+        return memory[..., :1, :] if self.settings.sink and self.lm.start_ids else None
+
+
+def merge_weights(settings: CcmSettings, steps: int) -> Tensor:
+    """[S, S]: how much of each piece the memory after each step holds; rows sum to 1."""
+    weights = torch.zeros(steps, steps)
+    for step in range(steps):
+        newest = settings.weight(step + 1)
+        if step:
+            weights[step] = (1 - newest) * weights[step - 1]
+        weights[step, step] = newest
+    return weights
 
 
 class Gisting(CompTokens[GistingSettings]):
@@ -156,20 +157,25 @@ class Gisting(CompTokens[GistingSettings]):
         if not chunks:
             return state
         kept = appended(self.lm, state.tensors, new, limit=sys.maxsize)
-        texts = ids_of(kept, state.rows)
-        counts = [len(text) for text in texts]
-        memory = self.compressed(self.begun(state.rows, self.outside), texts, [0] * state.rows)
-        compressed = self.remembered(state, memory, counts)
+        texts, first_B = ids_of(kept, state.rows), self.next_of([0] * state.rows)
+        begun = self.begun(state.rows)
+        memory = self.compressed(None if begun is None else prefix_of(begun, first_B), texts, first_B)
+        compressed = self.remembered(state, memory, [len(text) for text in texts])
         return replace(compressed, tensors={**kept, **compressed.tensors})
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
-        comp = self.settings.comp_tokens
-        return {"answer": mean_nll([laid_whole(self.lm, comp, episode) for episode in episodes], self._nll)}
+        return self.loss_of([self.laid(episode) for episode in episodes])
 
-    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
-        batch = Batch.of(rows, self.lm)
-        return self.answer_nll(rows, batch, sees_newest(batch), nullcontext())
+    def laid(self, episode: Episode) -> Row:
+        """An episode as one row: before each run of questions COMP tokens that read the whole text."""
+
+        def compress(row: Row, first: int) -> tuple[list[int], int]:
+            if not row.comps or row.comps[-1] < row.texts[-1]:
+                row.comps.append(row.add(self.comp_ids, first, [*row.starts, *row.texts], marked=True))
+            return row.comps[-1:], 0
+
+        return laid(self.lm, episode, read_piece, compress)
 
 
 class GistingOnline(Gisting):
@@ -184,8 +190,9 @@ class GistingOnline(Gisting):
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         memory = memory_of(state)
         for number in range(len(chunks)):
-            texts = [row[number] for row in rows]
-            seen = self.begun(state.rows, self.outside) if memory is None else None
-            memory = joined(memory, self.compressed(seen, texts, counts))
+            texts, first_B = [row[number] for row in rows], self.next_of(counts)
+            begun = self.begun(state.rows) if memory is None else None
+            seen = None if begun is None else prefix_of(begun, first_B)
+            memory = joined(memory, self.compressed(seen, texts, first_B))
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         return self.remembered(state, memory, counts)

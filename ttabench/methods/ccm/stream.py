@@ -7,90 +7,92 @@ Shape letters: L layers · B rows · H key/value heads · P slots · D head size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.ways import rotary_of, ways_of
-from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch
+from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import CcmSettings
+from ttabench.methods.ccm.comp_tokens import CompTokens
 from ttabench.methods.eviction.evicted_cache import EvictedCache, behind, extended
-
-OnStep: TypeAlias = Callable[[range], None]
-"""Told how many slots are held before each of the tokens of one forward."""
 
 
 class Stream:
-    """Reads a stream of tokens, one row at a time."""
+    """Reads streams of tokens with a method's COMP tokens, one row at a time."""
 
-    def __init__(self, lm: LM, settings: CcmSettings) -> None:
-        assert settings.window is not None, "a stream has a window"
-        self.lm, self.settings, self.window = lm, settings, settings.window
+    def __init__(self, method: CompTokens[CcmSettings], window: int) -> None:
+        self.method, self.settings, self.window, lm = method, method.settings, window, method.lm
         self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
-        self.first = max(1, len(lm.start_ids)) if settings.n_sink is None else settings.n_sink
+        self.first = max(1, len(lm.start_ids)) if self.settings.n_sink is None else self.settings.n_sink
         """Slots that always stay."""
-        needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1
-        if needed > self.window:
-            fault = f"{self.first} first slots, a memory of {settings.memory} and a piece of {settings.piece}"
-            fault = f"{fault} do not fit into a window of {self.window}"
+        needed, most = self.first + self.settings.memory + self.settings.piece, lm.max_positions - 1
+        if needed > window:
+            fault = f"{self.first} first slots, a memory of {self.settings.memory} and a piece of {self.settings.piece}"
+            fault = f"{fault} do not fit into a window of {window}"
             raise UserError(f"{fault}.", f"Give --set window={needed} or more.")
-        if self.window > most:
-            fault = f"A window of {self.window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
+        if window > most:
+            fault = f"A window of {window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
             raise UserError(f"{fault}.", f"Give --set window={most} or less.")
 
-    def read(
-        self, kept: EvictedCache | None, ids: Sequence[int], done: int, use: CompUse, on_step: OnStep | None = None
-    ) -> tuple[EvictedCache | None, int]:
+    def adapt(self, state: State, rows: Sequence[Sequence[list[int]]]) -> State:
+        """What is held once these pieces are read; where they are cut does not matter."""
+        counts, done, held = list(state.meta["tokens_read"]), list(state.meta["pieces_read"]), []
+        for row, pieces in enumerate(rows):
+            ids = [token for piece in pieces for token in piece]
+            counts[row] += len(ids)
+            kept = _row_of(state.tensors, row)
+            kept, done[row] = self.read(kept, ids if kept else [*self.method.lm.start_ids, *ids], done[row])
+            held.append(kept)
+        return State(state.rows, self.tensors(held), {"tokens_read": counts, "pieces_read": done})
+
+    def patch(self, state: State) -> Patch:
+        """The held slots as a prefix, with no more padding than the longest row leaves."""
+        if not state.tensors:
+            return Patch(deltas=self.method.outside)
+        whole = EvictedCache(**state.tensors)
+        longest = int(whole.valid.sum(1).max())
+        prefix = _slots(whole, self.window - longest, self.window).prefix(self.rotary)
+        return Patch(prefix=prefix, deltas=self.method.outside)
+
+    def read(self, kept: EvictedCache | None, ids: Sequence[int], done: int) -> tuple[EvictedCache | None, int]:
         """Read on. `kept`: one row without padding; None at the start of a text, whose first token is then what
         begins texts; `done`: how often was compressed before. Returns what is held, and how often was compressed by
         now."""
-        s, left = self.settings, list(ids)
+        s, lm, left = self.settings, self.method.lm, list(ids)
         while left:
-            held = 0 if kept is None else kept.index.shape[-1]
-            part, left = left[: self.window + 1 - held], left[self.window + 1 - held :]
-            if on_step is not None:
-                on_step(range(held, held + len(part)))
-            ids_BT = torch.tensor([part], device=self.lm.device)
-            with deltas_applied(self.lm, use.outside, 1):
-                kept = extended(self.lm, kept, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), self.rotary)
+            room = self.window + 1 - (0 if kept is None else kept.index.shape[-1])
+            part, left = left[:room], left[room:]
+            ids_BT = torch.tensor([part], device=lm.device)
+            with deltas_applied(lm, self.method.outside, 1):
+                kept = extended(lm, kept, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), self.rotary)
             if kept.index.shape[-1] > self.window:
-                kept, done = self._shorter(kept, min(s.memory, done * s.comp_tokens), use), done + 1
+                kept, done = self._shorter(kept, min(s.memory, done * s.comp_tokens)), done + 1
         return kept, done
 
-    def _shorter(self, whole: EvictedCache, memory: int, use: CompUse) -> EvictedCache:
+    def _shorter(self, whole: EvictedCache, memory: int) -> EvictedCache:
         """The oldest piece of text compressed, or thrown away but for its newest tokens."""
         s, end = self.settings, self.first + memory + self.settings.piece
         front, rest = _slots(whole, 0, end), _slots(whole, end, whole.index.shape[-1])
         stays = min(s.memory, memory + s.comp_tokens)
         if s.compress:
-            front = behind(_slots(front, 0, self.first + memory), self._compressed(front, use))
+            front = behind(_slots(front, 0, self.first + memory), self._compressed(front))
         slots = front.index.shape[-1]
         return behind(behind(_slots(front, 0, self.first), _slots(front, slots - stays, slots)), rest)
 
-    def _compressed(self, front: EvictedCache, use: CompUse) -> EvictedCache:
+    def _compressed(self, front: EvictedCache) -> EvictedCache:
         """The COMP slots that read behind all of it."""
-        lm, count = self.lm, len(use.embeddings_nC)
-        prefix = front.prefix(self.rotary)
-        place = front.index[:, :, :, -1:]
+        count, prefix, place = self.settings.comp_tokens, front.prefix(self.rotary), front.index[:, :, :, -1:]
         if self.rotary is None:
             prefix = replace(prefix, next_position_B=place[0, :, 0, 0].long() + 1)
-        positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=lm.device)
-        ids_BT = torch.arange(lm.vocab_size, lm.vocab_size + count, device=lm.device)[None]
-        layout = Layout(positions_BT=positions_BT, embeddings_BTC=lm.embedded(ids_BT, use.embeddings_nC))
-        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=use.deltas), ids_BT, layout)
-        after, slots = window.prefix(), front.index.shape[-1]
-        comp = after.take(torch.arange(slots, slots + count, device=lm.device))
-        keys, values = torch.stack(comp.keys_LBHPD), torch.stack(comp.values_LBHPD)
+        keys, values = self.method.compressed(prefix, [[]], prefix.next_position_B)
         if self.rotary is not None:
+            positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=keys.device)
             keys = self.rotary.unrotate(keys, positions_BT)
         return EvictedCache(keys, values, place.expand(-1, -1, -1, count).contiguous(), front.next)
 
@@ -103,28 +105,8 @@ class Stream:
         padded = [_padded(row or nothing, self.window).tensors() for row in rows]
         return {name: torch.cat([row[name] for row in padded], int(name != "next")) for name in padded[0]}
 
-    def patch(self, tensors: Mapping[str, Tensor], deltas: Mapping[str, LowRank]) -> Patch:
-        """The held slots as a prefix, with no more padding than the longest row leaves."""
-        if not tensors:
-            return Patch(deltas=deltas)
-        whole = EvictedCache(**tensors)
-        longest = int(whole.valid.sum(1).max())
-        return Patch(prefix=_slots(whole, self.window - longest, self.window).prefix(self.rotary), deltas=deltas)
 
-
-@dataclass(frozen=True)
-class CompUse:
-    """COMP tokens in use."""
-
-    embeddings_nC: Tensor
-    """Inputs of the first layer."""
-    deltas: Mapping[str, LowRank]
-    """Under which they are read."""
-    outside: Mapping[str, LowRank]
-    """Under which all other tokens are."""
-
-
-def row_of(tensors: Mapping[str, Tensor], row: int) -> EvictedCache | None:
+def _row_of(tensors: Mapping[str, Tensor], row: int) -> EvictedCache | None:
     """One row of a state without its padding; None before anything of it was read."""
     if not tensors or not int(tensors["next"][row]):
         return None

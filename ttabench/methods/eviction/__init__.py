@@ -1,19 +1,183 @@
-"""Methods that throw keys and values away: sliding windows, SnapKV, H2O, a random choice, and what they share."""
+"""Methods that throw keys and values away: sliding windows, SnapKV, H2O, a random choice, and KVzip's.
+
+Their cost follows an eviction part by part: what is read, what stays of it, and what watching attention takes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Json
-from ttabench.methods.eviction import cost
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, in_window, read_again
+from ttabench.cost.shape import LEARNED_POSITIONS, Shape
 from ttabench.methods.eviction.settings import (
+    BEGINS_WITH,
+    FIT_STEPS,
+    STREAM_BLOCK,
     H2OSettings,
     KVzipSettings,
     MatchingSettings,
     RandomSlotsSettings,
+    ReadingSettings,
     SnapKVSettings,
     WindowSettings,
 )
 from ttabench.methods.parts.amount import Amount, as_budget
 from ttabench.methods.spec import MethodSpec
+
+
+def _parts(settings: ReadingSettings, shape: Shape, work: Workload) -> list[int]:
+    """Tokens of the parts after which something is evicted, as `EvictingMethod` cuts them."""
+    first, *others = work.runs if settings.join else work.pieces
+    parts = []
+    for text in (first + shape.starts, *others):
+        count = 1 if settings.chunk is None else -(-text // settings.chunk)
+        parts += [text * (number + 1) // count - text * number // count for number in range(count)]
+    return parts
+
+
+def _moved(settings: ReadingSettings, shape: Shape) -> bool:
+    """Whether kept keys move up to slots 0, 1, ..."""
+    rotary = shape.model_type not in LEARNED_POSITIONS
+    return settings.positions == "cache" or (settings.positions == "auto" and rotary)
+
+
+def _cost(
+    settings: ReadingSettings,
+    shape: Shape,
+    work: Workload,
+    watching: Callable[[int, int, int], int] = lambda *_: 0,
+    *,
+    carried: int = 0,
+    by_head: bool = True,
+    band: int | None = None,
+) -> Cost:
+    """Read part after part on top of what is left. `watching`: operations of a part of so many tokens, behind so many
+    slots, with so many tokens read; `carried`: float32 numbers that a slot of a layer and head carries along;
+    `by_head`: whether layers and heads keep different slots; `band`: positions a token attends to at most."""
+    if not work.pieces:
+        return closed_book(shape, work)
+    kept = read = flops = peak = 0
+    shared = True
+    for part in _parts(settings, shape, work):
+        read += part
+        flops += shape.forward(part, kept, band) + watching(part, kept, read)
+        peak = max(peak, kept + part)
+        shared = shared and (not by_head or kept + part <= settings.kept(read))
+        kept = min(kept + part, settings.kept(read))
+    heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
+    places, scores = kept * (1 if shared else heads), carried * heads * kept
+    return in_window(
+        shape,
+        work,
+        kept,
+        state_floats=floats + scores,
+        state_bytes=floats * work.value_bytes + SINGLE * (places + scores) + INTEGER,
+        adapt_slots=peak,
+        adapt_flops=flops,
+        positions=max(peak, kept + work.asked) if _moved(settings, shape) else read + work.asked,
+    )
+
+
+def _watched(shape: Shape, queries: int, context: int) -> int:
+    """Scores of these queries once more, and their sum over queries (`ColumnSums`)."""
+    return shape.layers * shape.heads * (2 * shape.head_dim + 2) * shape.pairs(queries, context)
+
+
+def _snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
+    """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more; of
+    `query_aware` no cost is known."""
+
+    def watching(part: int, kept: int, read: int) -> int:
+        window = min(part, settings.amounts(read)[1])
+        return _watched(shape, window, kept + part - window)
+
+    return None if settings.query_aware else _cost(settings, shape, work, watching)
+
+
+def _h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
+    """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot.
+
+    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
+    """
+    cost = _cost(settings, shape, work, lambda part, kept, _: _watched(shape, part, kept), carried=1)
+    if not settings.evict_decode or not work.pieces:
+        return cost
+    kept, prompt, one = cost.ask_slots - work.asked, work.prompt_tokens, replace(shape, dense=False)
+    most = settings.kept(shape.starts + work.tokens + prompt)
+    first, written = min(kept + prompt, most), work.new_tokens - 1
+    growing = min(most - first, written)
+    full, rest = first + growing, written - growing
+    flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept) + shape.head(work.new_tokens)
+    flops += one.forward(growing, first) + _watched(one, growing, first)
+    flops += rest * (one.forward(1, full) + _watched(one, 1, full))
+    peak = max(kept + prompt, min(full + 1, kept + work.asked))
+    return replace(cost, ask_slots=peak, ask_flops=flops)
+
+
+def _window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
+    """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
+    if settings.mode == "postprefill":
+        return _cost(replace(settings, positions="original"), shape, work, by_head=False)
+    sinks, kept = settings.amounts(work.tokens)[0], settings.kept(work.tokens)
+    if settings.mode == "stride" and work.pieces:
+        return read_again(shape, work, min(kept, work.tokens))
+    moved, chunk = _moved(settings, shape), settings.chunk or STREAM_BLOCK
+    if moved and shape.positions is not None:
+        chunk = min(chunk, max(1, shape.positions - kept))
+    turned = 2 * shape.layers * shape.width * sinks if moved else 0  # scores of sinks, from turned queries
+    cut, band = replace(settings, chunk=chunk, mode="stream"), kept + (settings.evict == "after")
+    return _cost(cut, shape, work, lambda part, *_: turned * part, by_head=False, band=band)
+
+
+def _kvzip(settings: KVzipSettings, shape: Shape, work: Workload, *, carried: int = 1) -> Cost:
+    """KVzip (arXiv 2505.23416, section 3): read, and read again behind all of it, with attention once more. Slots of
+    all heads stand one after the other; they are as wide as the fullest head when asked, which may hold all."""
+
+    def watching(part: int, kept: int, _: int) -> int:
+        again = 2 * shape.layers * shape.width
+        chunks = _repetitions(settings, part)
+        return sum(shape.forward(words, kept + part) + again * shape.pairs(words, slots) for slots, words in chunks)
+
+    cost = _cost(settings, shape, work, watching, carried=carried)
+    if not work.pieces:
+        return cost
+    kept, heads, parts = cost.ask_slots - work.asked, shape.layers * shape.kv_heads, _parts(settings, shape, work)
+    read, again = sum(parts), max(words for part in parts for _, words in _repetitions(settings, part))
+    held = kept if settings.uniform else read
+    return replace(
+        cost,
+        state_bytes=shape.slot_floats * kept * work.value_bytes + SINGLE * heads * (kept * (1 + carried) + 1) + INTEGER,
+        adapt_slots=cost.adapt_slots + again,
+        ask_slots=held + work.asked,
+        ask_flops=answer(shape, work, held, begun=True),
+        positions=read + max(again, work.asked),
+    )
+
+
+def _repetitions(settings: KVzipSettings, part: int) -> list[tuple[int, int]]:
+    """Slots that compete in each chunk of a part, and the tokens of its repetition; a later one begins with the last
+    tokens of the chunk before."""
+    sizes = [min(settings.repeat_chunk, part - begin) for begin in range(0, part, settings.repeat_chunk)]
+    first, later = (round(len(text) / CHARACTERS_A_TOKEN) + 1 for text in (settings.prompt, settings.prompt_later))
+    more = [(0, first), *[(settings.sinks, later + BEGINS_WITH)] * (len(sizes) - 1)]
+    return [(size + sinks, size + words) for size, (sinks, words) in zip(sizes, more, strict=True)]
+
+
+def _attention_matching(settings: MatchingSettings, shape: Shape, work: Workload) -> Cost:
+    """Attention Matching (arXiv 2602.16284, section 3): KVzip, and two least-squares problems a head."""
+    cost = _kvzip(settings, shape, work, carried=2)
+    read = kept = flops = 0
+    for part in _parts(settings, shape, work) if work.pieces else ():
+        read += part
+        tokens = min(settings.query_tokens, sum(words for _, words in _repetitions(settings, part)))
+        queries, slots, size = tokens * shape.heads // shape.kv_heads, kept + part, shape.head_dim
+        kept = min(slots, settings.kept(read))
+        fitted = 2 * queries * kept * (2 * kept + 2 * size + 1) + FIT_STEPS * 2 * kept * kept
+        flops += 4 * queries * slots * size + fitted + 2 * kept**3 // 3 + 2 * kept * kept * size
+    return replace(cost, adapt_flops=cost.adapt_flops + shape.layers * shape.kv_heads * flops)
 
 
 def _h2o_keeps(amount: Amount) -> dict[str, Json]:
@@ -32,7 +196,7 @@ WINDOW = MethodSpec(
     Settings=WindowSettings,
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
     growth="constant",
-    cost=cost.window,
+    cost=_window,
     # a share is known when all is read
     keep=lambda amount: as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
     checked=WindowSettings(n_sink=2, recent=10),
@@ -54,7 +218,7 @@ SNAPKV = MethodSpec(
         "longbench-4096": SnapKVSettings(budget=4096),
     },
     growth="constant",
-    cost=cost.snapkv,
+    cost=_snapkv,
     # at most half of it goes to the window, so that the attention which it pays decides about the other half
     keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     checked=SnapKVSettings(budget=16, window=4),
@@ -71,7 +235,7 @@ H2O = MethodSpec(
         "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
     },
     growth="linear",
-    cost=cost.h2o,
+    cost=_h2o,
     keep=_h2o_keeps,
     checked=H2OSettings(heavy=8, recent=8),
     paper="2306.14048",
@@ -82,7 +246,7 @@ KVZIP = MethodSpec(
     where="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
     growth="linear",
-    cost=cost.kvzip,
+    cost=_kvzip,
     keep=as_budget,
     checked=KVzipSettings(budget=12),
     retired={"score": "max"},
@@ -94,7 +258,7 @@ ATTENTION_MATCHING = MethodSpec(
     where="ttabench.methods.eviction.attention_matching:AttentionMatching",
     Settings=MatchingSettings,
     growth="linear",
-    cost=cost.attention_matching,
+    cost=_attention_matching,
     keep=as_budget,
     checked=MatchingSettings(budget=12),
     retired={"score": "max", "keys": "kvzip", "queries": "repeat", "fit_bias": True, "fit_values": True, "seed": 0},
@@ -107,7 +271,7 @@ RANDOM_SLOTS = MethodSpec(
     Settings=RandomSlotsSettings,
     presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},
     growth="linear",
-    cost=cost.random_slots,
+    cost=_cost,
     keep=as_budget,
     checked=RandomSlotsSettings(budget=16),
 )

@@ -6,8 +6,7 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Self
 
 import torch
@@ -68,8 +67,8 @@ class EvictedCache(Held):
         following_B = self.next if rotary is None else valid_BP.sum(1)
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         places = None if rotary is not None else tuple(self.index.long().unbind(0))
-        held = Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
-        return replace(held, positions_LBHP=places)
+        layers = tuple(keys.unbind(0)), tuple(self.values.unbind(0))
+        return Prefix(*layers, following_B, mask_BP, holds_bos=True, positions_LBHP=places)
 
     def select(self, rows_N: Tensor) -> EvictedCache:
         """These rows, in this order; one row serves any number without a copy."""
@@ -116,17 +115,14 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
     worst, most = int(counts_B.max()), ways_of(lm).same_angles
-    if worst <= lm.max_positions and (rotary is None or most is None or worst <= most):
-        return
-    if most is not None and rotary is not None:
+    if rotary is not None and most is not None and worst > most:
         fault = f"Of texts of {most} tokens and more the angles of {lm.name} change, and its keys cannot be moved"
         raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
-    hint = "Read less (--task-set documents=N) or give a --model with more positions."
-    if ways_of(lm).rotates:
-        hint = (
-            "Read in pieces that move up as others go: --set positions=cache --set chunk=256, and a budget in tokens."
-        )
-    raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
+    if worst > lm.max_positions:
+        hint = "Read less (--task-set documents=N) or give a --model with more positions."
+        if ways_of(lm).rotates:
+            hint = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
+        raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
 
 
 @torch.no_grad()
@@ -173,12 +169,9 @@ def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
-_FLAT = ("keys", "values", "index", "scores", "bias")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RaggedCache(Held):
-    """Kept keys and values: by layer, then by row, then by head, in the order of the text."""
+    """Kept keys and values of one reader: by layer, then by head, in the order of the text."""
 
     keys: Tensor
     """[S, D]"""
@@ -191,54 +184,31 @@ class RaggedCache(Held):
     bias: Tensor | None = None
     """float32 [S]: what is added to its attention scores; None for nothing."""
     counts: Tensor
-    """int32 [L, B, H]: slots of every layer, row and head."""
+    """int32 [L, 1, H]: slots of every layer and head."""
     next: Tensor
-    """int64 [B]: tokens read, BOS included."""
+    """int64 [1]: tokens read, BOS included."""
 
     def held(self) -> Tensor:
-        """bool [L, B, H, P]: which of the padded slots are there; padding stands behind."""
-        width = int(self.counts.max())
-        return torch.arange(width, device=self.counts.device) < self.counts[..., None]
+        """bool [L, 1, H, P]: which of the padded slots are there; padding stands behind."""
+        return torch.arange(int(self.counts.max()), device=self.counts.device) < self.counts[..., None]
 
     def padded(self, flat_S: Tensor, fill: float) -> Tensor:
-        """[L, B, H, P] or [L, B, H, P, D] of a tensor of slots; padding holds `fill`."""
+        """[L, 1, H, P] or [L, 1, H, P, D] of a tensor of slots; padding holds `fill`."""
         held_LBHP = self.held()
         padded = flat_S.new_full((*held_LBHP.shape, *flat_S.shape[1:]), fill)
         padded[held_LBHP] = flat_S
         return padded
 
     def prefix(self, rotary: None = None) -> Prefix:  # noqa: ARG002  # keys stay where they stood
-        """The slots of all rows, hidden where they are padding, with the position of the text that follows."""
+        """The slots, hidden where they are padding, with the position of the text that follows."""
         held_LBHP = self.held()
-        keys, values = self.padded(self.keys, 0), self.padded(self.values, 0)
-        places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next[:, None, None] - 1)
-        plain = Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), self.next, holds_bos=True)
-        return replace(
-            plain,
+        places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next - 1)
+        return Prefix(
+            tuple(self.padded(self.keys, 0).unbind(0)),
+            tuple(self.padded(self.values, 0).unbind(0)),
+            self.next,
+            holds_bos=True,
             hidden_LBHP=None if bool(held_LBHP.all()) else tuple((~held_LBHP).unbind(0)),
             bias_LBHP=None if self.bias is None else tuple(self.padded(self.bias, 0).unbind(0)),
             positions_LBHP=tuple(places.unbind(0)),
         )
-
-    def row(self, number: int) -> RaggedCache:
-        """One row alone."""
-        rows_1B1 = torch.arange(self.counts.shape[1], device=self.counts.device)[None, :, None]
-        own_S = (rows_1B1 == number).expand_as(self.counts).flatten().repeat_interleave(self.counts.flatten())
-        parts = {name: part[own_S] for name, part in self.tensors().items() if name in _FLAT}
-        counts, following = self.counts[:, number : number + 1], self.next[number : number + 1]
-        return RaggedCache(**parts, counts=counts, next=following)
-
-
-def stacked(rows: Sequence[RaggedCache]) -> RaggedCache:
-    """Rows as one cache."""
-    if len(rows) == 1:
-        return rows[0]
-    splits = [row.counts.sum((1, 2)).tolist() for row in rows]
-
-    def joined(name: str) -> Tensor:
-        by_row = [getattr(row, name).split(split) for row, split in zip(rows, splits, strict=True)]
-        return torch.cat([part for layer in zip(*by_row, strict=True) for part in layer])
-
-    parts = {name: joined(name) for name in rows[0].tensors() if name in _FLAT}
-    counts, following = torch.cat([row.counts for row in rows], 1), torch.cat([row.next for row in rows])
-    return RaggedCache(**parts, counts=counts, next=following)

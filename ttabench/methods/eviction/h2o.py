@@ -18,10 +18,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
-from ttabench.methods.eviction.evicting import EvictingMethod, observed
-from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest, tokens_of
+from ttabench.methods.eviction.evicting import ColumnSums, EvictingMethod, by_row, grouped, kept_slots, newest, observed
 from ttabench.methods.eviction.settings import H2OSettings
-from ttabench.methods.parts.amount import Amount
 
 
 class H2O(EvictingMethod[H2OSettings]):
@@ -35,16 +33,14 @@ class H2O(EvictingMethod[H2OSettings]):
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         whole = scored(observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept)
-        heavy_B, recent_B = (tokens_of(share, whole.next) for share in (self.settings.heavy, self.settings.recent))
-        return evicted(whole, heavy_B, recent_B)
+        return evicted(whole, *by_row(self.settings.amounts, whole.next))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
         patch, kept = super().patch(state, asks), EvictedCache.of(state)
         if kept is None or patch.prefix is None or not self.settings.evict_decode:
             return patch
-        eviction = HeavyHitters(kept, self.rotary, (self.settings.heavy, self.settings.recent))
-        return replace(patch, prefix=replace(patch.prefix, eviction=eviction))
+        return replace(patch, prefix=replace(patch.prefix, eviction=HeavyHitters(kept, self.rotary, self.settings)))
 
 
 def scored(whole: EvictedCache, before: EvictedCache | None) -> EvictedCache:
@@ -72,10 +68,9 @@ class HeavyHitters:
     kept: EvictedCache
     """Tensors of the prefix, with scores."""
     rotary: Rotary | None
-    amounts: tuple[Amount, Amount]
-    """Heavy and recent."""
-    budget: tuple[Tensor, Tensor] | None = None
-    """The same in tokens, int64 [B] each: those of the first eviction, after the prompt, hold for the whole answer."""
+    settings: H2OSettings
+    budget: tuple[Tensor, ...] | None = None
+    """Heavy and recent slots, int64 [B] each: those of the first eviction, after the prompt, hold for the answer."""
 
     def step(self, mask_BT: Tensor) -> Step:
         """Watch the next tokens being read."""
@@ -83,10 +78,7 @@ class HeavyHitters:
 
     def select(self, rows_N: Tensor) -> HeavyHitters:
         """That of these rows."""
-        if self.budget is None:
-            return replace(self, kept=self.kept.select(rows_N))
-        heavy_B, recent_B = self.budget
-        budget = heavy_B.index_select(0, rows_N), recent_B.index_select(0, rows_N)
+        budget = self.budget and tuple(amount_B.index_select(0, rows_N) for amount_B in self.budget)
         return replace(self, kept=self.kept.select(rows_N), budget=budget)
 
 
@@ -101,10 +93,8 @@ class Step(ColumnSums):
         """Heavy hitters and recent slots; with all scores brought up to date."""
         rule = self.rule
         kept = joined(rule.kept, whole, self.mask_BT, rule.rotary)
-        kept = scored(replace(kept, scores=self.total()), rule.kept)
-        budget = rule.budget
+        kept, budget = scored(replace(kept, scores=self.total()), rule.kept), rule.budget
         if evict:
-            heavy, recent = rule.amounts
-            budget = budget or (tokens_of(heavy, kept.next), tokens_of(recent, kept.next))
+            budget = budget or by_row(rule.settings.amounts, kept.next)
             kept = evicted(kept, *budget)
         return replace(kept.prefix(rule.rotary), eviction=replace(rule, kept=kept, budget=budget))

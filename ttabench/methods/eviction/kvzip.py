@@ -21,12 +21,10 @@ from ttabench.lm.attention.interface import Call, watched, widened
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
-from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import RaggedCache, stacked
-from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import BLOCK, grouped, seen
+from ttabench.methods.eviction.evicted_cache import RaggedCache
+from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, grouped, seen
 from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
 from ttabench.methods.parts.cached import read_on
 
@@ -39,8 +37,8 @@ class Queries:
     """Queries of a layer that its attention is to be kept for."""
 
     query_NTD: Tensor
-    seen_HTP: Tensor | None
-    """[1 or H, T, P]: which slots of the text each of them sees; None for all."""
+    seen_HTP: Tensor
+    """bool [1 or H, T, P]: which slots of the text each of them sees."""
     scaling: float
 
 
@@ -58,29 +56,29 @@ class Repetition:
     queries: dict[int, Queries] = field(default_factory=dict)
 
     def __call__(self, call: Call) -> None:
-        """Look at one layer."""
+        """Look at one layer: score its slots, and keep its queries, or as many as are asked for at even distances."""
         self.scores[call.layer] = self._scored(call)
-        if self.kept_queries:
-            self.queries[call.layer] = self._queries(call)
-
-    def _queries(self, call: Call) -> Queries:
-        """Those of a layer, or as many of them as are kept, at even distances."""
+        if not self.kept_queries:
+            return
         if call.weights is not None:
             kind = type(call.module).__name__
             fault = f"The attention of {kind} has terms (sinks, a soft cap) that only the model's own code computes"
             raise UserError(f"{fault}, so it cannot be matched.", "Use --method kvzip.")
         tokens = call.query.shape[2]
         places = torch.linspace(0, tokens - 1, min(tokens, self.kept_queries), device=call.query.device).long()
-        seen_HTP = None if call.mask is None else call.mask[0][:, places][..., : self.text]
-        return Queries(call.query[0, :, places].detach(), seen_HTP, call.scaling)
+        seen_HTP = seen(call, slice(None))[0][:, places, : self.text]
+        self.queries[call.layer] = Queries(call.query[0, :, places].detach(), seen_HTP, call.scaling)
 
     def _scored(self, call: Call) -> Tensor:
-        heads, tokens = call.key.shape[1], call.query.shape[2]
-        first, behind = self.chunk
-        columns = self._columns(call)
-        sinks = len(columns) - (behind - first) - tokens
+        heads, slots, tokens, (first, behind) = call.key.shape[1], call.key.shape[2], call.query.shape[2], self.chunk
+        sinks = min(self.sinks, first)
+        shared = (
+            (0, sinks),
+            (first, behind),
+            (slots - tokens, slots),
+        )  # what shares the attention: sinks, chunk, repetition
+        columns = torch.cat([torch.arange(*part, device=call.key.device) for part in shared])
         key_HDC = call.key[0][:, columns].float().transpose(1, 2)
-        bias_H1C = _bias(call, columns)
         best_HC = torch.full((heads, behind - first), -1.0, device=call.key.device)
         for begin in range(0, tokens, BLOCK):
             part = slice(begin, min(begin + BLOCK, tokens))
@@ -89,27 +87,13 @@ class Repetition:
             else:
                 query_HXD = grouped(call.query[0, :, part].float(), heads).flatten(1, 2)
                 scores = (query_HXD @ key_HDC * call.scaling).view(heads, -1, part.stop - begin, len(columns))
-                scores = scores if bias_H1C is None else scores + bias_H1C
+                if call.bias is not None:  # of key/value heads, or of query heads
+                    scores = scores + grouped(widened(call.bias.float(), slots)[0][:, columns], heads)[:, :, None]
                 hidden = ~seen(call, part)[0][..., columns]
                 lowest = torch.finfo(torch.float32).min
                 paid = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)[..., sinks : sinks + behind - first]
             best_HC = torch.maximum(best_HC, paid.amax((1, 2)))
         return best_HC
-
-    def _columns(self, call: Call) -> Tensor:
-        """Slots that share the attention: sinks, the chunk, the repetition."""
-        first, behind = self.chunk
-        slots, tokens = call.key.shape[2], call.query.shape[2]
-        parts = (0, min(self.sinks, first)), (first, behind), (slots - tokens, slots)
-        return torch.cat([torch.arange(*part, device=call.key.device) for part in parts])
-
-
-def _bias(call: Call, columns: Tensor) -> Tensor | None:
-    """[H, 1, 1, C], or [H, G, 1, C] of query heads: what is added to the scores of these slots."""
-    if call.bias is None:
-        return None
-    bias_MS = widened(call.bias.float(), call.key.shape[2])[0]
-    return grouped(bias_MS[:, columns], call.key.shape[1])[:, :, None]
 
 
 @dataclass(frozen=True)
@@ -132,28 +116,25 @@ class KVzip(EvictingMethod[KVzipSettings]):
 
     spec = eviction.KVZIP
     Cache = RaggedCache
+    one_reader = True
     query_tokens = 0
     """Tokens of repetitions whose queries are kept."""
 
-    def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:
-        rows = [None if kept is None else kept.row(row) for row in range(len(ids_BT))]
-        texts = [ids[mask].tolist() for ids, mask in zip(ids_BT, mask_BT, strict=True)]
-        return stacked(
-            [self._kept(self._scored(row, ids)) if ids else row or nothing(self.lm)
-             for row, ids in zip(rows, texts, strict=True)]
-        )  # fmt: skip
+    def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:  # noqa: ARG002  # one row
+        return self._kept(self._scored(kept, ids_BT[0].tolist()))
 
     def _kept(self, text: Text) -> RaggedCache:
         """What stays of a text."""
         return packed(text, self._stays(text))
 
     def _stays(self, text: Text) -> Tensor:
-        """bool [L, H, P]: the best slots, of every head or of all together."""
-        budget, scores = self.settings.kept(int(text.prefix.next_position_B)), text.scores
-        if self.settings.uniform:
-            return best(scores, budget)
-        heads = scores.shape[0] * scores.shape[1]
-        return best(scores.flatten(), budget * heads).view_as(scores)
+        """bool [L, H, P]: the best slots, of every head or of all together; ties go to the earlier one."""
+        scores = text.scores if self.settings.uniform else text.scores.flatten()
+        heads = 1 if self.settings.uniform else text.scores.shape[0] * text.scores.shape[1]
+        budget = self.settings.kept(int(text.prefix.next_position_B)) * heads
+        order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
+        stays = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True) & (scores > -math.inf)
+        return stays.view_as(text.scores)
 
     def _scored(self, kept: RaggedCache | None, ids: list[int]) -> Text:
         """Read a text on top of what was kept, then repeat it chunk by chunk."""
@@ -207,26 +188,8 @@ class KVzip(EvictingMethod[KVzipSettings]):
             yield begin if begin > opening else 0, begin + len(chunk), [*asked, *end, *chunk]
 
 
-def best(scores: Tensor, budget: int) -> Tensor:
-    """bool: the highest so many along the last dimension, of those that may stay at all; ties to the earlier one."""
-    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True) & (scores > -math.inf)
-
-
 def packed(text: Text, stays_LHP: Tensor, **changed: Tensor) -> RaggedCache:
     """The slots of a row that stay; `changed`: values [S, D] or a bias [S] of theirs in place of what was read."""
     parts: dict[str, Any] = {name: getattr(text, name)[stays_LHP] for name in ("keys", "values", "index", "scores")}
     counts_L1H = stays_LHP.sum(-1, dtype=torch.int32)[:, None]
     return RaggedCache(**{**parts, **changed}, counts=counts_L1H, next=text.prefix.next_position_B)
-
-
-def nothing(lm: LM) -> RaggedCache:
-    """The cache of one row that has read nothing."""
-    slots = torch.zeros(0, lm.head_dim, dtype=lm.dtype, device=lm.device)
-    counts, start = (
-        torch.zeros(shape, dtype=kind, device=lm.device)
-        for shape, kind in (((lm.layers, 1, lm.kv_heads), torch.int32), (1, torch.int64))
-    )
-    return RaggedCache(
-        keys=slots, values=slots, index=slots[:, 0].int(), scores=slots[:, 0].float(), counts=counts, next=start
-    )

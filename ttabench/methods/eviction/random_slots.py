@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
-from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import kept_slots, tokens_of
+from ttabench.methods.eviction.evicting import EvictingMethod, by_row, kept_slots
 from ttabench.methods.eviction.settings import RandomSlotsSettings
 
 
@@ -27,7 +26,7 @@ class RandomSlots(EvictingMethod[RandomSlotsSettings]):
         places_LBHS = whole.index.long()
         scores = drawn(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
         scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(places_LBHS < 0, -math.inf)
-        return whole.take(kept_slots(scores, tokens_of(self.settings.budget, whole.next)))
+        return whole.take(kept_slots(scores, *by_row(lambda read: [self.settings.kept(read)], whole.next)))
 
 
 def drawn(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:

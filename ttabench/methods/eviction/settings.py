@@ -156,9 +156,13 @@ class H2OSettings(ReadingSettings):
         check_amount("heavy", self.heavy)
         check_amount("recent", self.recent)
 
+    def amounts(self, read: int) -> tuple[int, int]:
+        """Heavy hitters and recent tokens that stay of so many that were read."""
+        return in_tokens(self.heavy, read), in_tokens(self.recent, read)
+
     def kept(self, read: int) -> int:
-        """Heavy hitters and recent tokens."""
-        return in_tokens(self.heavy, read) + in_tokens(self.recent, read)
+        """Both."""
+        return sum(self.amounts(read))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended
-from ttabench.methods.eviction.evicting import EvictingMethod, observed
-from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest
+from ttabench.methods.eviction.evicting import ColumnSums, EvictingMethod, by_row, grouped, kept_slots, newest, observed
 from ttabench.methods.eviction.settings import SnapKVSettings
 
 
@@ -39,7 +38,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
             return extended(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
-        budget_B, window_B = self._amounts(mask_BT.sum(1) if kept is None else mask_BT.sum(1) + kept.next)
+        budget_B, window_B = by_row(self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next))
         whole = observed(self.lm, kept, ids_BT, mask_BT, newest(mask_BT, window_B), self.rotary).compact()
         assert whole.scores is not None, "attention was watched"
         slots = kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
@@ -47,15 +46,10 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     def nothing_free(self, tokens: int) -> str:
         """Why attention chose nothing: the window takes all of the budget, where one of them is a share."""
-        budget_B, window_B = self._amounts(torch.tensor([tokens + len(self.lm.start_ids)]))
-        if self.settings.query_aware or self.evicts_nothing(tokens) or bool(window_B < budget_B):
+        budget, window = self.settings.amounts(tokens + len(self.lm.start_ids))
+        if self.settings.query_aware or self.evicts_nothing(tokens) or window < budget:
             return ""
         return "the budget held no more than the observation window, so nothing was chosen by attention"
-
-    def _amounts(self, read_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Budget and window in tokens, int64 [B] each."""
-        amounts_B2 = read_B.new_tensor([self.settings.amounts(read) for read in read_B.tolist()])
-        return amounts_B2[:, 0], amounts_B2[:, 1]
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix; of a full cache, what each question looks at."""
@@ -69,7 +63,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         """The context's cache that stays for each question, which is read behind it and forgotten again."""
         ids_BT, mask_BT = (padded.to(self.lm.device) for padded in pad(self._questions(asks), self.lm.pad_id, "left"))
         check_room(self.lm, kept, mask_BT, self.rotary)
-        budget_B, window_B = self._amounts(kept.next)
+        budget_B, window_B = by_row(self.settings.amounts, kept.next)
         held = kept.index.shape[-1]
         sums = ColumnSums(self.lm.layers, held, newest(mask_BT, window_B))
         with watched(sums):

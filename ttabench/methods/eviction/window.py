@@ -27,8 +27,7 @@ from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined
-from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.scores import kept_slots, newest
+from ttabench.methods.eviction.evicting import EvictingMethod, by_row, kept_slots, newest
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
 
@@ -58,7 +57,9 @@ class Band:
         key_BHDS = call.key.transpose(-1, -2)
         scores = _folded(call.query, heads) @ key_BHDS
         if self.sinks:
-            self._turn_to_sinks(call, scores, key_BHDS)
+            sink_BS, first, turned = self._to_sinks(call)
+            to_sinks = _folded(turned, heads) @ key_BHDS[..., :first]
+            scores[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores[..., :first])
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
         scores = scores.masked_fill_(~self.seen(call.near)[:, None, None], torch.finfo(torch.float32).min)
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
@@ -70,28 +71,22 @@ class Band:
         seen_BTS, dtype = self.seen(call.near), call.query.dtype
         if not self.sinks:
             return summed(call.query, call.key, call.value, call.scaling, bias=_bias(seen_BTS, dtype))[0]
-        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
-        first = self._first(sink_BS)
-        to_sinks_BTS = (seen_BTS & sink_BS[:, None])[..., :first]
-        sinks = summed(
-            self._turned(call), call.key[:, :, :first], call.value[:, :, :first], call.scaling,
-            bias=_bias(to_sinks_BTS, dtype),
-        )  # fmt: skip
+        sink_BS, first, turned = self._to_sinks(call)
+        key, value, bias = call.key[:, :, :first], call.value[:, :, :first], (seen_BTS & sink_BS[:, None])[..., :first]
+        sinks = summed(turned, key, value, call.scaling, bias=_bias(bias, dtype))
         rest = _bias(seen_BTS & ~sink_BS[:, None], dtype)
         return merge_partials(sinks, summed(call.query, call.key, call.value, call.scaling, bias=rest))
 
-    def _turned(self, call: Call) -> Tensor:
-        """Queries that stand no further than the end of a full cache."""
-        return self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
+    def _to_sinks(self, call: Call) -> tuple[Tensor, int, Tensor]:
+        """Which slots are sinks [B, S], how many there are up to the last one, and queries turned to where they stand
+        for them."""
+        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
+        turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
+        return sink_BS, int(sink_BS.any(0).long().cumsum(0).argmax()) + 1, turned
 
     def _near(self) -> Tensor:
-        """int64 [B, T]: where queries stand for the sinks."""
+        """int64 [B, T]: where queries stand for the sinks, no further than the end of a full cache."""
         return self.query_BT.clamp(max=self.sinks + self.width - 1)
-
-    @staticmethod
-    def _first(sink_BS: Tensor) -> int:
-        """Slots up to the last one that is a sink."""
-        return int(sink_BS.any(0).long().cumsum(0).argmax()) + 1
 
     def seen(self, near: MaskFunction | None) -> Tensor:
         """bool [B, T, S]: which slots each token sees; `near`: of those that the model's own window leaves."""
@@ -101,13 +96,6 @@ class Band:
         key_B1S = self.key_BS[:, None]
         query_BTS = torch.where(key_B1S < self.sinks, self._near()[..., None], self.query_BT[..., None])
         return seen_BTS & near(0, 0, query_BTS, key_B1S)
-
-    def _turn_to_sinks(self, call: Call, scores_BHXS: Tensor, key_BHDS: Tensor) -> None:
-        """Overwrite the scores of sinks by those of turned queries."""
-        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
-        first, turned = self._first(sink_BS), self._turned(call)
-        to_sinks = _folded(turned, call.key.shape[1]) @ key_BHDS[..., :first]
-        scores_BHXS[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores_BHXS[..., :first])
 
 
 def band(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
@@ -213,8 +201,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """Sinks and recent tokens only, the same ones in every layer and head."""
         whole = whole.compact()
         valid_BS = whole.valid
-        amounts = [self.settings.amounts(read) for read in whole.next.tolist()]
-        sinks_B, recent_B = whole.next.new_tensor(amounts).unbind(1)
+        sinks_B, recent_B = by_row(self.settings.amounts, whole.next)
         stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
         return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

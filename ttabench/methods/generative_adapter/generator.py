@@ -52,22 +52,14 @@ class Generator(nn.Module):
         """The delta that a sum becomes; `learning`: by what gradients go through; `found`: its `directions`, if
         known. Returns factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros."""
         s = self.settings
-        if s.norm != "svd":
-            normed_BRK = frobenius(sum_BRK) if s.norm == "frobenius" else spectral(sum_BRK)
-            return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
-        left_BRQ, right_BQK = found or (learned_directions if learning else directions)(sum_BRK, s)
-        return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
-
-
-def frobenius(sum_BRK: Tensor) -> Tensor:
-    """Over its Frobenius norm."""
-    return sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
-
-
-def spectral(sum_BRK: Tensor) -> Tensor:
-    """Over its largest singular value."""
-    largest_B: Tensor = torch.linalg.matrix_norm(sum_BRK, 2)
-    return sum_BRK / (largest_B[..., None, None] + EPSILON)
+        if s.norm == "svd":
+            left_BRQ, right_BQK = found or (learned_directions if learning else directions)(sum_BRK, s)
+            return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
+        if s.norm == "frobenius":
+            normed_BRK = sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
+        else:
+            normed_BRK = sum_BRK / (torch.linalg.matrix_norm(sum_BRK, 2)[..., None, None] + EPSILON)
+        return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
 
 
 def _kaiming(rows: int, columns: int) -> nn.Parameter:

@@ -22,7 +22,7 @@ from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
-from ttabench.methods.generative_adapter.parallel import (
+from ttabench.methods.generative_adapter.training import (
     Row,
     adapted_to,
     answers,
@@ -81,7 +81,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             fault = "States that keep the deltas alone (finalize=true) cannot be put together."
             raise UserError(fault, "Make them with finalize=false.")
         sums = [one.tensors["sum"] for one in (state, other) if one.tensors]
-        tensors = self.networks.kept(self.networks.checked(sum(sums[1:], sums[0]))) if sums else {}
+        tensors = self.networks.kept(sum(sums[1:], sums[0])) if sums else {}
         counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
@@ -104,7 +104,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel`.
+        """Mean negative log-likelihood of the answers, or of the texts, see `training`.
 
         With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
         """
@@ -133,7 +133,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return {"loss": sum(own) / len(own), **figures}
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
-        """The rows of one forward of these episodes."""
+        """What is read and predicted of these episodes."""
         rows, parts = list[Row](), self.parts_of_loss
         for owner, episode in enumerate(episodes):
             given = self.lm, episode, owner, self._chunks
@@ -172,10 +172,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             )  # fmt: skip
             after_NBRK = before_NBRK.clone()
             after_NBRK[:, which] += sum_NBRK
-            self.networks.checked(after_NBRK)
-            tensors = {"sum": after_NBRK}
-            if in_turn or number + 1 == longest:
-                tensors = self.networks.kept(after_NBRK)
+            done = in_turn or number + 1 == longest
+            tensors = self.networks.kept(after_NBRK) if done else {"sum": after_NBRK}
         return tensors
 
     def _summed(self, known: Mapping[str, Tensor], chunks: Sequence[list[int]]) -> Tensor:

@@ -40,14 +40,15 @@ class GenerativeAdapterNetworks(nn.Module):
             raise UserError(f"{fault} in its layers.", "Use templora, or other --set targets.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
-            made = [[Generator(lm.hidden_size, *lm.linear_shape(name), settings) for name in own] for own in self.names]
-        self.generators = nn.ModuleList(own_map for own in made for own_map in own).to(lm.device)
-        self._layers = made
+            made = {
+                name: Generator(lm.hidden_size, *lm.linear_shape(name), settings) for own in self.names for name in own
+            }
+        self.generators, self._by_name = nn.ModuleList(made.values()).to(lm.device), made
         self.eval()
 
-    def generators_of(self, layer: int) -> Sequence[tuple[str, Generator]]:
+    def generators_of(self, layer: int) -> list[tuple[str, Generator]]:
         """The maps of a layer, each with its generator."""
-        return list(zip(self.names[layer], self._layers[layer], strict=True))
+        return [(name, self._by_name[name]) for name in self.names[layer]]
 
     @contextmanager
     def reading(self, rows: int, real_BT: Tensor | None) -> Iterator[list[Tensor]]:
@@ -61,48 +62,40 @@ class GenerativeAdapterNetworks(nn.Module):
         with observe_inputs(self.lm, see, rows, blocks=range(self.lm.layers)):
             yield sums
 
-    def checked(self, sum_NBRK: Tensor) -> Tensor:
-        """The same sums."""
-        finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3)))
-        if not bool(finite_N.all()):
-            name = [name for own in self.names for name in own][int(finite_N.logical_not().nonzero()[0, 0])]
-            fault = f"What generative_adapter sums for {name} is not finite (NaN or infinity)."
-            raise UserError(fault, "Check its checkpoint and the weights, or try --dtype float32.")
-        return sum_NBRK
-
     def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
         """The sums, and with `norm=svd` the factors of their deltas, `a0` [L, B, Q, I] and `b0` [L, B, O, Q] of the
         first map of every layer, `a1` and `b1` of the second; the others are made anew when something is asked."""
-        if self.settings.norm != "svd":
-            return {"sum": sum_NBRK}
-        made = self._made(sum_NBRK)
+        finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
+        if not all(finite_N):
+            fault = f"What generative_adapter sums for {list(self._by_name)[finite_N.index(False)]} is not finite"
+            raise UserError(
+                f"{fault} (NaN or infinity).", "Check its checkpoint and the weights, or try --dtype float32."
+            )
         tensors = {"sum": sum_NBRK}
-        for place in range(len(self.names[0])):
-            own = [deltas[place] for deltas in made]
-            tensors[f"a{place}"] = torch.stack([delta.a_BRI for delta in own])
-            tensors[f"b{place}"] = torch.stack([delta.b_BOR for delta in own])
+        if self.settings.norm == "svd":
+            made = self.made(sum_NBRK)
+            for place, names in enumerate(zip(*self.names, strict=True)):
+                tensors[f"a{place}"] = torch.stack([made[name].a_BRI for name in names])
+                tensors[f"b{place}"] = torch.stack([made[name].b_BOR for name in names])
         return tensors
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
         """Deltas of all adapted maps, by name; none of a text of which nothing was read."""
-        if not tensors:
-            return {}
-        if self.settings.norm != "svd":
-            made = self._made(tensors["sum"])
-            return {name: delta for own in zip(self.names, made, strict=True) for name, delta in zip(*own, strict=True)}
+        if not tensors or self.settings.norm != "svd":
+            return self.made(tensors["sum"]) if tensors else {}
         return {
             name: LowRank(tensors[f"a{place}"][layer], tensors[f"b{place}"][layer])
             for layer, own in enumerate(self.names)
             for place, name in enumerate(own)
         }
 
-    def _made(self, sum_NBRK: Tensor) -> list[list[LowRank]]:
-        """Deltas by layer; exact decompositions of all maps in one call, which a GPU does at once."""
-        at_once = self.settings.norm == "svd" and self.settings.svd == "exact"
+    def made(self, sum_NBRK: Tensor, *, learning: bool = False) -> dict[str, LowRank]:
+        """The deltas that sums become; `learning`: by what gradients go through. Exact decompositions of all maps are
+        one call, which a GPU does at once."""
+        at_once = self.settings.norm == "svd" and self.settings.svd == "exact" and not learning
         found = zip(*directions(sum_NBRK, self.settings), strict=True) if at_once else repeat(None)
-        each = zip(sum_NBRK, found, strict=False)
-        return [[generator.delta(summed, found=known) for generator, (summed, known) in zip(own, each, strict=False)]
-                for own in self._layers]  # fmt: skip
+        each = zip(self._by_name.items(), sum_NBRK, found, strict=False)
+        return {name: generator.delta(own, learning=learning, found=known) for (name, generator), own, known in each}
 
 
 def output_maps(lm: LM) -> list[str]:

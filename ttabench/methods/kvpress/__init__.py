@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttabench.methods.parts.amount import Amount, as_budget, check_amount
-from ttabench.methods.spec import MethodFamily, MethodSpec
+from ttabench.methods.spec import MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,5 +30,6 @@ KVPRESS = MethodSpec(
     keep=as_budget,
     checked=KvPressSettings(budget=12),
     paper="2510.00636",
+    members="ttabench.methods.kvpress.method:spec_of",
 )
-FAMILIES = (MethodFamily(name="kvpress", stands_for=KVPRESS, where="ttabench.methods.kvpress.method:spec_of"),)
+FAMILIES = (KVPRESS,)

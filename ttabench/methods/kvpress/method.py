@@ -6,20 +6,24 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 
 from __future__ import annotations
 
+import inspect
+import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 from transformers import AutoTokenizer
 from transformers.cache_utils import DynamicCache
 
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import assignments, parse_value
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import new_ids
@@ -27,23 +31,108 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.evicted_cache import RaggedCache, stacked
-from ttabench.methods.eviction.scores import tokens_of
+from ttabench.methods.eviction.evicted_cache import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
-from ttabench.methods.kvpress import names as presses
-from ttabench.methods.parts.amount import Amount
+from ttabench.methods.parts.amount import Amount, in_tokens
+from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.spec import MethodSpec
 
+INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
+"""kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
+WRITE = "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
+DEEPEST = 20
+"""Presses within each other."""
+OVER_ALL = {"KVzipPress": True, "KVgradPress": True, "FastKVzipPress": True, "KVComposePress": False}
+"""Presses that decide when all layers were read, after further passes or none, and share their budget out over all
+layers and heads; whether they count the slots that go, not those that stay (see `removed_share`)."""
+MOVING = {"KeyRerotationPress"}
+"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
+EAGER = {"ObservedAttentionPress", "KVComposePress"}
+"""Presses that read attention weights, which only eager attention hands out, all T x T of them."""
+ASKED = 256
+"""Tokens of prompt and answer for which there must be room in a window of the model."""
 
-class Layer(NamedTuple):
-    """What a press leaves of one layer."""
 
-    keys: Tensor
-    """[H, P, D]"""
-    values: Tensor
-    """[H, P, D]"""
-    seen: Tensor
-    """bool [H, P]: which slots a head still sees."""
+@dataclass(frozen=True, kw_only=True)
+class Press:
+    """A press as it was typed."""
+
+    name: str
+    wrapped: tuple[Press, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def all(self) -> list[Press]:
+        """This press and all it wraps."""
+        return [self, *(inner for press in self.wrapped for inner in press.all())]
+
+
+def parse(text: str) -> Press:
+    """A press as it was typed, with those it wraps and their arguments."""
+    press, rest = _parsed(text, inside=False) if text.count("(") <= DEEPEST else (None, text)
+    if press is None or rest:
+        raise UserError(f"{text[:80]!r} is not the name of a press.", WRITE)
+    return press
+
+
+def _parsed(text: str, *, inside: bool) -> tuple[Press | None, str]:
+    """The press that a text begins with, None where it begins with none, and what stands behind it."""
+    match = re.match(r"\s*(\w+)\s*", text)
+    if match is None:
+        return None, text
+    wrapped, rest = list[Press](), text[match.end() :]
+    while rest[:1] == ("," if wrapped else "("):
+        inner, rest = _parsed(rest[1:], inside=True)
+        if inner is None:
+            return None, text
+        wrapped.append(inner)
+    if wrapped and rest[:1] != ")":
+        return None, text
+    rest = rest.removeprefix(")").lstrip() if wrapped else rest
+    typed = re.match(r"\?([^(),?]*)" if inside else r"\?([^()?]*)", rest)
+    pairs = [part for part in typed[1].split("&") if part] if typed else []
+    arguments = assignments(pairs, f"{match[1]}?")
+    return Press(name=match[1], wrapped=tuple(wrapped), arguments=arguments), rest[typed.end() :] if typed else rest
+
+
+def build(wanted: Press, *, within: bool = False) -> Any:
+    """A new press; `within`: another one."""
+    try:
+        kvpress = import_module("kvpress")
+    except ImportError as error:
+        raise UserError(f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL}") from None
+    logging.getLogger("kvpress").setLevel(logging.ERROR)  # it warns whenever a press is made: for every text here
+    named = {name: getattr(kvpress, name) for name in kvpress.__all__ if name not in ("BasePress", "ScorerPress")}
+    if not issubclass(cls := named.get(wanted.name, object), kvpress.BasePress):
+        raise UnknownName("press", wanted.name, sorted(named))
+    if cls.__call__ is not kvpress.BasePress.__call__ and (within or wanted.name not in OVER_ALL):
+        fault = f"{wanted.name} reads in a way of its own, which does not run here, or not within another press."
+        raise UserError(fault, "Choose another press, or use kvpress's own pipeline.")
+    taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
+    hints = get_type_hints(cls.__init__)
+    places = [name for name in taken if "Press" in str(hints[name])]  # a press, perhaps one, or a list of them
+    presses = [build(press, within=True) for press in wanted.wrapped]
+    listed = len(places) == 1 and get_origin(hints[places[0]]) is list
+    if len(presses) > len(places) and not listed:
+        raise UserError(f"{wanted.name} takes {len(places)} press in its brackets, got {len(presses)}.", WRITE)
+    given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
+    for key, text in wanted.arguments.items():
+        if key in places or key not in taken:
+            raise UnknownName(f"argument of {wanted.name}", key, [name for name in taken if name not in places])
+        given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
+    try:
+        return cls(**given)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", WRITE) from None
+
+
+def takes_a_budget(press: Any) -> bool:
+    """Whether a press can be told which share of the tokens to remove."""
+    try:
+        before = press.compression_ratio
+        press.compression_ratio = before
+    except (AttributeError, AssertionError, ValueError):  # so presses say that they cannot
+        return False
+    return isinstance(before, int | float)
 
 
 def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool = False) -> float:
@@ -58,144 +147,81 @@ def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool
 
 @contextmanager
 def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
-    """A model as presses expect it, and on the way out as it was before.
+    """A model as presses expect it, and on the way out as it was before, whatever they set on its modules.
 
-    Attention is told `cache_position`, which transformers has not passed since 5.4. Presses add `rotary_emb` and
-    `masked_key_indices` to it, replace the decoder's `forward`, and choose another attention for a while; all of that
-    is taken away again. A press that asks for the model's tokenizer gets this one.
-
-    Yields:
-        A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
+    Attention is told `cache_position`, which transformers has not passed since 5.4. A press that asks for the model's
+    tokenizer gets this one, with a chat template only if one is used. Yields a list that holds on the way out, for
+    every layer, the (heads, slots) a press hides, or None.
     """
     masked: list[Any] = []
-    modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
-    attention, forward = str(lm.model.config._attn_implementation), vars(lm.decoder).get("forward")
-    before = [set(vars(module)) | set(module._modules) for module in modules]  # kvpress itself may have left its mark
+    modules: list[nn.Module] = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
+    touched = [lm.decoder, *modules]
+    before = [(dict(vars(module)), dict(module._modules)) for module in touched]
+    attention, loads = lm.model.config._attn_implementation, vars(AutoTokenizer)["from_pretrained"]
     hooks = [module.register_forward_pre_hook(_placed(lm), with_kwargs=True) for module in modules]
-    for module in modules:
-        vars(module)["masked_key_indices"] = None
+    tokenizer = copy(lm.tokenizer)
+    tokenizer.chat_template = None if lm.chat is None else tokenizer.chat_template
     try:
+        AutoTokenizer.from_pretrained = lambda *_, **__: tokenizer
+        for module in modules:
+            vars(module)["masked_key_indices"] = None
         if eager:
             lm.model.set_attn_implementation("eager")
-        with _own_tokenizer(lm):
-            yield masked
+        yield masked
         masked += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
     finally:
-        if str(lm.model.config._attn_implementation) != attention:
-            lm.model.set_attn_implementation(attention)
-        vars(lm.decoder).pop("forward", None)
-        if forward is not None:
-            vars(lm.decoder)["forward"] = forward
-        for module, hook, own in zip(modules, hooks, before, strict=True):
+        AutoTokenizer.from_pretrained = loads
+        for hook in hooks:
             hook.remove()
-            module.masked_key_indices = None
-            for name in {"masked_key_indices", "rotary_emb"} - own:
-                if hasattr(module, name):
-                    delattr(module, name)
+        for module, (own, children) in zip(touched, before, strict=True):
+            vars(module).clear()
+            vars(module).update(own)
+            module._modules.clear()
+            module._modules.update(children)
+        if lm.model.config._attn_implementation != attention:
+            lm.model.set_attn_implementation(attention)
 
 
 def _placed(lm: LM) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """A hook that tells attention at which positions its tokens stand."""
 
     def place(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        hidden_BTD, cache = kwargs["hidden_states"], kwargs["past_key_values"]
-        past = cache.get_seq_length(module.layer_idx)
-        behind = past + hidden_BTD.shape[1]
+        past = kwargs["past_key_values"].get_seq_length(module.layer_idx)
+        behind = past + kwargs["hidden_states"].shape[1]
         if behind > lm.max_positions:
             fault = f"A context of {behind} tokens exceeds the {lm.max_positions} positions of {lm.name}"
             again = f"; the press reads {behind - past} of them a second time" if past else ""
             hint = "Read less (--task-set documents=N) or give a --model with more positions."
             raise UserError(f"{fault}{again}.", hint)
-        return args, {"cache_position": torch.arange(past, behind, device=hidden_BTD.device), **kwargs}
+        return args, {"cache_position": torch.arange(past, behind, device=kwargs["hidden_states"].device), **kwargs}
 
     return place
 
 
-@contextmanager
-def _own_tokenizer(lm: LM) -> Iterator[None]:
-    """While presses load the tokenizer of the model's name, they get this model's; with a chat template if one is
-    used."""
-    tokenizer = copy(lm.tokenizer)
-    if lm.chat is None:
-        tokenizer.chat_template = None
-    loads = vars(AutoTokenizer)["from_pretrained"]
-    AutoTokenizer.from_pretrained = lambda *_, **__: tokenizer
-    try:
-        yield
-    finally:
-        AutoTokenizer.from_pretrained = loads
-
-
-def layers_left(cache: DynamicCache, hidden: Sequence[tuple[Tensor, Tensor] | None], tokens: int) -> list[Layer]:
-    """What is left of a text of so many tokens; what a press read behind it is left out."""
-    layers = []
-    for layer, hidden_HP in zip(cache.layers, hidden, strict=True):
-        keys, values = layer.keys[0, :, :tokens], layer.values[0, :, :tokens]
-        seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
-        if hidden_HP is not None:
-            heads, slots = (part.to(keys.device) for part in hidden_HP)
-            seen[heads, slots] = False
-        layers.append(Layer(keys, values, seen))
-    return layers
-
-
-def are_even(layers: Sequence[Layer]) -> bool:
-    """Whether all heads of all layers keep the same number of slots, and none is hidden."""
-    return len({layer.seen.shape for layer in layers}) == 1 and all(bool(layer.seen.all()) for layer in layers)
-
-
-def ragged(layers: Sequence[Layer], following: int) -> RaggedCache:
-    """What is left of a text, with the position of the one that follows. Of layers that were cut it is not known
-    which slots stayed: they are said to be the last ones."""
-    device = layers[0].keys.device
-    keys, values = (torch.cat([part[layer.seen].to(device) for part, layer in zip(parts, layers, strict=True)])
-                    for parts in ([layer.keys for layer in layers], [layer.values for layer in layers]))  # fmt: skip
-    places = [layer.seen.nonzero()[:, 1].to(device) + following - layer.seen.shape[1] for layer in layers]
-    counts = torch.stack([layer.seen.sum(-1, dtype=torch.int32).to(device) for layer in layers])
-    return RaggedCache(
-        keys=keys,
-        values=values,
-        index=torch.cat(places).int(),
-        counts=counts[:, None],
-        next=torch.tensor([following], device=device),
-    )
-
-
-MOVING = {"KeyRerotationPress"}
-"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
-EAGER = {"ObservedAttentionPress", "KVComposePress"}
-"""Presses that read attention weights, which only eager attention hands out, all T x T of them."""
-ASKED = 256
-"""Tokens of prompt and answer for which there must be room in a window of the model."""
-LABEL_NOTES = {
-    "cache_reduced": {
-        True: "removed slots from the cache",
-        False: "removed no slot from the cache, so its state is as large as the full cache",
-    },
-    "needs_eager": {
-        True: "reads attention weights, so the context was read with eager attention, whose memory grows with the"
-        " square of its length",
-    },
-}
-
-
 class KvPress(BaseMethod[Any]):
-    """The cache of the context after a press. State: keys, values [L, B, H, P, D] and next, mask where rows are
-    padded; a `RaggedCache` where a press keeps more of one layer or head than of another."""
+    """The cache of the context after a press. State: keys, values [L, 1, H, P, D] and next; a `RaggedCache` where a
+    press keeps more of one layer or head than of another."""
 
     spec = KVPRESS
     reads = "once"
+    one_reader = True
     needs = ("hooks", "gaps", "shape")
-    wanted: ClassVar[presses.Press]
-    label_notes = LABEL_NOTES
-    known: ClassVar[Mapping[str, type[Any]]] = {}
-    """Classes of presses by name."""
+    wanted: ClassVar[Press]
+    label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {
+        "cache_reduced": {
+            True: "removed slots from the cache",
+            False: "removed no slot from the cache, so its state is as large as the full cache",
+        },
+        "needs_eager": {
+            True: "reads attention weights, so the context was read with eager attention, whose memory grows with the"
+            " square of its length",
+        },
+    }
 
     def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
         super().__init__(lm, settings)
         self.budget: Amount | None = settings.budget if isinstance(settings, KvPressSettings) else None
-        names = {press.name for press in self.wanted.all()}
-        self.eager = bool(names & EAGER)
+        self.eager = bool({press.name for press in self.wanted.all()} & EAGER)
         self.growth = "constant" if isinstance(self.budget, int) else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
             fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
@@ -203,51 +229,49 @@ class KvPress(BaseMethod[Any]):
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read all pieces of a row as one text and compress it."""
+        """Read all pieces as one text and compress it."""
         if not chunks:
             return state
         if state.tensors:
             done = f"{self.name} has compressed {max(state.meta['tokens_read'])} tokens and cannot read more."
             raise UserError(done, "Let it read everything at once, or use --method snapkv or window.")
-        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
-        texts = [[*self.lm.start_ids, *ids] for ids in rows]
-        left = [self._compressed(ids) for ids in texts]
+        (pieces,) = new_ids(self.lm, state, chunks)
+        ids = [*self.lm.start_ids, *chain(*pieces)]
+        layers = self._compressed(ids)
+        seen = [own for _, _, own in layers]
+        whole = all(int(own_HP.sum(-1).min()) == len(ids) for own_HP in seen)
+        even = len({own_HP.shape for own_HP in seen}) == 1 and all(bool(own_HP.all()) for own_HP in seen)
         moved = self.wanted.name in MOVING
-        following = [row[0].keys.shape[1] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]
-        if all(map(are_even, left)):
-            tensors = _padded(left, torch.tensor(following, device=self.lm.device))
-        else:
-            tensors = stacked([ragged(*row) for row in zip(left, following, strict=True)]).tensors()
-        whole = [
-            int(layer.seen.sum(-1).min()) == len(ids) for row, ids in zip(left, texts, strict=True) for layer in row
-        ]
-        labels = {"cache_reduced": not all(whole), "needs_eager": self.eager}
-        return State(state.rows, tensors, {"tokens_read": [len(ids) for ids in rows], "labels": labels})
+        next_B = torch.tensor([seen[0].shape[1] if moved else len(ids)], device=self.lm.device)
+        keys, values = (tuple(layer[part][None] for layer in layers) for part in (0, 1))
+        tensors = cached(Prefix(keys, values, next_B)) if even else ragged(layers, next_B).tensors()
+        labels = {"cache_reduced": not whole, "needs_eager": self.eager}
+        return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)], "labels": labels})
 
     def evicts_nothing(self, tokens: int) -> bool:
         """Whether the budget is as large as the text; a press without a budget is not known to keep all."""
         whole = tokens + len(self.lm.start_ids)
-        return self.budget is not None and int(tokens_of(self.budget, torch.tensor([whole]))) >= whole
+        return self.budget is not None and in_tokens(self.budget, whole) >= whole
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The compressed cache as a prefix."""
         held = state.tensors
-        if not held:
-            return Patch()
-        return Patch(prefix=RaggedCache(**held).prefix() if "counts" in held else _prefix(**held))
+        return Patch(prefix=RaggedCache(**held).prefix() if "counts" in held else prefix_of(held))
 
-    def _compressed(self, ids: list[int]) -> list[Layer]:
-        """What a press leaves of every layer."""
-        total = len(ids)
+    def _compressed(self, ids: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """What a press leaves of every layer: keys, values [H, P, D], and which slots a head still sees [H, P]; what it
+        read behind the text is left out."""
+        total, name = len(ids), self.wanted.name
         first, behind = torch.zeros(1), torch.full((1,), total + ASKED)
         if not all(bool(near(0, 0, behind, first)) for near in ways_of(self.lm).local.values()):
             fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"
-            raise UserError(
-                f"{fault}; kvpress does not say where the slots that stay stood.", "Read less, or use snapkv."
-            )
-        press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
+            fault = f"{fault}; kvpress does not say where the slots that stay stood."
+            raise UserError(fault, "Read less, or use snapkv.")
+        press = build(self.wanted)  # a new one for every text: presses remember
         if self.budget is not None:
-            press.compression_ratio = self._ratio(total)
+            heads = self.lm.layers * self.lm.kv_heads if name in OVER_ALL else 1
+            kept, down = in_tokens(self.budget, total), OVER_ALL.get(name, False)
+            press.compression_ratio = removed_share(kept, total, heads, counts_removed=down)
         cache = DynamicCache()
         try:
             with compressing(self.lm, eager=self.eager) as hidden, press(self.lm.model):
@@ -258,53 +282,47 @@ class KvPress(BaseMethod[Any]):
                 if isinstance(cause, UserError | torch.OutOfMemoryError):
                     raise cause from None
             reason = " ".join(str(error).split()) or type(error).__name__
-            fault = f"{self.wanted.name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
-            raise UserError(
-                fault, "Give it other arguments (?key=value), more text, or choose another press."
-            ) from error
-        return layers_left(cache, hidden, total)
-
-    def _ratio(self, total: int) -> float:
-        """The compression ratio at which the budget of a text of so many tokens stays."""
-        assert self.budget is not None
-        kept, name = int(tokens_of(self.budget, torch.tensor([total]))), self.wanted.name
-        heads = self.lm.layers * self.lm.kv_heads if name in presses.OVER_ALL else 1
-        return removed_share(kept, total, heads, counts_removed=presses.OVER_ALL.get(name, False))
-
-
-def _prefix(keys: Tensor, values: Tensor, next: Tensor, mask: Tensor | None = None) -> Prefix:  # noqa: A002  # so they are stored
-    """Rows of which every layer and head kept the same number of slots."""
-    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next, mask, holds_bos=True)
+            fault = f"{name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
+            hint = "Give it other arguments (?key=value), more text, or choose another press."
+            raise UserError(fault, hint) from error
+        layers = []
+        for layer, hidden_HP in zip(cache.layers, hidden, strict=True):
+            keys, values = layer.keys[0, :, :total], layer.values[0, :, :total]
+            seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
+            if hidden_HP is not None:
+                seen[tuple(part.to(keys.device) for part in hidden_HP)] = False
+            layers.append((keys, values, seen))
+        return layers
 
 
-def _padded(rows: Sequence[Sequence[Layer]], next_B: Tensor) -> dict[str, Tensor]:
-    """Such rows as one state; shorter ones are padded in front."""
-    slots = [row[0].keys.shape[1] for row in rows]
-    gaps = torch.tensor([max(slots) - slot for slot in slots], device=next_B.device)
-
-    def joined(name: str) -> Tensor:
-        by_row = [torch.stack([getattr(layer, name).to(next_B.device) for layer in row]) for row in rows]
-        return torch.stack([pad(row, (0, 0, max(slots) - row.shape[2], 0)) for row in by_row], dim=1)
-
-    tensors = {"keys": joined("keys"), "values": joined("values"), "next": next_B}
-    if gaps.any():
-        tensors["mask"] = torch.arange(max(slots), device=next_B.device) >= gaps[:, None]
-    return tensors
+def ragged(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> RaggedCache:
+    """What is left of a text, with the position of the one that follows. Of layers that were cut it is not known
+    which slots stayed: they are said to be the last ones."""
+    parts = [
+        (keys[seen], values[seen], seen.nonzero()[:, 1] + next_B.to(seen.device) - seen.shape[1], seen.sum(-1))
+        for keys, values, seen in layers
+    ]
+    keys, values, places, counts = ([part.to(next_B.device) for part in own] for own in zip(*parts, strict=True))
+    return RaggedCache(
+        keys=torch.cat(keys),
+        values=torch.cat(values),
+        index=torch.cat(places).int(),
+        counts=torch.stack(counts).int()[:, None],
+        next=next_B,
+    )
 
 
 def spec_of(text: str) -> MethodSpec:
     """The method of a press as it was typed."""
-    wanted = presses.parse(text)
-    known = presses.known_presses()
-    presses.check_passes(wanted, known)
-    spec = replace(KVPRESS, name=f"kvpress:{text}")
-    if not presses.takes_a_budget(presses.build(wanted, known)):
+    wanted = parse(text)
+    spec = replace(KVPRESS, name=f"kvpress:{text}", members="")
+    if not takes_a_budget(build(wanted)):
         spec = replace(spec, Settings=NoSettings, presets={}, keep=None)
     elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
         ratio = given[0].arguments["compression_ratio"]
         fault = f"{given[0].name} takes no compression_ratio here (got {ratio}): --set budget says how much is kept."
         raise UserError(fault, "Leave it out and give the share to keep, e.g. --set budget=0.5.")
-    made = type("KvPress", (KvPress,), {"wanted": wanted, "known": known})
+    made = type("KvPress", (KvPress,), {"wanted": wanted})
     spec = replace(spec, where=made)
     setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type
     return spec

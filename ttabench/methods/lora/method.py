@@ -6,7 +6,6 @@ Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.0
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.lora import LORA, LoraSettings
 from ttabench.methods.parts.lora import OwnLora
-from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
+from ttabench.methods.parts.one_forward import answer_loss, laid
 from ttabench.methods.trainable import training_item
 
 
@@ -41,7 +39,7 @@ class Lora(OwnLora[LoraSettings]):
         """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window. With
         `full_context` behind what was read before them, too: one forward an episode."""
         if self.settings.full_context:
-            return {"answer": mean_nll([laid(self.lm, episode) for episode in episodes], self._nll)}
+            return {"answer": answer_loss(self.lm, [laid(self.lm, episode) for episode in episodes], self.deltas)}
         asks = [ask for episode in episodes for ask in episode.asks()]
         losses, count = [], 0
         for _, group in groupby(asks, key=lambda ask: ask.window):
@@ -55,8 +53,3 @@ class Lora(OwnLora[LoraSettings]):
             losses.append(summed)
             count += tokens
         return {"answer": torch.stack(losses).sum() / count}
-
-    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
-        batch = Batch.of(rows, self.lm)
-        layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees())
-        return answer_nll(self.lm, rows, batch, layout, self.deltas, nullcontext())

@@ -5,7 +5,7 @@ Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -192,53 +192,37 @@ PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
 
 
-@dataclass(frozen=True)
-class _T5:
-    """An encoder-decoder with as many layers on either side, and the networks that make latents of what it reads."""
-
-    width: int
-    layers: int
-    heads: int
-    inner: int
-    """Of all heads together."""
-    feed_forward: int
-    vocabulary: int
-
-    def parameters(self, hidden: int, latents: int) -> int:
-        """All of the T5, and beside it prompts, norms and an MLP a latent."""
-        attention, feed = 4 * self.width * self.inner, 2 * self.width * self.feed_forward
-        ends = self.vocabulary * self.width + 2 * self.width + 2 * BUCKETS * self.heads
-        lift, mix = (self.width + 1) * hidden, (hidden + 1) * hidden
-        beside = latents * (3 * self.width + mix + (1 if self.width == hidden else 2) * lift)
-        return self.layers * (3 * attention + 2 * feed + 5 * self.width) + ends + beside
-
-    def read(self, shape: Shape, tokens: int, latents: int) -> int:
-        """Operations: encode the text; decoder tokens see it and those before them; an MLP for each."""
-        attention, feed = 4 * self.width * self.inner, 2 * self.width * self.feed_forward
-        encoder = 2 * tokens * (attention + feed) + 4 * self.inner * tokens * tokens
-        decoder = 2 * latents * (attention + feed) + 4 * self.inner * shape.pairs(latents)
-        crossed = 4 * self.width * self.inner * (latents + tokens) + 4 * self.inner * latents * tokens
-        lift = self.width * shape.hidden * (1 if self.width == shape.hidden else 2)
-        return self.layers * (encoder + decoder + crossed) + 2 * latents * (lift + shape.hidden**2)
-
-
-def _t5(name: str, shape: Shape) -> _T5 | None:
-    """The T5 of that name; None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
-    if name in PUBLISHED:
-        width, layers, heads, feed_forward = PUBLISHED[name]
-        return _T5(width, layers, heads, 64 * heads, feed_forward, T5_VOCABULARY)
+def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int]] | None:
+    """Parameters of a T5 and of the prompts, norms and MLPs that make latents of what it reads; and the operations of
+    reading so many tokens. None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
     numbers = name.removeprefix("scratch:").split(",")
-    if not name.startswith("scratch:") or len(numbers) != 4 or not all(number.isdecimal() for number in numbers):
+    if name in PUBLISHED:
+        width, layers, heads, wide = PUBLISHED[name]
+        inner, vocabulary = 64 * heads, T5_VOCABULARY
+    elif name.startswith("scratch:") and len(numbers) == 4 and all(number.isdecimal() for number in numbers):
+        width, layers, heads, wide = map(int, numbers)
+        inner, vocabulary = width, shape.vocabulary
+    else:
         return None
-    width, layers, heads, feed_forward = map(int, numbers)
-    return _T5(width, layers, heads, width, feed_forward, shape.vocabulary)
+    attention, feed, hidden, ways = 4 * width * inner, 2 * width * wide, shape.hidden, 1 + (width != shape.hidden)
+    ends = vocabulary * width + 2 * width + 2 * BUCKETS * heads
+    beside = latents * (3 * width + (hidden + 1) * hidden + ways * (width + 1) * hidden)
+
+    def read(tokens: int) -> int:
+        """Encode the text; decoder tokens see it and those before them; an MLP for each."""
+        encoder = 2 * tokens * (attention + feed) + 4 * inner * tokens * tokens
+        decoder = 2 * latents * (attention + feed) + 4 * inner * shape.pairs(latents)
+        crossed = attention * (latents + tokens) + 4 * inner * latents * tokens
+        return layers * (encoder + decoder + crossed) + 2 * latents * (ways * width * hidden + hidden**2)
+
+    return layers * (3 * attention + 2 * feed + 5 * width) + ends + beside, read
 
 
 def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithm 2): a latent a document, one aggregation and expansion a question. Of trees,
     other designs, LoRA and T5s whose sizes are not known here, None."""
     s, latents, hidden = settings, settings.num_virtual_tokens, shape.hidden
-    documents, questions = _t5(s.amortiser, shape), _t5(s.input_encoder, shape)
+    documents, questions = (_t5(name, shape, latents) for name in (s.amortiser, s.input_encoder))
     usual = (s.design, s.modulation, s.hierarchy) == ("encoder-decoder", "prefix", None)
     if documents is None or questions is None or not usual:
         return None
@@ -246,25 +230,21 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     expanded, out = 2 * shape.layers * s.prefix_length, shape.kv_heads * shape.head_dim
     weights = (hidden + out) * s.expansion_hidden + (0 if out == hidden else hidden * out)
     inner, feed = s.heads * s.head_dim, min(hidden, 768)
-    added = documents.parameters(hidden, latents) + questions.parameters(hidden, latents)
-    added += s.blocks * (4 * hidden * inner + 2 * hidden * feed + 8 * hidden + feed)
+    added = documents[0] + questions[0] + s.blocks * (4 * hidden * inner + 2 * hidden * feed + 8 * hidden + feed)
     added += expanded * (weights + 2 * hidden + s.expansion_hidden + out)
     bare = replace(closed_book(shape, work), added_parameters=added)
     if not kept:
         return bare
     floats, lengths = kept * latents * hidden, [max(min(each, s.document_tokens), s.pad_to) for each in work.pieces]
-    asked = max(min(work.prompt_tokens, s.question_tokens), s.question_pad_to)
+    asked = questions[1](max(min(work.prompt_tokens, s.question_tokens), s.question_pad_to))
     block = 4 * latents * (hidden * (inner + feed) + kept * inner * (hidden + latents))
     return replace(
         bare,
         state_floats=floats,
         state_bytes=floats * (2 if s.bank_dtype == "bfloat16" else 4) + INTEGER,
         ask_slots=bare.ask_slots + s.prefix_length,
-        adapt_flops=sum(documents.read(shape, length, latents) for length in lengths),
-        ask_flops=questions.read(shape, asked, latents)
-        + s.blocks * block
-        + 2 * expanded * weights
-        + answer(shape, work, s.prefix_length, begun=False),
+        adapt_flops=sum(map(documents[1], lengths)),
+        ask_flops=asked + s.blocks * block + 2 * expanded * weights + answer(shape, work, s.prefix_length, begun=False),
         positions=bare.positions + s.prefix_length,
     )
 

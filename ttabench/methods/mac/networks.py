@@ -164,12 +164,14 @@ class PrefixExpansion(nn.Module):
         self.shape, (positions, layers, heads, size) = shape, shape
         self.expand = TokenExpansion(tokens, 2 * layers * positions, width, heads * size, hidden)
 
-    def forward(self, latent_BTD: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Keys and values, one [B, H, P, E] a layer."""
+    def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
+        """A prefix; its slots count for nothing where `filled_B` is false."""
         positions, layers, heads, size = self.shape
-        x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size)
+        x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size).to(dtype)
         x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
-        return tuple(layer[0] for layer in x_LKBHPE), tuple(layer[1] for layer in x_LKBHPE)
+        keys, values = (tuple(x_LKBHPE[:, which].unbind(0)) for which in (0, 1))
+        mask_BP = None if bool(filled_B.all()) else filled_B[:, None].expand(-1, positions)
+        return Patch(prefix=Prefix(keys, values, positions * filled_B.long(), mask_BP))
 
 
 class LowRankExpansion(nn.Module):
@@ -188,15 +190,15 @@ class LowRankExpansion(nn.Module):
         self.to_b = SlotLinear(expanded, widest_in, widest_out, bias=False)
         nn.init.zeros_(self.to_b.weight)
 
-    def forward(self, latent_BTD: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """By module name: a [B, R, in] and b [B, out, R], scaled by 1 / R."""
+    def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
+        """Deltas, scaled by 1 / R; zero where `filled_B` is false."""
         x_BAI: Tensor = self.expand(latent_BTD)
-        b_BAO: Tensor = self.to_b(layer_norm(x_BAI, x_BAI.shape[-1:]))
+        b_BAO = self.to_b(layer_norm(x_BAI, x_BAI.shape[-1:])) * filled_B[:, None, None] / self.rank
         deltas = {}
         for index, (name, (into, out)) in enumerate(self.linears.items()):
             ranks = slice(index * self.rank, (index + 1) * self.rank)
-            deltas[name] = (x_BAI[:, ranks, :into], b_BAO[:, ranks, :out].transpose(1, 2) / self.rank)
-        return deltas
+            deltas[name] = LowRank(x_BAI[:, ranks, :into].to(dtype), b_BAO[:, ranks, :out].transpose(1, 2).to(dtype))
+        return Patch(deltas=deltas)
 
 
 class MacNetworks(nn.Module):
@@ -271,23 +273,9 @@ class MacNetworks(nn.Module):
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
         """What a latent does to the base model: keys and values in front of the text, or weight deltas. `filled_B`:
         bool, false for questions to an empty bank, which must not change the base model; None if all are."""
-        dtype, slots = self.lm.dtype, self.settings.prefix_length
-        mask_B1 = None if filled_B is None or bool(filled_B.all()) else filled_B[:, None]
-        if isinstance(self.expansion, LowRankExpansion):
-            deltas = {}
-            for name, (a_BRI, b_BOR) in self.expansion(latent_BTD).items():
-                kept_BOR = b_BOR if mask_B1 is None else b_BOR * mask_B1[..., None]
-                deltas[name] = LowRank(a_BRI.to(dtype), kept_BOR.to(dtype))
-            return Patch(deltas=deltas)
-        keys, values = self.expansion(latent_BTD)
-        held_B = torch.ones(len(latent_BTD), dtype=torch.int64, device=self.lm.device)
-        prefix = Prefix(
-            tuple(key.to(dtype) for key in keys),
-            tuple(value.to(dtype) for value in values),
-            next_position_B=slots * (held_B if mask_B1 is None else mask_B1[:, 0].long()),
-            mask_BP=None if mask_B1 is None else mask_B1.expand(-1, slots),
-        )
-        return Patch(prefix=prefix)
+        filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
+        patch: Patch = self.expansion(latent_BTD, filled_B, self.lm.dtype)
+        return patch
 
 
 def _expansion(lm: LM, s: MacSettings) -> PrefixExpansion | LowRankExpansion:

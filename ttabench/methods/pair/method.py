@@ -19,7 +19,6 @@ AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
 PARTS = "parts"
 """Where `meta` keeps that of each part, by label."""
-PROBE = "A text that is read to see what a method puts in front of others."
 
 
 class Pair(BaseMethod[Any]):
@@ -37,7 +36,6 @@ class Pair(BaseMethod[Any]):
         self.num_beams = max(part.num_beams for part in self._parts)
         self.own_tensors = tuple(f"{label}.{name}" for label, part in self._labelled() for name in part.own_tensors)
         self._break = tuple(lm.encode(JOINER, follows=True))
-        self._probe()
 
     def parts(self) -> tuple[BaseMethod[Any], ...]:
         """The methods, in their order."""
@@ -116,18 +114,6 @@ class Pair(BaseMethod[Any]):
         break_BJ = tokens_BT.new_tensor(self._break).expand(len(tokens_BT), -1)
         any_BJ = mask_BT.any(1, keepdim=True).expand(break_BJ.shape)
         return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))
-
-    def _probe(self) -> None:
-        """Whether the patches of all parts merge, seen on one short piece before anything is read."""
-        piece, ask = Observe(text=PROBE, key="probe"), Ask(prompt=PROBE, key="probe")
-        patches = []
-        with torch.random.fork_rng():
-            for part in self._parts:
-                try:
-                    patches.append(part.patch(part.adapt(part.begin(1), [[piece]]), [ask]))
-                except (UserError, ValueError, RuntimeError):  # a piece this short need not suit a method
-                    patches.append(Patch())
-        self._merged(patches)
 
 
 def _tokens(patch: Patch) -> Patch:

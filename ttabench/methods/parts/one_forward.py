@@ -1,31 +1,31 @@
 """Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
 
-Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
+A row is blocks of tokens. A block sees itself up to each token, and all of some blocks before it; or, as `memory`,
+slots that attention makes of the row's own keys and values, layer by layer.
+
+Shape letters: B episodes · T tokens · C width · N targets · H key/value heads · D head size · E slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import scaled_dot_product_attention
 
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Episode, Observe
+from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.head import logprobs_of
 from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch
 from ttabench.methods.trainable import training_item
-
-NOWHERE = -1
-"""Block of padding."""
-BEGINS = -1
-"""Text number of the token that begins what is read."""
 
 
 @dataclass
@@ -35,75 +35,78 @@ class Row:
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    """How many pieces a token sees as text, beyond its own block."""
     memories: list[int] = field(default_factory=list)
-    """How many pieces a token sees as what they became."""
-    texts: list[int] = field(default_factory=list)
-    """At a token of a piece its number, from 1 on; `BEGINS`; else 0."""
-    pieces: list[int] = field(default_factory=list)
-    """At a COMP token the number of the piece, the last of them, that it compresses, from 1 on; else 0."""
+    """How many pieces a token sees as slots."""
+    marked: list[bool] = field(default_factory=list)
+    """At which tokens a LoRA acts that does not act at all."""
     targets: list[tuple[int, int]] = field(default_factory=list)
     """(place, id of the token that is to be predicted there)."""
-    slots: list[tuple[list[int], int]] = field(default_factory=list)
-    """Of every slot that tokens are pooled into their places, and the number of their piece."""
 
-    tokens: int = 0
-    """Of all pieces so far."""
-    done: int = 0
-    """Pieces so far."""
+    spans: list[range] = field(default_factory=list)
+    """Places of each block."""
+    sees: list[tuple[int, ...]] = field(default_factory=list)
+    """Blocks that each block sees, itself among them."""
+    starts: list[int] = field(default_factory=list)
+    """Blocks: of what begins the text; of the pieces; of COMP tokens."""
+    texts: list[int] = field(default_factory=list)
+    comps: list[int] = field(default_factory=list)
 
-    def add(self, ids: Sequence[int], first: int, block: int, **told: int) -> None:
-        """More tokens of a block, at positions from `first` on; `told`: other fields, 0 where not given."""
+    def add(
+        self, ids: Sequence[int], first: int, sees: Iterable[int] = (), memory: int = 0, *, marked: bool = False
+    ) -> int:
+        """A block more, at positions from `first` on; its number."""
+        block, begin = len(self.spans), len(self.ids)
         self.ids += ids
         self.positions += range(first, first + len(ids))
         self.blocks += [block] * len(ids)
-        for name in ("reads", "memories", "texts", "pieces"):
-            getattr(self, name).extend([told.get(name, 0)] * len(ids))
-
-    def ask(self, lm: LM, ask: Ask, sees: str) -> None:
-        """A question and its answer, a block of their own; the answer's last token is predicted and not read. Where no
-        piece stands before it, it begins with what begins a text; `sees`: how it sees all pieces so far."""
-        begun = self.done > 0
-        window = window_ids(lm, ask, follows=begun)
-        prompt, target = training_item(lm, ask, follows=bool(begun or window))
-        text = [*([] if begun else lm.start_ids), *window, *prompt, *target]
-        begin = len(self.ids) + len(text) - len(target)
-        first = len(lm.start_ids) + self.tokens if begun else 0
-        self.add(text[:-1], first, self.next_block, **{sees: self.done})
-        self.targets += [(begin + place - 1, token) for place, token in enumerate(target)]
-
-    @property
-    def next_block(self) -> int:
-        """A number that no block has."""
-        return self.blocks[-1] + 1 if self.blocks else 0
+        self.memories += [memory] * len(ids)
+        self.marked += [marked] * len(ids)
+        self.spans.append(range(begin, len(self.ids)))
+        self.sees.append((*sees, block))
+        return block
 
 
-Laying = Callable[[Row, list[int], int, int], None]
-"""Adds a piece to a row that counts it already: its ids, the position of the first of them, and its block."""
+def read_piece(row: Row, ids: list[int], first: int) -> None:
+    """A piece that sees all text before it."""
+    row.texts.append(row.add(ids, first, [*row.starts, *row.texts]))
+
+
+def sees_text(row: Row, first: int) -> tuple[list[int], int]:  # noqa: ARG001  # the arguments of `laid`
+    """All pieces so far, as text."""
+    return [*row.starts, *row.texts], 0
 
 
 def laid(
     lm: LM,
     episode: Episode,
-    laying: Laying = lambda row, ids, first, block: row.add(ids, first, block, reads=row.done, texts=row.done),
-    asking: Callable[[Row], None] = lambda _: None,
-    sees: str = "reads",
+    piece: Callable[[Row, list[int], int], None] = read_piece,
+    question: Callable[[Row, int], tuple[list[int], int]] = sees_text,
 ) -> Row:
-    """An episode as one row, by default under full context: pieces and questions see all pieces before them. `asking`:
-    what is added before a question; `sees`: "reads", or "memories" where questions see what the pieces became."""
-    row = Row()
+    """An episode as one row, by default under full context.
+
+    Args:
+        piece: adds a piece to the row: its ids, and the position of the first of them.
+        question: which blocks the next question sees, and how many pieces as slots; it may add blocks first, at that
+            position.
+    """
+    row, tokens = Row(), 0
     for step in episode.steps:
-        if not isinstance(step, Observe):
-            asking(row)
-            row.ask(lm, step, sees)
+        begun = bool(row.texts)
+        if isinstance(step, Observe):
+            ids = piece_ids(lm, step, first=not tokens)
+            if not begun and lm.start_ids:
+                row.starts.append(row.add(lm.start_ids, 0))
+            piece(row, ids, len(lm.start_ids) + tokens)
+            tokens += len(ids)
             continue
-        ids, block = piece_ids(lm, step, first=not row.tokens), row.next_block
-        if not row.done:
-            row.add(lm.start_ids, 0, block, texts=BEGINS)
-        row.done += 1
-        laying(row, ids, len(lm.start_ids) + row.tokens, block)
-        row.tokens += len(ids)
+        first = len(lm.start_ids) + tokens if begun else 0
+        seen, memory = question(row, first) if begun else ([], 0)
+        window = window_ids(lm, step, follows=begun)
+        prompt, target = training_item(lm, step, follows=bool(begun or window))
+        # the answer's last token is predicted and not read
+        text = [*([] if begun else lm.start_ids), *window, *prompt, *target][:-1]
+        end = row.spans[row.add(text, first, seen, memory)].stop
+        row.targets += enumerate(target, end - len(target))
     return row
 
 
@@ -113,38 +116,31 @@ class Batch:
 
     ids_BT: Tensor
     positions_BT: Tensor
-    blocks_BT: Tensor
-    reads_BT: Tensor
     memories_BT: Tensor
-    texts_BT: Tensor
-    pieces_BT: Tensor
+    marked_BT: Tensor
+    real_BT: Tensor
+    sees_BTT: Tensor
+    """bool: which tokens each of them sees."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
         """These rows, on the model's device."""
         longest = max(len(row.ids) for row in rows)
-        empty = dict.fromkeys(("positions", "reads", "memories", "texts", "pieces"), 0)
-        empty |= {"ids": lm.pad_id, "blocks": NOWHERE}
-        parts = {
-            f"{name}_BT": [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows]
-            for name, fill in empty.items()
-        }
-        return cls(**{name: torch.tensor(part, device=lm.device) for name, part in parts.items()})
 
-    @property
-    def real(self) -> Tensor:
-        """bool [B, T], false where padded."""
-        return self.blocks_BT != NOWHERE
+        def padded(name: str, fill: int = 0) -> Tensor:
+            values = [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows]
+            return torch.tensor(values, device=lm.device)
 
-    def sees(self, *, sink: bool = False) -> Tensor:
-        """bool [B, T, T]: its own block up to itself, and the text that it reads; with `sink` what begins it, too."""
-        size = self.ids_BT.shape[1]
-        causal_TT = torch.ones(size, size, dtype=torch.bool, device=self.ids_BT.device).tril()
-        own_BTT = self.blocks_BT[:, :, None] == self.blocks_BT[:, None]
-        reads_BT1, texts_B1T = self.reads_BT[:, :, None], self.texts_BT[:, None]
-        own_BTT = own_BTT | (texts_B1T > 0) & (texts_B1T <= reads_BT1)
-        own_BTT = own_BTT | (texts_B1T == BEGINS) & ((reads_BT1 > 0) | sink)
-        return own_BTT & causal_TT
+        pairs = [(at, b, other) for at, row in enumerate(rows) for b, seen in enumerate(row.sees) for other in seen]
+        blocks = max(len(row.spans) for row in rows)
+        sees_BSS = torch.zeros(len(rows), blocks, blocks, dtype=torch.bool, device=lm.device)
+        sees_BSS[torch.tensor(pairs, device=lm.device).unbind(1)] = True
+        blocks_BT, at_B11 = padded("blocks"), torch.arange(len(rows), device=lm.device)[:, None, None]
+        sees_BTT = sees_BSS[at_B11, blocks_BT[:, :, None], blocks_BT[:, None]].tril()
+        lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=lm.device)
+        real_BT = torch.arange(longest, device=lm.device) < lengths_B1
+        ids_BT, marked_BT = padded("ids", lm.pad_id), padded("marked").bool()
+        return cls(ids_BT, padded("positions"), padded("memories"), marked_BT, real_BT, sees_BTT)
 
 
 LaidT = TypeVar("LaidT", bound=Any)
@@ -163,28 +159,54 @@ def alike(rows: Sequence[LaidT]) -> list[list[LaidT]]:
     return groups
 
 
-def mean_nll(rows: Sequence[Row], nll: Callable[[list[Row]], tuple[Tensor, int]]) -> Tensor:
-    """Mean negative log-likelihood of all target tokens of these rows; `nll` gives the sum, and the count, of some."""
-    asked = [row for row in rows if row.targets]
-    assert asked, "training episodes without a query"
-    sums, counts = zip(*map(nll, alike(asked)), strict=True)
-    mean: Tensor = torch.stack(sums).sum() / sum(counts)
-    return mean
+Slots = tuple[Callable[[Call], tuple[Tensor, Tensor]], Tensor]
+"""What makes keys and values [B, H, E, D] of a layer's own, and which of them each token sees, bool [B, T, E]."""
 
 
-def answer_nll(
+def answer_loss(
     lm: LM,
     rows: Sequence[Row],
-    batch: Batch,
-    layout: Layout,
     deltas: Mapping[str, Delta],
-    attending: AbstractContextManager[None],
-) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable."""
-    with attending:
-        hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real)
-    places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]
-    wanted = [token for row in rows for _, token in row.targets]
-    at_N2 = torch.tensor(places, device=lm.device)
-    logits_NV = lm.logits(hidden_BTC[at_N2[:, 0], at_N2[:, 1]]).float()
-    return cross_entropy(logits_NV, torch.tensor(wanted, device=lm.device), reduction="sum"), len(wanted)
+    *,
+    embeddings_NC: Tensor | None = None,
+    marked: bool = False,
+    slots: Callable[[list[Row], Batch], Slots] | None = None,
+) -> Tensor:
+    """Mean negative log-likelihood of all target tokens of these rows; differentiable.
+
+    Args:
+        deltas: under which the rows are read.
+        embeddings_NC: of the ids behind the vocabulary.
+        marked: whether the deltas act at marked tokens alone.
+        slots: what a forward's rows remember beside what they see.
+    """
+    asked = [row for row in rows if row.targets]
+    assert asked, "training episodes without a query"
+    values = []
+    for group in alike(asked):
+        batch = Batch.of(group, lm)
+        layout = Layout(
+            positions_BT=batch.positions_BT,
+            sees_BTS=batch.sees_BTT,
+            embeddings_BTC=None if embeddings_NC is None else lm.embedded(batch.ids_BT, embeddings_NC),
+            marked_BT=batch.marked_BT if marked else None,
+        )
+        with nullcontext() if slots is None else watched(_remembering(*slots(group, batch))):
+            hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real_BT)
+        places = [(at, place, token) for at, row in enumerate(group) for place, token in row.targets]
+        rows_N, places_N, wanted_N = torch.tensor(places, device=lm.device).unbind(1)
+        values.append(logprobs_of(lm, hidden_BTC[rows_N, places_N], wanted_N))
+    return -torch.cat(values).mean()
+
+
+def _remembering(make: Callable[[Call], tuple[Tensor, Tensor]], sees_BTE: Tensor) -> Callable[[Call], Tensor]:
+    """Attention of every layer, [B, T, N, D], with the slots behind the tokens."""
+
+    def attend(call: Call) -> Tensor:
+        assert call.mask is not None
+        mask = torch.cat([call.mask.expand(len(sees_BTE), -1, -1, -1), sees_BTE[:, None]], 3)
+        keys, values = (torch.cat(pair, 2) for pair in zip((call.key, call.value), make(call), strict=True))
+        about: dict[str, Any] = {"attn_mask": mask, "scale": call.scaling, "enable_gqa": True}
+        return scaled_dot_product_attention(call.query, keys, values, **about).transpose(1, 2)
+
+    return attend

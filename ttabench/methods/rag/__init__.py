@@ -9,7 +9,7 @@ from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
-from ttabench.methods.spec import MethodSpec, always
+from ttabench.methods.spec import MethodSpec
 
 CHARACTERS_A_WORD = 9
 """Characters of English text for each word that is not a stop word of bm25s."""
@@ -80,7 +80,7 @@ RAG = MethodSpec(
     presets={"nano": RagSettings(top=1)},
     growth="linear",
     looks_at_question=True,
-    piece_shares=always,
+    piece_shares=lambda _: True,
     cost=cost,
     keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),

@@ -1,6 +1,7 @@
 """Retrieval-augmented generation: every text is kept, and a question is answered behind those that it finds.
 
 As in Table 2 of MAC, arXiv 2403.04317.
+Shape letters: Q questions · K documents.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import bm25s
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Ask, Observe
@@ -28,68 +28,48 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, PieceShares, tokens_read
+from ttabench.methods.base import BaseMethod, PieceShares
 from ttabench.methods.rag import BM25, RAG, RagSettings
 
 if TYPE_CHECKING:
     from ttabench.methods.rag.dense import DenseRetriever
 
-
-NO_ITEM = -1
-
-
-def appended(tensors: Mapping[str, Tensor], name: str, rows_new: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-    """Both tensors of that name with more items behind those of each row. `rows_new`: the next items of every row, each
-    a tensor whose first dimension is its length."""
-    pairs = [_row(tensors, name, row) for row in range(len(rows_new))]
-    items_of_rows = [[*old, *new] for (old, _), new in zip(pairs, rows_new, strict=True)]
-    like = next((item for row in items_of_rows for item in row), None)
-    if like is None:
-        return {}
-    counts = [torch.tensor([*old, *map(len, new)]) for (_, old), new in zip(pairs, rows_new, strict=True)]
-    table = pad_sequence([torch.cat([like[:0], *row]) for row in items_of_rows], batch_first=True)
-    sizes = pad_sequence(counts, batch_first=True, padding_value=NO_ITEM)
-    return {name: table, f"{name}_sizes": sizes.int()}
-
-
-def items(tensors: Mapping[str, Tensor], name: str, row: int) -> list[Tensor]:
-    """The items of one row, in order; none while nothing was appended."""
-    whole, sizes = _row(tensors, name, row)
-    return list(torch.split(whole[0], sizes)) if whole else []
-
-
-def _row(tensors: Mapping[str, Tensor], name: str, row: int) -> tuple[list[Tensor], list[int]]:
-    """All items of a row behind each other, if it has a tensor, and their lengths."""
-    if name not in tensors:
-        return [], []
-    sizes = [size for size in tensors[f"{name}_sizes"][row].tolist() if size != NO_ITEM]
-    return [tensors[name][row, : sum(sizes)]], sizes
-
-
+Scorer: TypeAlias = Callable[[Tensor], NDArray[np.float32]]
+"""How well a question matches each document, [K]."""
+MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
+READ_ALIKE = "texts read for a question: all alike, whatever their scores"
 NUL = "\0"
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
 
 
-def packed(piece: Observe) -> bytes:
-    """The bytes of a piece, all but its key."""
+def appended(tensors: Mapping[str, Tensor], name: str, new: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Both tensors of that name with more items, each of which may have a length of its own."""
+    whole = [*items(tensors, name), *new]
+    sizes = torch.tensor([[len(item) for item in whole]], dtype=torch.int32)
+    return {name: torch.cat(whole)[None], f"{name}_sizes": sizes} if whole else {}
+
+
+def items(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
+    """The items, in order, on the CPU; none while nothing was appended."""
+    return list(torch.split(tensors[name][0].cpu(), tensors[f"{name}_sizes"][0].tolist())) if name in tensors else []
+
+
+def packed(piece: Observe) -> Tensor:
+    """The bytes of a piece, uint8, all but its key."""
     fields = {"joiner": piece.joiner, "turns": piece.turns, "ids": piece.ids}
     more = {name: value for name, value in fields.items() if value not in (JOINER, None, ())}
     tail = NUL + json.dumps(more, separators=(",", ":")) if more or NUL in piece.text else ""
-    return (piece.text + tail).encode("utf-8", "surrogatepass")
+    return torch.frombuffer(bytearray((piece.text + tail).encode("utf-8", "surrogatepass")), dtype=torch.uint8)
 
 
-def unpacked(data: bytes) -> Observe:
+def unpacked(data: Tensor) -> Observe:
     """The piece of these bytes, without a key."""
-    whole = data.decode("utf-8", "surrogatepass")
-    if NUL not in whole:
+    whole = data.numpy().tobytes().decode("utf-8", "surrogatepass")
+    text, nul, tail = whole.rpartition(NUL)
+    if not nul:
         return Observe(text=whole)
-    text, _, tail = whole.rpartition(NUL)
-    more: dict[str, Any] = {
-        name: value if name == "joiner" else tuple(value) for name, value in json.loads(tail).items()
-    }
-    return Observe(text=text, **more)
-
-
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
+    more = {name: value if name == "joiner" else tuple(value) for name, value in json.loads(tail).items()}
+    return replace(Observe(text=text), **more)
 
 
 @lru_cache(maxsize=2**16)
@@ -98,79 +78,46 @@ def _hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
-def words_of(texts: Sequence[str]) -> list[Tensor]:
-    """The hashed words of each text, int64, in its order."""
-    split = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
-    return [torch.tensor([_hash(word) for word in words], dtype=torch.int64) for words in split]
-
-
-@dataclass(frozen=True)
 class WordRetriever:
     """BM25 of hashed words."""
 
-    k1: float
-    b: float
-    tensor = "words"
-    identity = ""
+    tensor, identity = "words", ""
+
+    def __init__(self, k1: float, b: float) -> None:
+        self.k1, self.b = k1, b
 
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
-        """Ids that the state keeps of each text for its index."""
-        return words_of(texts)
+        """The hashed words of each text, int64, in its order."""
+        split = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
+        return [torch.tensor([_hash(word) for word in words], dtype=torch.int64) for words in split]
 
-    def questions(self, texts: Sequence[str]) -> list[Tensor]:
-        """Words that each question is compared by."""
-        return words_of(texts)
+    questions = documents
 
-    def scorer(self, documents: Sequence[Tensor]) -> Callable[[Tensor], NDArray[np.float32]]:
-        """Gives how well the words of a question match each document."""
-        return Bm25(documents, k1=self.k1, b=self.b).scores
+    def scorer(self, documents: Sequence[Tensor]) -> Scorer:
+        """BM25 over these documents; 0 where one has no word of a question."""
+        words_of_documents = [document.tolist() for document in documents]
+        places = {word: place for place, word in enumerate(sorted(set().union(*words_of_documents)))}
+        index = bm25s.BM25(k1=self.k1, b=self.b)
+        if places:
+            ids = [[places[word] for word in words] for words in words_of_documents]
+            index.index((ids, dict(places)), create_empty_token=False, show_progress=False)
 
+        def scores(words: Tensor) -> NDArray[np.float32]:
+            asked = [places[word] for word in words.tolist() if word in places]
+            scores_K: NDArray[np.float32] = (
+                index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
+            )
+            return scores_K
 
-class Bm25:
-    """Weights of every word of a collection in every document of it."""
-
-    def __init__(self, words: Sequence[Tensor], *, k1: float, b: float) -> None:
-        ids_of_documents = [document.tolist() for document in words]
-        self._places = {word: place for place, word in enumerate(sorted(set().union(*ids_of_documents)))}
-        self._documents = len(ids_of_documents)
-        self._index = bm25s.BM25(k1=k1, b=b)
-        if self._places:
-            ids = [[self._places[word] for word in document] for document in ids_of_documents]
-            self._index.index((ids, dict(self._places)), create_empty_token=False, show_progress=False)
-
-    def scores(self, words: Tensor) -> NDArray[np.float32]:
-        """How well each document matches, [documents]; 0 where it has none of these hashed words of a question."""
-        places = [self._places[word] for word in words.tolist() if word in self._places]
-        if not places:
-            return np.zeros(self._documents, dtype=np.float32)
-        scores_K: NDArray[np.float32] = self._index.get_scores_from_ids(places)
-        return scores_K
-
-
-MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
-
-READ_ALIKE = "texts read for a question: all alike, whatever their scores"
-
-
-@dataclass(frozen=True)
-class Collection:
-    """The documents of one reader, ready to be asked."""
-
-    texts: list[Tensor]
-    """UTF-8, uint8 each, see `packed`."""
-    scores: Callable[[Tensor], NDArray[np.float32]]
-    """Of a question, for each."""
-
-    def piece(self, number: int) -> Observe:
-        """A document as it was read."""
-        return unpacked(self.texts[number].numpy().tobytes())
+        return scores
 
 
 class Rag(BaseMethod[RagSettings]):
-    """Retrieval. State: `texts` [R, bytes], and `words` [R, words] or `vectors` [R, documents, D]; `.._sizes` of each
-    [R, documents], see `appended`."""
+    """Retrieval. State: `texts` [1, bytes], and `words` [1, words] or `vectors` [1, K, D]; `.._sizes` of each [1, K],
+    see `appended`."""
 
     spec = RAG
+    one_reader = True
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
@@ -179,34 +126,27 @@ class Rag(BaseMethod[RagSettings]):
             from ttabench.methods.rag.dense import DenseRetriever
 
             self.retriever = DenseRetriever(settings.retriever, lm.device)
-        self._settled: tuple[weakref.ref[Tensor], list[Collection]] | None = None
+        self._settled: tuple[weakref.ref[Tensor], Scorer] | None = None
 
     def begin(self, rows: int) -> State:
         """No documents."""
-        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "keys": [[]] * rows}
+        meta = {**super().begin(rows).meta, "truncated_documents": [0], "keys": [[]]}
         return State(rows, meta={**meta, "retriever": self.retriever.identity})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Keep the documents, and what their index is made of."""
         self._check(state)
-        lengths = [[len(ids) for ids in row] for row in new_ids(self.lm, state, chunks)]
-        most = self.settings.document_tokens
-        kept = [
-            [self._cut(chunk[row]) if length > most else chunk[row] for chunk, length in zip(chunks, own, strict=True)]
-            for row, own in enumerate(lengths)
-        ]
-        read = zip(tokens_read(state), lengths, strict=True)
-        cut = zip(state.meta["truncated_documents"], lengths, strict=True)
+        lengths, most = [len(ids) for ids in new_ids(self.lm, state, chunks)[0]], self.settings.document_tokens
+        kept = [self._cut(piece) if size > most else piece for (piece,), size in zip(chunks, lengths, strict=True)]
         meta = {
-            "tokens_read": [before + sum(min(length, most) for length in own) for before, own in read],
-            "truncated_documents": [before + sum(length > most for length in own) for before, own in cut],
-            "keys": [[*old, *(p.key for p in new)] for old, new in zip(state.meta["keys"], kept, strict=True)],
+            "tokens_read": [state.meta["tokens_read"][0] + sum(min(size, most) for size in lengths)],
+            "truncated_documents": [state.meta["truncated_documents"][0] + sum(size > most for size in lengths)],
+            "keys": [[*state.meta["keys"][0], *(piece.key for piece in kept)]],
             "retriever": self.retriever.identity,
         }
-        texts = [[torch.frombuffer(bytearray(packed(piece)), dtype=torch.uint8) for piece in row] for row in kept]
-        indexed = [self.retriever.documents([piece.text for piece in row]) for row in kept]
-        tensors = appended(state.tensors, "texts", texts) | appended(state.tensors, self.retriever.tensor, indexed)
-        return replace(state, tensors=tensors, meta=meta)
+        indexed = self.retriever.documents([piece.text for piece in kept])
+        tensors = appended(state.tensors, "texts", [packed(piece) for piece in kept])
+        return State(1, tensors | appended(state.tensors, self.retriever.tensor, indexed), meta)
 
     def _cut(self, piece: Observe) -> Observe:
         """The first tokens of a document that is longer."""
@@ -215,52 +155,58 @@ class Rag(BaseMethod[RagSettings]):
 
     def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
         """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
-        return [sorted(ids) for ids in self._read(state, asks)]
-
-    def _read(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
-        """Ids of the documents that each question reads, by their number, the best one first where room decides."""
-        collections, read = self._collections(state), tokens_read(state)
-        asked = self.retriever.questions([ask.question_text for ask in asks])
-        found = []
-        for row, query in zip([0] * len(asks) if state.rows == 1 else range(state.rows), asked, strict=True):
-            room = self.settings.room(read[row], len(self.lm.start_ids))
-            ranked = ranking(collections[row].scores(query))
-            found.append(self._ids(collections[row], ranked[: self.settings.top] if room is None else ranked, room))
-        return found
+        return [sorted(ids) for ids in self._read(state, self._scores(state, asks))]
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
         """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
         others; and how well each matches. None of no documents."""
         if not asks or not any(state.meta["keys"]):
             return None
-        (collection,), (keys,) = self._collections(state), state.meta["keys"]
-        asked = self.retriever.questions([ask.question_text for ask in asks])
-        scores_QK = torch.tensor(np.stack([collection.scores(query) for query in asked]))
+        scores_QK = self._scores(state, asks)
         shares_QK = torch.zeros(scores_QK.shape)
-        for row, read in enumerate(self.found(state, asks)):
-            shares_QK[row, read] = 1 / len(read)
-        names = tuple(key or f"piece {number}" for number, key in enumerate(keys))
-        return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=scores_QK)
+        for row, read in enumerate(self._read(state, scores_QK)):
+            shares_QK[row, list(read)] = 1 / len(read)
+        names = tuple(key or f"piece {number}" for number, key in enumerate(state.meta["keys"][0]))
+        return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=torch.tensor(scores_QK))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
             return Patch()
-        read = [[token for _, ids in sorted(own.items()) for token in ids] for own in self._read(state, asks)]
+        found = self._read(state, self._scores(state, asks))
+        read = [[token for _, ids in sorted(own.items()) for token in ids] for own in found]
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def _ids(self, collection: Collection, ranked: Sequence[int], room: int | None) -> dict[int, list[int]]:
-        """Ids by document, as they stand in the window; where room decides, of as many as fit, the last one cut."""
-        if room is not None:
-            lengths = accumulate(len(piece_ids(self.lm, collection.piece(n), first=False)) for n in ranked)
-            ranked = ranked[: 1 + sum(1 for _ in takewhile(lambda length: length < room, lengths))]
-        found, left = dict[int, list[int]](), room
-        for number in ranked:
-            found[number] = piece_ids(self.lm, collection.piece(number), first=number == min(ranked))[:left]
-            left = None if left is None else left - len(found[number])
-        return found
+    def _scores(self, state: State, asks: Sequence[Ask]) -> NDArray[np.float32]:
+        """How well each document matches each question, [Q, K]; the index stays while one state is asked."""
+        self._check(state)
+        texts = state.tensors["texts"]
+        if self._settled is None or self._settled[0]() is not texts:
+            scorer = self.retriever.scorer(items(state.tensors, self.retriever.tensor))
+            self._settled = weakref.ref(texts), scorer
+        asked = self.retriever.questions([ask.question_text for ask in asks])
+        return np.stack([self._settled[1](question) for question in asked])
+
+    def _read(self, state: State, scores_QK: NDArray[np.float32]) -> list[dict[int, list[int]]]:
+        """Ids of the documents that each question reads as they stand in the window, by their number; where room
+        decides, of as many as fit, the last one cut."""
+        texts, (read,) = items(state.tensors, "texts"), state.meta["tokens_read"]
+        room = self.settings.room(read, len(self.lm.start_ids))
+        by_question = []
+        for ranked in map(ranking, scores_QK):
+            if room is None:
+                ranked = ranked[: self.settings.top]
+            else:
+                lengths = accumulate(len(piece_ids(self.lm, unpacked(texts[n]), first=False)) for n in ranked)
+                ranked = ranked[: 1 + sum(1 for _ in takewhile(lambda length: length < room, lengths))]
+            found, left = dict[int, list[int]](), room
+            for number in ranked:
+                found[number] = piece_ids(self.lm, unpacked(texts[number]), first=number == min(ranked))[:left]
+                left = None if left is None else left - len(found[number])
+            by_question.append(found)
+        return by_question
 
     def _check(self, state: State) -> None:
         if state.meta["retriever"] != self.retriever.identity:
@@ -269,20 +215,8 @@ class Rag(BaseMethod[RagSettings]):
             )
             raise UserError(fault, "Read the documents again with this one, or give that one.")
 
-    def _collections(self, state: State) -> list[Collection]:
-        """The documents of every reader; kept for as long as the same state is asked."""
-        self._check(state)
-        texts = state.tensors["texts"]
-        if self._settled is None or self._settled[0]() is not texts:
-            made = []
-            for row in range(state.rows):
-                kept, indexed = (items(state.tensors, name, row) for name in ("texts", self.retriever.tensor))
-                made.append(Collection([text.cpu() for text in kept], self.retriever.scorer(indexed)))
-            self._settled = weakref.ref(texts), made
-        return self._settled[1]
 
-
-def ranking(scores: NDArray[np.float32]) -> list[int]:
+def ranking(scores_K: NDArray[np.float32]) -> list[int]:
     """All places, the highest score first; of equal ones the last."""
-    places: list[int] = np.argsort(scores, kind="stable")[::-1].tolist()
+    places: list[int] = np.argsort(scores_K, kind="stable")[::-1].tolist()
     return places

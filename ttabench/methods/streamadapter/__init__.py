@@ -46,11 +46,6 @@ class StreamAdapterSettings:
     that is read goes into the weights."""
     stride: int = 512
     """Tokens that leave a full window together; whole chunks."""
-    keep_cache: bool = False
-    """Without a window: pieces that arrive in later calls attend to those read before, and the state grows with them.
-    False: what arrives together is one text, and only h and the tokens of an unfinished chunk are kept."""
-    mapping: Literal["recurrent", "parallel"] = "recurrent"
-    """A few chunks at a time, in flat memory, or all states at once, as the paper does; the same numbers."""
     merge: bool = False
     """Add the deltas to the weights, so that decoding is that of the base model."""
     bptt: Literal["detach", "full"] = "detach"
@@ -136,87 +131,55 @@ RECIPES: Mapping[str, Recipe] = {
 sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others)."""
 
 
-class _Mapper:
-    """The networks that map a cache to deltas, in all layers: numbers, and operations."""
-
-    def __init__(self, shape: Shape, settings: StreamAdapterSettings) -> None:
-        self.shape, self.settings = shape, settings
-        maps, layers, queries = targeted(settings.targets, shape), shape.layers, settings.queries
-        heads, size, wide = shape.kv_heads, shape.head_dim, shape.kv_heads * settings.down
-        self.state = layers * len(maps) * queries * wide
-        """Numbers of the state, L M R E."""
-        projected = (1 if settings.share_heads else heads) * size * settings.down
-        own = heads * queries * size + projected + wide + 1
-        ends = sum(wide * linear.inputs + queries * linear.outputs for linear in maps)
-        self.parameters = layers * (len(maps) * own + ends)
-        """Queries, down-projection and gate of every map, and the two matrices that make its delta of the state."""
-        self.attended = 4 * heads * size * queries * layers * len(maps)
-        """Operations of attention to one slot."""
-        self.written = 2 * layers * queries * wide * sum(linear.inputs for linear in maps)
-        """Operations of making the deltas of the state."""
-        merged = 2 * layers * queries * sum(linear.size for linear in maps)
-        self.patched = self.written + (merged if settings.merge else 0)
-        """Operations of what queries share: the deltas, added to the weights where they are merged."""
-        self.token = 2 * layers * queries * sum(linear.ends for linear in maps)
-        """Operations of a token under deltas that are not merged."""
-        self.asked = 0 if settings.merge else self.token
-
-    def mapped(self, chunks: int, slots: int) -> int:
-        """Operations of taking up so many chunks of so many slots each: attention, projection, gate, and a sum over
-        chunks, which is a product where there are several."""
-        return chunks * (self.attended * slots + (2 * self.shape.head_dim + (4 if chunks > 1 else 2)) * self.state)
-
-
 def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
-    """Without `window` everything is read by the base model and mapped; with it, what leaves the window is."""
-    mapper = _Mapper(shape, settings)
+    """StreamAdapter (arXiv 2411.09289, equations 4 to 8). Without `window` everything is read by the base model and
+    mapped; with it, the oldest `stride` tokens leave a full window, are read by the weights in force and mapped, and
+    what stays is read anew."""
+    s, maps, wide = settings, targeted(settings.targets, shape), shape.kv_heads * settings.down
+    inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
+    vectors = shape.layers * len(maps) * s.queries  # of the state, each of `wide` numbers
+    projected = (1 if s.share_heads else shape.kv_heads) * shape.head_dim * s.down
+    own = shape.kv_heads * s.queries * shape.head_dim + projected + wide + 1  # queries, down-projection and gate
+    added = shape.layers * len(maps) * own + wide * inputs + s.queries * outputs
+    state, written, token = vectors * wide, 2 * s.queries * wide * inputs, 2 * s.queries * (inputs + outputs)
+    shared = written + (2 * shape.layers * s.queries * sum(one.size for one in maps) if s.merge else 0)
+    asked = 0 if s.merge else token  # of a token under deltas that are not merged
+
+    def mapped(chunks: int, slots: int) -> int:
+        """Attention to each slot, projection, gate, and a sum over chunks, a product where there are several."""
+        attended = 4 * shape.kv_heads * shape.head_dim * vectors * slots
+        return chunks * (attended + (2 * shape.head_dim + (4 if chunks > 1 else 2)) * state)
+
+    bare, start = replace(closed_book(shape, work), added_parameters=added), shape.starts
     if not work.pieces:
-        own = closed_book(shape, work)
-    elif settings.window is None:
-        own = _whole(mapper, work)
-    else:
-        own = _windows(mapper, settings.window, work)
-    return replace(own, added_parameters=mapper.parameters)
-
-
-def _whole(mapper: _Mapper, work: Workload) -> Cost:
-    """Everything is one text, which stays with `keep_cache`."""
-    shape, chunk, keeps = mapper.shape, mapper.settings.chunk, mapper.settings.keep_cache
-    read, bare = shape.starts + work.tokens, closed_book(shape, work)
-    chunks, left = divmod(work.tokens, chunk)
-    flops = shape.forward(read) + mapper.mapped(chunks, chunk) + mapper.patched
-    if left:
-        flops += mapper.mapped(1, chunk - 1 if shape.dense else left)
-    held = chunk - 1 + (read if keeps else 0)  # room for a chunk that is not full
+        return bare
+    if s.window is None:
+        (chunks, left), rest = divmod(work.tokens, s.chunk), s.chunk - 1  # room for a chunk that is not full
+        short = mapped(1, rest if shape.dense else left) if left else 0
+        return replace(
+            bare,
+            state_floats=state + shape.slot_floats * rest,
+            state_bytes=SINGLE * state + shape.cache_bytes(rest, work.value_bytes) + INTEGER,
+            adapt_slots=rest + start + work.tokens,
+            ask_slots=rest + bare.ask_slots,
+            adapt_flops=shape.forward(start + work.tokens) + mapped(chunks, s.chunk) + short + shared,
+            ask_flops=bare.ask_flops + asked * (start + work.asked),
+            positions=max(start + max(work.runs), bare.positions),
+        )
+    times, leaving = max(0, 1 + (work.tokens - (s.window - 1)) // s.stride), start + s.stride
+    kept = work.tokens - times * s.stride
+    slots, most = (start + kept if kept else 0), leaving if times else 0
+    evicting = written + shape.forward(leaving) + token * leaving + mapped(s.stride // s.chunk, s.chunk)
+    prompted = work.asked + (0 if kept else start)
     return replace(
         bare,
-        state_floats=mapper.state + shape.slot_floats * held,
-        state_bytes=SINGLE * mapper.state + shape.cache_bytes(held, work.value_bytes) + INTEGER * (1 + keeps),
-        adapt_slots=chunk - 1 + read,
-        ask_slots=held + bare.ask_slots,
-        adapt_flops=flops,
-        ask_flops=bare.ask_flops + mapper.asked * (shape.starts + work.asked),
-        positions=max(shape.starts + (work.tokens if keeps else max(work.runs)), bare.positions),
-    )
-
-
-def _windows(mapper: _Mapper, window: int, work: Workload) -> Cost:
-    """The oldest `stride` tokens leave a full window and are read by the weights in force; what stays is read anew."""
-    shape, stride, chunk = mapper.shape, mapper.settings.stride, mapper.settings.chunk
-    evictions = max(0, 1 + (work.tokens - (window - 1)) // stride)
-    leaving, kept = shape.starts + stride, work.tokens - evictions * stride
-    slots = shape.starts + kept if kept else 0
-    evicting = mapper.written + shape.forward(leaving) + mapper.token * leaving + mapper.mapped(stride // chunk, chunk)
-    most, asked = max(slots, leaving) if evictions else slots, work.asked + (0 if kept else shape.starts)
-    return Cost(
-        parameters=shape.parameters,
-        state_floats=mapper.state,
-        state_bytes=SINGLE * mapper.state + INTEGER * (window - 2 + 1),
-        adapt_slots=most,
-        ask_slots=slots + asked,
-        adapt_flops=evictions * evicting + mapper.patched + shape.forward(slots) + mapper.asked * slots,
-        ask_flops=answer(shape, work, slots, begun=bool(kept)) + mapper.asked * asked,
-        positions=max(most, slots + asked),
+        state_floats=state,
+        state_bytes=SINGLE * state + INTEGER * (s.window - 2 + 1),
+        adapt_slots=max(slots, most),
+        ask_slots=slots + prompted,
+        adapt_flops=times * evicting + shared + shape.forward(slots) + asked * slots,
+        ask_flops=answer(shape, work, slots, begun=bool(kept)) + asked * prompted,
+        positions=max(slots + prompted, most),
     )
 
 
@@ -232,5 +195,6 @@ STREAMADAPTER = MethodSpec(
     cost=cost,
     checked=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
     paper="2411.09289",
+    retired={"keep_cache": False, "mapping": "recurrent"},
 )
 METHODS = (STREAMADAPTER,)

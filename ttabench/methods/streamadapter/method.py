@@ -19,12 +19,11 @@ from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import labelled
-from ttabench.methods.parts.cached import cached, prefix_of, read_on
+from ttabench.methods.parts.cached import read_on
 from ttabench.methods.parts.lora import dense
 from ttabench.methods.parts.newest import ids_of, window_of
 from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
-from ttabench.methods.streamadapter.segments import by_layer, read_segment, state_after
 from ttabench.methods.trainable import Trainable
 
 LABEL_NOTES = {
@@ -44,9 +43,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__(lm, settings)
-        self.growth = "linear" if settings.keep_cache and settings.window is None else "constant"
         self.networks = StreamAdapterNetworks(lm, settings)
-        self.reads = "run" if settings.window is None and not settings.keep_cache else "pieces"
+        self.reads = "run" if settings.window is None else "pieces"
         self._learning = False
         self._carried: dict[str, Tensor] = {}
 
@@ -81,19 +79,16 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
         """With `form=segments` the texts of a batch, stretch by stretch; else a batch a step."""
-        if self.settings.form != "segments":
-            yield from batches
-            return
         for batch in batches:
-            yield from segments.parts_of(self.networks, batch, self.settings.step_segments)
+            stretches = segments.stretches(self.networks, batch, self.settings.step_segments)
+            yield from stretches if self.settings.form == "segments" else [batch]
 
     def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
         """See `Trainable`; with `form=segments` row by row, from the state that the step before has left."""
         if self.settings.form != "segments":
             return super().accumulate_gradients(episodes, parts)
-        means, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
-        self._carried = {"h": h_LBMRE}
-        return means
+        loss, self._carried = segments.learned(self.networks, self._carried, episodes)
+        return {"answer": loss, "loss": loss}
 
     def training_state(self) -> dict[str, Tensor]:
         """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
@@ -104,13 +99,10 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         self._carried = {name: tensor.to(self.lm.device) for name, tensor in tensors.items()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """With `form=segments`: NLL under the text's own state, another text's and none, see `compared`."""
+        """With `form=segments`: NLL under the text's own state, another text's and none, see `segments.judged`."""
         if self.settings.form != "segments":
             return super().validate(episodes)
-        networks, stride = self.networks, self.settings.stride
-        rows = next(segments.parts_of(networks, episodes, max(2, JUDGED_TOKENS // stride)))
-        ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=self.lm.device)
-        return compared(judged(networks, ids_BT, stride), stride)
+        return segments.judged(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas: what is read is read by the base model (no
@@ -124,29 +116,18 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
     # everything into the weights
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
-        held = prefix_of(state.tensors)
-        start = [] if held is not None else list(self.lm.start_ids)
+        start = list(self.lm.start_ids)
         ids_BT, mask_BT = (
             padded.to(self.lm.device) for padded in pad([start + row for row in rows], self.lm.pad_id, "right")
         )
-        check_fits(self.lm, held, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
+        check_fits(self.lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         with torch.no_grad():
-            whole, tokens = read_on(self.lm, held, ids_BT, mask_BT), ids_BT.shape[1]
-        new = slice(whole.keys_LBHPD[0].shape[2] - tokens + len(start), None)
-        tensors = self.networks.absorbed(
-            self._before(state),
-            [keys[:, :, new] for keys in whole.keys_LBHPD],
-            [values[:, :, new] for values in whole.values_LBHPD],
-            mask_BT[:, len(start) :],
-        )
-        if not self.settings.keep_cache:
-            return tensors
-        return {**tensors, **cached(whole)}
+            whole = read_on(self.lm, None, ids_BT, mask_BT)
+        keys, values = ([each[:, :, len(start) :] for each in part] for part in (whole.keys_LBHPD, whole.values_LBHPD))
+        return self.networks.absorbed(self._before(state), keys, values, mask_BT[:, len(start) :])
 
     def _before(self, state: State) -> dict[str, Tensor]:
-        names = ("h", "tail", "tail_keys", "tail_values")
-        tensors = {name: state.tensors[name] for name in names if name in state.tensors}
-        return tensors or self.networks.empty(state.rows)
+        return dict(state.tensors) or self.networks.empty(state.rows)
 
     # what leaves the window
 
@@ -177,43 +158,3 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         )
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
         return self.networks.advanced(h_LBMRE, keys, values, full_B)
-
-
-JUDGED_TOKENS = 4096
-"""Of each validation text."""
-
-
-def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
-    """Means of what `judged` found, and how much worse another state is, with standard errors over texts. The first
-    segment of a text has no state and is left out; "late" is the second half of every segment."""
-    by_name = {name: values.view(len(values), -1, segment)[:, 1:] for name, values in losses.items()}
-    means = {name: float(values.mean()) for name, values in by_name.items()}
-    for name in ("other", "none"):
-        worse_BST = by_name[name] - by_name["own"]
-        for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):
-            each_B = values_BST.mean((1, 2))
-            means[f"{name}_less_own{part}"] = float(each_B.mean())
-            means[f"{name}_less_own{part}_stderr"] = float(each_B.std() / len(each_B) ** 0.5)
-    return means
-
-
-@torch.no_grad()
-def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dict[str, Tensor]:
-    """NLL [B, T - 1] of every token of texts from their beginning, under three states. `ids_BT`: texts of two rows
-    or more, as `learned` takes them. Returns "own": under the text's state; "other": under that of the next row at
-    the same place; "none": the base model."""
-    losses_by_state: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
-    h_LBMRE = networks.empty(ids_BT.shape[0])["h"]
-    for end in range(segment, ids_BT.shape[1], segment):
-        part_BT = ids_BT[:, end - segment : end + 1]
-        states = {"own": h_LBMRE, "other": h_LBMRE.roll(-1, 1), "none": torch.zeros_like(h_LBMRE)}
-        known = {"own": h_LBMRE} if end == segment else states
-        read = {
-            name: [read_segment(networks, h[:, i : i + 1], part_BT[i : i + 1]) for i in range(len(part_BT))]
-            for name, h in known.items()
-        }  # row by row, so that the logits of one are alive at a time
-        for name, parts in losses_by_state.items():
-            parts.append(torch.cat([loss for loss, _ in read.get(name, read["own"])]))
-        seen = by_layer([row for _, row in read["own"]])
-        h_LBMRE = state_after(networks, h_LBMRE, [(torch.cat(keys), torch.cat(values)) for keys, values in seen])
-    return {name: torch.cat(parts, dim=1) for name, parts in losses_by_state.items()}

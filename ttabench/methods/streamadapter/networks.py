@@ -44,21 +44,14 @@ class StreamAdapterNetworks(nn.Module):
 
     def advanced(self, h_LBMRE: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], full_B: Tensor) -> Tensor:
         """The state after more whole chunks of keys and values [B, H, S, D], one tensor a layer; a row has `full_B`."""
-        chunk = self.settings.chunk
+        chunk, whole = self.settings.chunk, keys[0].shape[2]
+        there_BN = torch.arange(whole // chunk, device=full_B.device) < full_B[:, None]
         layers = []
         for mapper, h_BMRE, keys_BHSD, values_BHSD in zip(self._layers, h_LBMRE, keys, values, strict=True):
-            whole = keys_BHSD.shape[2]
-            step = chunk * (CHUNKS_AT_ONCE if self.settings.mapping == "recurrent" else max(1, whole))
-            for begin in range(0, whole, step):
-                part = slice(begin, begin + step)
-                summary, log_gate = mapper.summaries(keys_BHSD[:, :, part], values_BHSD[:, :, part], chunk)
-                number_N = begin // chunk + torch.arange(summary.shape[1], device=full_B.device)
-                absent_BN11 = (number_N >= full_B[:, None])[:, :, None, None]
-                h_BMRE = absorbed(
-                    h_BMRE,
-                    summary.masked_fill(absent_BN11[..., None], 0.0),
-                    log_gate.masked_fill(absent_BN11, 0.0),
-                )
+            for begin in range(0, whole // chunk, CHUNKS_AT_ONCE):
+                some = slice(begin * chunk, (begin + CHUNKS_AT_ONCE) * chunk)
+                own_BN = there_BN[:, begin : begin + CHUNKS_AT_ONCE]
+                h_BMRE = mapper(h_BMRE, keys_BHSD[:, :, some], values_BHSD[:, :, some], own_BN)
             layers.append(h_BMRE)
         return torch.stack(layers)
 
@@ -98,20 +91,12 @@ class StreamAdapterNetworks(nn.Module):
         """h [L, B, M, R, E] with the tail as a short last chunk; the state itself stays as it is."""
         if "tail" not in tensors or not bool(tensors["tail"].any()):
             return tensors["h"]
-        left_B, width = tensors["tail"], self.settings.chunk - 1
-        held_BS = torch.arange(width, device=left_B.device) < left_B[:, None]
-        none_B = left_B == 0
-        held_BS = held_BS | none_B[:, None]  # a softmax over nothing is not a number; what it gives is not used
-        layers = []
-        for mapper, h_BMRE, keys_BHSD, values_BHSD in zip(
-            self._layers, tensors["h"], tensors["tail_keys"], tensors["tail_values"], strict=True
-        ):
-            summary, log_gate = mapper.remainder(keys_BHSD, values_BHSD, held_BS)
-            none_B111 = none_B[:, None, None, None]
-            layers.append(
-                absorbed(h_BMRE, summary.masked_fill(none_B111[..., None], 0.0), log_gate.masked_fill(none_B111, 0.0))
-            )
-        return torch.stack(layers)
+        left_B = tensors["tail"]
+        held_BS = torch.arange(self.settings.chunk - 1, device=left_B.device) < left_B[:, None]
+        there_B1 = left_B[:, None] > 0
+        held_BS = held_BS | ~there_B1  # a softmax over nothing is not a number; what it gives is not used
+        each = zip(self._layers, tensors["h"], tensors["tail_keys"], tensors["tail_values"], strict=True)
+        return torch.stack([mapper(h, keys, values, there_B1, held_BS) for mapper, h, keys, values in each])
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Deltas of all adapted linear maps, by name."""
@@ -171,33 +156,42 @@ class ChunkMapper(nn.Module):
         maps, heads, queries, _ = self.queries.shape
         return maps, queries, heads * self.down.shape[-1]
 
-    def summaries(self, keys_BHSD: Tensor, values_BHSD: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-        """S [B, N, M, R, E] and log alpha [B, N, M, R] of whole chunks: S slots are N times `chunk`."""
-        rows, heads, slots, size = keys_BHSD.shape
-        assert slots % chunk == 0, f"{slots} slots are no whole chunks of {chunk}"
-        pairs = (
-            tensor.float().view(rows, heads, -1, chunk, size).transpose(1, 2) for tensor in (keys_BHSD, values_BHSD)
+    def forward(
+        self,
+        h_BMRE: Tensor,
+        keys_BHSD: Tensor,
+        values_BHSD: Tensor,
+        there_BN: Tensor,
+        held_BS: Tensor | None = None,
+    ) -> Tensor:
+        """The state after N more chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, in one sum.
+
+        Args:
+            there_BN: false where a row has fewer chunks: S = 0, and alpha = 1.
+            held_BS: false at slots of a single chunk that are not attended to.
+        """
+        (rows, heads, _, size), absent_BN = keys_BHSD.shape, ~there_BN
+        keys_NHCD, values_NHCD = (
+            tensor.float().view(rows, heads, there_BN.shape[1], -1, size).transpose(1, 2).flatten(0, 1)
+            for tensor in (keys_BHSD, values_BHSD)
         )
-        keys_NHCD, values_NHCD = (pair.flatten(0, 1) for pair in pairs)
-        summary_NMRE, log_gate_NMR = self._attend(keys_NHCD, values_NHCD, None)
-        return summary_NMRE.view(rows, -1, *self.shape), log_gate_NMR.view(rows, -1, *self.shape[:2])
-
-    def remainder(self, keys_BHSD: Tensor, values_BHSD: Tensor, held_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of one short chunk a row, [B, 1, ...]; slots that `held_BS` leaves out are never attended to."""
-        mask_B11S = held_BS[:, None, None]
-        summary_BMRE, log_gate_BMR = self._attend(keys_BHSD.float(), values_BHSD.float(), mask_B11S)
-        return summary_BMRE[:, None], log_gate_BMR[:, None]
-
-    def _attend(self, keys_BHCD: Tensor, values_BHCD: Tensor, mask_B11C: Tensor | None) -> tuple[Tensor, Tensor]:
-        maps, heads, queries, size = self.queries.shape
+        maps, _, queries, _ = self.queries.shape
         query_HQD = self.queries.transpose(0, 1).reshape(heads, maps * queries, size)
-        query_BHQD = query_HQD.expand(keys_BHCD.shape[0], -1, -1, -1)
-        seen_BHQD = scaled_dot_product_attention(query_BHQD, keys_BHCD, values_BHCD, attn_mask=mask_B11C)
-        seen_BHMRD = seen_BHQD.reshape(-1, heads, maps, queries, size)
+        query_NHQD = query_HQD.expand(len(keys_NHCD), -1, -1, -1)
+        mask_B11S = None if held_BS is None else held_BS[:, None, None]
+        seen_NHQD = scaled_dot_product_attention(query_NHQD, keys_NHCD, values_NHCD, attn_mask=mask_B11S)
+        seen_NHMRD = seen_NHQD.reshape(-1, heads, maps, queries, size)
         down_MHDV = self.down.expand(-1, heads, -1, -1)
-        summary_BMRE = torch.einsum("bhmrd,mhdv->bmrhv", seen_BHMRD, down_MHDV).flatten(-2)
-        logits_BMR = torch.einsum("bmre,me->bmr", summary_BMRE, self.gate) + self.gate_bias[:, None]
-        return summary_BMRE, logsigmoid(logits_BMR) / self.temperature
+        summary_NMRE = torch.einsum("bhmrd,mhdv->bmrhv", seen_NHMRD, down_MHDV).flatten(-2)
+        logits_NMR = torch.einsum("bmre,me->bmr", summary_NMRE, self.gate) + self.gate_bias[:, None]
+        log_gate_BNMR = (logsigmoid(logits_NMR) / self.temperature).view(rows, -1, maps, queries)
+        log_gate_BNMR = log_gate_BNMR.masked_fill(absent_BN[..., None, None], 0.0)
+        summary_BNMRE = summary_NMRE.view(rows, -1, *self.shape).masked_fill(absent_BN[..., None, None, None], 0.0)
+        # gates are at most 1, so the products of later gates, sums of logarithms, never overflow
+        later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
+        weights_BNMR = torch.cat([later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1).exp()
+        added_BMRE = torch.einsum("bnmr,bnmre->bmre", weights_BNMR, summary_BNMRE)
+        return h_BMRE * later_BNMR[:, 0].exp()[..., None] + added_BMRE
 
     def deltas(self, state_BMRE: Tensor) -> list[LowRank]:
         """The weight delta of each linear map, of rank R."""
@@ -205,16 +199,6 @@ class ChunkMapper(nn.Module):
             LowRank(state_BMRE[:, index] * self.scale @ inner.transpose(0, 1), outer.transpose(0, 1)[None])
             for index, (inner, outer) in enumerate(zip(self.inputs, self.outputs, strict=True))
         ]
-
-
-def absorbed(state_BMRE: Tensor, summary_BNMRE: Tensor, log_gate_BNMR: Tensor) -> Tensor:
-    """The state [B, M, R, E] after N more chunks: h_i = alpha_i h_{i-1} + S_i, in one sum. Gates are at most 1, so
-    the products of later gates, taken as sums of logarithms, never overflow. A chunk that a row does not have is S =
-    0 with log alpha = 0."""
-    later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
-    weights_BNMR = torch.cat([later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1).exp()
-    added_BMRE = torch.einsum("bnmr,bnmre->bmre", weights_BNMR, summary_BNMRE)
-    return state_BMRE * later_BNMR[:, 0].exp()[..., None] + added_BMRE
 
 
 def _kaiming(wide: int, features: int) -> nn.Parameter:

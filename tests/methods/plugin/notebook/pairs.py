@@ -55,5 +55,5 @@ def read(card: Card, request: Request) -> Pairs:
     """The reader."""
     settings, arguments = resolve(card, request, Settings)
     found = table(card, request)
-    return Pairs(card=card, request=request, settings=settings, arguments=arguments, source=found.label,
-                 rows=[row.values for row in found.rows])  # fmt: skip
+    rows = [row.values for row in found.rows]
+    return Pairs(card=card, request=request, settings=settings, arguments=arguments, data=found, rows=rows)

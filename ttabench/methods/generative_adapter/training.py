@@ -1,28 +1,27 @@
-"""Chunks in one forward, layer by layer, and what is predicted after them in further ones: the training form.
+"""Training: chunks of several texts, one after the other, and what is predicted in and behind them.
 
-Chen et al., arXiv 2411.05877, section 2.3 and appendix on training: the numbers of the chunks read one by one.
-Shape letters: B rows · T tokens · D width · R values · K keys · E chunk rows · U different readers, an owner after so
-    many chunks.
+Chen et al., arXiv 2411.05877, section 2.3 and appendix on training.
+Shape letters: N adapted maps · B rows · T tokens · D width · R values · K keys · Q rank · I/O features in and out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.capture import Place, observe_inputs
+from ttabench.core.types import Episode, Observe
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_of
 from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, pad, window_ids
+from ttabench.lm.forward.tokens import pad, piece_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, State
+from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.parts.one_forward import alike
 from ttabench.methods.trainable import training_item
@@ -64,17 +63,21 @@ def answers(lm: LM, episode: Episode, owner: int, cut: Cut) -> list[Row]:
         if isinstance(step, Observe):
             unread.append(step)
             continue
-        fresh = cut(_ids(lm, unread, begun=bool(chunks)), bool(chunks))
+        begun = bool(chunks)
+        fresh = cut([piece_ids(lm, piece, first=not (begun or at)) for at, piece in enumerate(unread)], begun)
         chunks += [Row(ids, owner, at, chunk=at) for at, ids in enumerate(fresh, len(chunks))]
         unread.clear()
-        asked.append(_asked(lm, step, owner, len(chunks)))
+        window = window_ids(lm, step, follows=False)
+        prompt, target = training_item(lm, step, follows=bool(window))
+        ids = [*lm.start_ids, *window, *prompt, *target]
+        asked.append(Row(ids, owner, len(chunks), first=len(ids) - len(target), part="answer"))
     return [*chunks, *asked]
 
 
 def texts(lm: LM, episode: Episode, owner: int, cut: Cut, parts: Sequence[str]) -> list[Row]:
     """Chunks of what is read; with "completion" their own tokens are predicted, with "reconstruction" a stretch of what
     was read up to each, as long as the longest chunk, drawn from torch's generator."""
-    read = cut(_ids(lm, episode.observes(), begun=False), False)
+    read = cut([piece_ids(lm, piece, first=not at) for at, piece in enumerate(episode.observes())], False)
     part = "completion" if "completion" in parts else ""
     rows = [Row(ids, owner, at, first=1, part=part, chunk=at) for at, ids in enumerate(read)]
     if "reconstruction" not in parts:
@@ -114,89 +117,53 @@ def adapted_to(rows: Sequence[Row], shift: int | None) -> list[Row]:
     return [moved(row) if row.chunk is None else row for row in rows]
 
 
-def _ids(lm: LM, pieces: Sequence[Observe], *, begun: bool) -> list[list[int]]:
-    """Ids of pieces that follow what was read before, if anything was."""
-    before = State(1, meta={"tokens_read": [int(begun)]})
-    return new_ids(lm, before, [[piece] for piece in pieces])[0]
-
-
-def _asked(lm: LM, ask: Ask, owner: int, after: int) -> Row:
-    window = window_ids(lm, ask, follows=False)
-    prompt, target = training_item(lm, ask, follows=bool(window))
-    ids = [*lm.start_ids, *window, *prompt, *target]
-    return Row(ids, owner, after, first=len(ids) - len(target), part="answer")
-
-
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
     deltas are made as in use, with them by `generator.learned_directions`."""
-    lm, by_row = networks.lm, dict[int, Tensor]()
-    chunks = [row for row in rows if row.chunk is not None]
-    known = sorted({(row.owner, row.after) for row in rows if row.after})
-    number = {reader: at for at, reader in enumerate(known)}
-
-    def readers(group: Sequence[Row]) -> Tensor:
-        """[B]: the reader of each row; one more than there are where it has read nothing."""
-        return torch.tensor([number.get((row.owner, row.after), len(known)) for row in group], device=lm.device)
-
-    deltas: dict[str, LowRank] = {}
-    for group in ([chunks] if chunks else []) + alike([row for row in rows if row.chunk is None]):
+    lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
+    known, deltas, sums = list[Reader](), dict[str, LowRank](), dict[int, Tensor]()
+    chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
+    in_turn = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
+    for group in [*in_turn, *alike([row for row in rows if row.chunk is None])]:
         ids_BT, real_BT = (padded.to(lm.device) for padded in pad([row.ids for row in group], lm.pad_id, "right"))
         check_fits(lm, None, real_BT.sum(1), "Train with shorter chunks: --set chunk=512.")
-        which_B = readers(group)
-        with (
-            _adapting(networks, known, chunks, which_B, real_BT, deltas)
-            if group is chunks
-            else deltas_applied(lm, _spread(deltas, which_B), len(group))
-        ):
+        which = [known.index((row.owner, row.after)) if row.after else len(known) for row in group]
+        own = _spread(deltas, torch.tensor(which, device=lm.device))
+        reading = networks.reading(len(group), real_BT) if group[0].chunk is not None else nullcontext(list[Tensor]())
+        with deltas_applied(lm, own, len(group)), reading as read:
             # padding stands behind the text, where causal attention never looks
             hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT)
-        values = _targets(lm, group, hidden_BTD, ids_BT)
-        by_row |= {id(row): value for row, value in zip(group, values, strict=True)}
+        by_row |= {id(row): value for row, value in zip(group, _targets(lm, group, hidden_BTD, ids_BT), strict=True)}
+        if not read:
+            continue
+        for row, sum_NRK in zip(group, torch.stack(read, 1), strict=True):
+            sums[row.owner] = sums[row.owner] + sum_NRK if row.owner in sums else sum_NRK
+        after = 1 + (group[0].chunk or 0)
+        if readers := [(row.owner, after) for row in group if (row.owner, after) in wanted]:
+            made = networks.made(
+                torch.stack([sums[owner] for owner, _ in readers], 1), learning=torch.is_grad_enabled()
+            )
+            deltas = {name: _behind(deltas.get(name), delta) for name, delta in made.items()}
+            known += readers
     return [by_row[id(row)] for row in rows]
 
 
-@contextmanager
-def _adapting(
-    networks: GenerativeAdapterNetworks,
-    known: Sequence[Reader],
-    chunks: Sequence[Row],
-    which_B: Tensor,
-    real_BT: Tensor,
-    deltas: dict[str, LowRank],
-) -> Iterator[None]:
-    """Adapt every chunk to those that it stands after, as the forward of the block comes to each layer."""
-    if not known:
-        yield
-        return
-    lm = networks.lm
-    # 1 where a reader has read a chunk
-    reads = [[float(row.owner == owner and (row.chunk or 0) < after) for row in chunks] for owner, after in known]
-    reads_UE = torch.tensor(reads, device=lm.device)
-    with ExitStack() as undo:
-
-        def see(layer: Place, hidden_BTD: Tensor) -> None:
-            assert isinstance(layer, int)
-            for name, generator in networks.generators_of(layer):
-                sum_ERK = generator.summed(hidden_BTD, real_BT)
-                sum_URK = (reads_UE @ sum_ERK.flatten(1)).view(-1, *sum_ERK.shape[1:])
-                deltas[name] = generator.delta(sum_URK, learning=torch.is_grad_enabled())
-                own = _spread({name: deltas[name]}, which_B)
-                undo.enter_context(deltas_applied(lm, own, len(chunks)))
-
-        undo.enter_context(observe_inputs(lm, see, len(chunks), blocks=range(lm.layers)))
-        yield
+def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
+    """The rows of one delta behind those of another."""
+    a_BRI, b_BOR = delta.a_BRI, delta.b_BOR.expand(len(delta.a_BRI), -1, -1)
+    return LowRank(a_BRI, b_BOR) if before is None else LowRank(
+        torch.cat([before.a_BRI, a_BRI]), torch.cat([before.b_BOR, b_BOR])
+    )  # fmt: skip
 
 
 def _spread(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
-    """The deltas of each row; of rows that have read nothing, zero."""
-    by_name = {}
-    for name, delta in deltas.items():
-        a_BRI = torch.cat([delta.a_BRI, torch.zeros_like(delta.a_BRI[:1])])[which_B]
-        shared = len(delta.b_BOR) == 1
-        b_BOR = delta.b_BOR if shared else torch.cat([delta.b_BOR, delta.b_BOR[:1]])[which_B]
-        by_name[name] = LowRank(a_BRI, b_BOR)
-    return by_name
+    """The deltas of each row; of rows that have read nothing (the number behind the last), zero."""
+
+    def one_more(delta: LowRank) -> LowRank:
+        return _behind(delta, LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]))
+
+    more = {name: one_more(delta) for name, delta in deltas.items()}
+    return {name: LowRank(delta.a_BRI[which_B], delta.b_BOR[which_B]) for name, delta in more.items()}
 
 
 def _targets(lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor) -> list[Tensor]:
