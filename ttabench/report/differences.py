@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ttabench.report.entries import Entry, ceiling_of, floor_of, running
 from ttabench.stats.aggregation import Unit, paired_difference
@@ -214,8 +214,7 @@ class Difference(Apart):
         return needed(self.value, self.stderr, self.freedom, count, level=LEVEL / self.tests, fixed=fixed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unpaired:
+class Unpaired(NamedTuple):
     """Two entries of a block without a difference, and why."""
 
     block: str

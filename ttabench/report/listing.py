@@ -41,7 +41,7 @@ def show(what: str, name: str, out: Path, *, method: str = "", task: str = "", j
     if what != "runs" and (method or task):
         raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
     tables: dict[str, Callable[[], Table]] = {
-        "methods": (lambda: _settings(name)) if name else _methods,
+        "methods": (lambda: _settings(name)) if name else methods_table,
         "tasks": tasks_table,
         "models": models_table,
         "adapters": _adapters,
@@ -54,12 +54,6 @@ def _table(title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], ca
     """Rows of data as they are read: under each heading the cells of one key."""
     rows = tuple(tuple(str(row[key]) for key in heads) for row in data)
     return Table(title=title, columns=tuple(heads.values()), rows=rows, data=tuple(data), caption=caption)
-
-
-def _without(table: Table, *columns: str) -> Table:
-    for column in columns:
-        table = table.without(column)
-    return table
 
 
 def methods_table() -> Table:
@@ -81,18 +75,16 @@ def methods_table() -> Table:
         for spec in specs
     )  # fmt: skip
     columns = ("method", "what it keeps", "state grows", "looks at", "", "presets", "arXiv")
-    caption = "Settings of one: ttabench list methods NAME"
-    return Table(title="methods", columns=columns, rows=rows, data=tuple(data), caption=caption)
-
-
-def _methods() -> Table:
-    """The same for people: a line a method."""
-    return replace(_without(methods_table(), "state grows", "looks at", "", "presets"), names=("method", "arXiv"))
+    return Table(title="methods", columns=columns, rows=rows, data=tuple(data), names=("method", "arXiv"),
+                 spare=("presets", "", "looks at", "state grows"),
+                 caption="Settings of one: ttabench list methods NAME")  # fmt: skip
 
 
 def _adapters() -> Table:
     """The adapters that ship, for people: a line an adapter."""
-    table = _without(adapters_table(), EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
+    table = adapters_table()
+    for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
+        table = table.without(column)
     return replace(table, caption=f"{table.caption} All of it: --json.")
 
 

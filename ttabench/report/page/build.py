@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core.amounts import figure
 from ttabench.core.checked_file import read_text
-from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.printable import printable
 from ttabench.core.typed import as_typed
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
-from ttabench.records.schema import RunRecord
 from ttabench.records.scores import is_digest, kept_text
 from ttabench.report import pictures
 from ttabench.report.blocks import called
@@ -272,29 +270,19 @@ def steps_of(block: Block) -> Shown | None:
 def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
     places = [block.place for block in comparison.blocks]
-    for block in comparison.blocks:
-        for entry in block.entries:
-            group = entry
-            file = [("from", file_called(group.theirs))] if group.theirs else []
-            for _, record in group.runs:
-                row, config = record.value(group.metric), flat(whole(record.config).to_json())
-                yield {
-                    "id": record.id, "label": entry.label, "block": called(block.place, places),
-                    "seed": seed_of(record),
-                    "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
-                    "facts": (*file, *_facts(record)),
-                    "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
-                    "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
-                                       for name, value in record.cost.items()),
-                }  # fmt: skip
-
-
-def _facts(record: RunRecord) -> tuple[tuple[str, str], ...]:
-    try:
-        table = about_tables(record, everything=False)[0]
-    except UserError as error:  # of a method that is gone
-        return (("command", str(error)),)
-    return tuple(zip(table.columns[1:], map(str, table.rows[0][1:]), strict=True))
+    for entry in comparison.entries:
+        file = [("from", file_called(entry.theirs))] if entry.theirs else []
+        for record in entry.records:
+            row, config = record.value(entry.metric), flat(whole(record.config).to_json())
+            about = about_tables(record, everything=False)[0]
+            yield {
+                "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
+                "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                "facts": [*file, *zip(about.columns[1:], about.rows[0][1:], strict=True)],
+                "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
+                "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
+                                   for name, value in record.cost.items()),
+            }  # fmt: skip
 
 
 def disagreeing(block: Block, most: int) -> dict[str, Any]:
