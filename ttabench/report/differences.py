@@ -114,15 +114,15 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
 def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
     """Pairs that are tested: all of at most four entries, or of any number if `every`. Of more: the ceiling (the floor
     where there is none) and the best against each; floor, ceiling and the leader against each that is running; a line
-    under its states. The floor stands right, then the ceiling; the best left; the own state before others."""
+    under its states. The floor stands right, then the ceiling; the best left, then the leader; the own state first."""
     ends, kept = _ends(entries), running(entries)
     places = range(len(entries))
     lines = [place for place in places if any(entries[place] is line for line in kept)]
     most = max((line.worth for line in kept), default=0.0)
     leader = [place for place in lines if standing and entries[place].label == standing.leader]
     most_worth = [place for place in lines if entries[place].worth == most]
-    rivals = {standing.leader, standing.second} if standing else set()
-    best = ([place for place in most_worth if entries[place].label in rivals] or most_worth)[:1]
+    rivals = {place for place in places if standing and entries[place].label in (standing.leader, standing.second)}
+    best = ([place for place in most_worth if place in rivals] or most_worth)[:1]
     pairs, many = list(combinations(places, 2)), not every and len(entries) > FEW
     if many:
         pairs = [(anchor, other) for anchor in ([*ends[-1:], *best] or [0]) for other in places]
@@ -131,8 +131,9 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
 
     def turned(pair: Pair) -> Pair:
         right = [] if family_of(entries, pair) == "state" else ends[::-1]
+        leads = [] if rivals.issuperset(pair) else leader
         one, other = sorted(pair, key=lambda at: (
-            1 + right.index(at) if at in right else -(many and at in best), at
+            1 + right.index(at) if at in right else -many * (2 * (at in best) + (at in leads)), at
         ))  # fmt: skip
         return one, other
 
