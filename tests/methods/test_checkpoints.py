@@ -23,7 +23,7 @@ from ttabench.methods.checkpoint_header import header
 from ttabench.methods.checkpoints import PEFT_WEIGHTS, save_lora
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 

@@ -18,7 +18,7 @@ from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.lm.forward import head, recompute
+from ttabench.lm.forward import head, hooks
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -36,7 +36,7 @@ from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -142,8 +142,8 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    plain = recompute.checkpoint
-    monkeypatch.setattr(recompute, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
+    plain = hooks.checkpoint
+    monkeypatch.setattr(hooks, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]

@@ -30,8 +30,7 @@ from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -284,7 +283,7 @@ def take(job: Job) -> Report:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
         if memory.out_of_memory(error):
-            return report("failed", str(memory.told(error, FITS)))
+            return report("failed", str(memory.told(FITS)))
         return report("failed", f"{type(error).__name__}: {error}")
     return report(outcome.how)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ttabench.core.errors import UserError
 from ttabench.report.blocks import STATES
-from ttabench.run.base_model import base_of
+from ttabench.run.evaluation import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.sweep.engines import Job
 from ttabench.sweep.grid import Cell
