@@ -280,10 +280,9 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     assert lines[-1] == f"icl passes {len(PROMISES)} of {len(PROMISES)} checks (2-layer llama and gpt2)."
     file = tmp_path / "deaf.py"
     file.write_text(
-        "from ttabench.lm.patch import Patch\nfrom ttabench.methods.base import BaseMethod\n"
-        "from ttabench.methods.spec import MethodSpec\n\n\nclass Deaf(BaseMethod):\n"
-        "    spec = MethodSpec(name='deaf', summary='hears nothing', growth='linear')\n\n"
-        "    def adapt(self, state, pieces):\n        return state\n\n"
+        "from ttabench.lm.patch import Patch\nfrom ttabench.methods.icl.method import InContext\n"
+        "from ttabench.methods.spec import MethodSpec\n\n\nclass Deaf(InContext):\n"
+        "    spec = MethodSpec(name='deaf', Settings=InContext.spec.Settings, summary='deaf', growth='linear')\n\n"
         "    def patch(self, state, asks):\n        return Patch()\n",
         encoding="utf-8",
     )
@@ -292,8 +291,6 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     assert (
         "BROKEN  what is read arrives, unless the spec says that the state stays empty: on llama: growth is" in ran.out
     )
-    told = ttabench("check", "none", "--json")
-    assert all(each["kept"] for each in told.json()["promises"])
 
 
 def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> None:

@@ -81,13 +81,10 @@ def load(
     if is_peft(folder):
         return load_lora(lm, chosen, folder)
     if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(chosen):
-        under = str(stored.stands_on.get("name", ""))
-        theirs = f"{stored.base_name} on {under}" if under else stored.base_name
-        ours = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
-        words = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
-        raise UserError(
-            f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
-        )
+        under = stored.stands_on.get("name", "")
+        theirs = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
+        fault = f"{folder} was trained on another base model ({theirs}) than {lm.name}, or than it stands on here."
+        raise UserError(fault, f"Use {theirs}, or train on this one.")
     path = folder / WEIGHTS
     tensors, metadata = files_of_tensors.read(path, hint="Copy the whole folder again, or train again.")
     if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
