@@ -19,7 +19,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed, assignments
 from ttabench.core.types import Json
 from ttabench.readers.cards import STRICT
-from ttabench.readers.faults import first_fault
+from ttabench.readers.formats import first_fault
 from ttabench.records.run_fields import SWAPPED
 from ttabench.run.request import RunRequest
 from ttabench.sweep.file import KIND
