@@ -18,7 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.readers.base import Bound, fingerprint
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.faults import reasons
+from ttabench.readers.formats import reasons
 from ttabench.readers.protocol_options import READERS, origin, reader_of
 from ttabench.readers.sources import Request
 from ttabench.stats.metrics import check_judges, metric

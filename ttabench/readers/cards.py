@@ -26,7 +26,7 @@ from pydantic import (
 from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Choose, Generate
-from ttabench.readers.faults import first_fault
+from ttabench.readers.formats import first_fault
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying
 

@@ -17,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Choose
 from ttabench.readers.base import told_apart
 from ttabench.readers.cards import Card, Scalar, SubTask
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, stem, text_of
+from ttabench.readers.formats import RawRow, brief, stem, text_of
 from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
 
 HIDDEN_LABEL = "label hidden"
@@ -82,11 +80,11 @@ def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool =
 
     `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
     """
-    seen, numbers = Counter[str](), count()
+    seen = Counter[str]()
     one_blank = single_blank and part.shape == "copa"
 
     def item_of(raw: RawRow) -> Item | str:
-        row, number = SHAPES[part.shape](part, raw), next(numbers)
+        row = SHAPES[part.shape](part, raw)
         if row.gold is None:
             return HIDDEN_LABEL
         if not 0 <= row.gold < len(row.options):
@@ -97,7 +95,7 @@ def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool =
         def field(match: re.Match[str]) -> str:  # in one pass: braces in the data mean nothing
             return row.fields[match[1]]
 
-        name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), number)
+        name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), raw.number)
         return Item(
             id=told_apart(str(name), seen),
             prompts={key: _FIELD.sub(field, template) for key, template in part.templates.items()},

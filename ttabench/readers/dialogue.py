@@ -86,15 +86,15 @@ def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Sc
 
 
 def _usable(card: Card, data: Table, wording: Wording) -> list[Dialogue]:
-    seen, numbers = Counter[str](), count()
+    seen = Counter[str]()
 
     def dialogue_of(row: RawRow) -> Dialogue | str:
-        name, number = row.cell(card.columns.get("id", ())), next(numbers)
+        name = row.cell(card.columns.get("id", ()))
         cell: Any = row.needed(card.columns["turns"], "Give the published files.")
         turns = tuple(detokenised(turn, wording) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
         if len(turns) < LEAST:
             return f"fewer than {LEAST} turns"
-        name = told_apart(str(number if name is None else name), seen)
+        name = told_apart(str(row.number if name is None else name), seen)
         return Dialogue(id=name, turns=turns) if all(turns) else "an empty turn"
 
     return usable(data, dialogue_of)

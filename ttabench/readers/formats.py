@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
 
 from ttabench.core.bounds import LONGEST_TEXT
 from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
-from ttabench.core.errors import UserError
-from ttabench.readers.faults import brief
+from ttabench.core.errors import UnknownName, UserError
 
 MAX_CELL = LONGEST_TEXT
 """Characters in one csv cell; beyond it a quote was most likely left open."""
@@ -31,6 +33,8 @@ class RawRow(NamedTuple):
 
     place: str
     values: dict[str, object]
+    number: int = 0
+    """In its table, from 0 on, once that is looked at."""
 
     def cell(self, names: Iterable[str]) -> object:
         """The cell of the first of these columns that is there; None where none is."""
@@ -179,3 +183,51 @@ READABLE: Formats = {
     ".parquet": _parquet,
 }
 """Formats by suffix; where a folder holds one name in several, the first of them is read."""
+
+
+# --- faults of cards, settings and rows in one line ------------------------------------------------------------------
+
+UNKNOWN = "extra_forbidden"
+"""Pydantic's name of a field that a model does not have."""
+
+
+def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
+    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
+
+    It is the first, but a field that there is not goes before all others: it may be why another is missing.
+    """
+    faults = error.errors()
+    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
+    if fault["type"] == UNKNOWN:
+        *above, name = fault["loc"]
+        unknown = UnknownName("field", str(name), fields_at(model, above))
+        return ": ".join([where, *filter(None, [_dotted(above)]), unknown.what]), unknown.hint
+    message = fault["msg"].removeprefix("Value error, ")
+    in_message = fault["type"] == "value_error" and brief(fault["input"]) in message
+    received = "" if in_message or fault["type"] == "missing" else f", received {brief(fault['input'])}"
+    more = f" ({len(faults) - 1} more faults)" if len(faults) > 1 else ""
+    return f"{where}: {_dotted(fault['loc']) or 'top level'}: {message}{received}{more}.", "Mend that field."
+
+
+def _dotted(place: Iterable[int | str]) -> str:
+    return ".".join(map(str, place))
+
+
+def fields_at(kind: Any, place: Iterable[int | str]) -> list[str]:
+    """Names of the fields of the model that is at a place of another: `("splits", "test")` of a card."""
+    for part in place:
+        kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
+        if get_origin(kind) is UnionType:  # or None
+            kind = get_args(kind)[0]
+    return list(kind.model_fields)
+
+
+def brief(value: object, limit: int = 60) -> str:
+    """`repr` of a value on one short line, for error messages."""
+    text = repr(value if not isinstance(value, str) else value[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def reasons(dropped: Mapping[str, int]) -> str:
+    """Counts by reason, in words."""
+    return ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())

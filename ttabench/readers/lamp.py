@@ -42,8 +42,7 @@ from ttabench.readers.base import (
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, rows, stem, text_of
+from ttabench.readers.formats import RawRow, brief, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate

@@ -91,10 +91,9 @@ class MetaTask:
 
 def parse(data: Table, choosing: bool = True) -> list[MetaRow]:
     """Rows in file order; left out are those with an empty text, or without options to choose from."""
-    numbers = count()
 
     def row_of(raw: RawRow) -> MetaRow | str:
-        row = MetaRow.model_validate({**raw.values, "id": str(next(numbers))})
+        row = MetaRow.model_validate({**raw.values, "id": str(raw.number)})
         if row.options and row.output not in row.options:
             raise ValueError(f"output {row.output!r:.60} is not among the options")
         if choosing and not row.options:

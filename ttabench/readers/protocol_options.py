@@ -19,7 +19,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import first_fault
+from ttabench.readers.formats import first_fault
 from ttabench.readers.sources import Request, arguments_of
 
 GROUP = "ttabench.readers"

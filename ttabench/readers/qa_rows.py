@@ -27,8 +27,7 @@ from pydantic import TypeAdapter
 from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
 from ttabench.readers.cards import Card, Split, load_card
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, opened, rows, text_of
+from ttabench.readers.formats import RawRow, brief, opened, rows, text_of
 from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
+from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import QARow, parse
@@ -284,16 +285,13 @@ def arrange(rows: Sequence[QARow], settings: Settings, seed: int) -> list[Docume
 
 def documents_of(rows: Sequence[QARow], dedupe: bool) -> list[Document]:
     """One document a text (`dedupe`) or a row, by first appearance; keys are hashes of the text, repeats end in #2."""
+    if not dedupe:
+        seen = Counter[str]()
+        return [Document(key=told_apart(fingerprint(row.text), seen), text=row.text, rows=(row,)) for row in rows]
     by_text: dict[str, list[QARow]] = {}
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
-    if dedupe:
-        return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
-    keys: dict[str, str] = {}
-    for text, same in by_text.items():
-        plain = fingerprint(text)
-        keys.update({row.id: plain if number == 1 else f"{plain}#{number}" for number, row in enumerate(same, 1)})
-    return [Document(key=keys[row.id], text=row.text, rows=(row,)) for row in rows]
+    return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
 
 
 def _ordered(units: list[Document], order: str, source: random.Random) -> list[Document]:

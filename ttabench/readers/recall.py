@@ -22,7 +22,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -88,7 +87,6 @@ _FACTS = TypeAdapter(list[Fact])
 
 def stories_of(card: Card, data: Table) -> list[Story]:
     """The texts of these rows; those of one title are told apart by their number."""
-    numbers = count()
 
     def story_of(row: RawRow) -> Story:
         text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
@@ -100,7 +98,7 @@ def stories_of(card: Card, data: Table) -> list[Story]:
             if fact.answer not in fact.options:
                 raise ValueError(f"{fact.key!r}: its answer is none of its options")
         ordered = tuple(sorted(facts, key=lambda fact: fact.told))
-        return Story(id=f"{next(numbers)} {title}".strip(), text=text, facts=ordered)
+        return Story(id=f"{row.number} {title}".strip(), text=text, facts=ordered)
 
     return usable(data, story_of)
 

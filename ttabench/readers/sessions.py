@@ -46,8 +46,7 @@ from ttabench.readers.base import (
     told_apart,
 )  # fmt: skip
 from ttabench.readers.cards import Card
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, json_lines
+from ttabench.readers.formats import RawRow, brief, json_lines
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
 from ttabench.readers.sources import Request, Table, find, table, tops, twin_table, usable
 from ttabench.readers.tokens import Tokens

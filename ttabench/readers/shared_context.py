@@ -33,8 +33,7 @@ from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow
+from ttabench.readers.formats import RawRow, brief
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import CutText, Tokens

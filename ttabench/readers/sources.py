@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Split
-from ttabench.readers.faults import brief, reasons
-from ttabench.readers.formats import READABLE, Formats, RawRow, parsing, rows, stem
+from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows, stem
 
 T = TypeVar("T")
 GENERATED = "generated"
@@ -68,9 +67,9 @@ def usable(data: Table, row_of: Callable[[RawRow], T | str], *, some: bool = Tru
     `some`: there has to be a row that can be used.
     """
     held: list[T] = []
-    for raw in data.rows:
+    for number, raw in enumerate(data.rows):
         with parsing(raw.place):
-            row = row_of(raw)
+            row = row_of(raw._replace(number=number))
         if isinstance(row, str):
             data.unused[row] += 1
         else:

@@ -22,7 +22,7 @@ from ttabench.core.typed import as_typed, assignments
 from ttabench.core.types import Json
 from ttabench.readers import cards
 from ttabench.readers.cards import STRICT
-from ttabench.readers.faults import first_fault
+from ttabench.readers.formats import first_fault
 from ttabench.records.run_fields import SWAPPED
 from ttabench.run.request import RunRequest
 
