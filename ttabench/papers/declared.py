@@ -21,8 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.sweep.file import read
-from ttabench.sweep.suite import Some
+from ttabench.sweep.suite import Some, read
 from ttabench.terminal.table import Cell
 from ttabench.terminal.table import Table as Printed
 

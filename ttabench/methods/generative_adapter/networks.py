@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.capture import Place, inputs_kept, observe_inputs
-from ttabench.lm.forward.patching import check_fits, deltas_applied
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.hooks import Place, observe_inputs
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -64,7 +65,7 @@ class GenerativeAdapterNetworks(nn.Module):
             sums.extend(generator.summed(hidden_BTC, real_BT) for _, generator in self.generators_of(layer))
 
         seen = range(self.lm.layers) if summed else ()
-        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, len(rows), blocks=seen):
+        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, seen, len(rows)):
             # padding stands behind the text, where causal attention never looks
             hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
         return ids_BT, hidden_BTC, torch.stack(sums) if summed else None
@@ -144,11 +145,12 @@ def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> 
     """Set how large the deltas are."""
     lm, names = networks.lm, [name for own in networks.names for name in own]
     ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
-    with inputs_kept(lm, len(chunks), blocks=range(lm.layers), maps=names) as kept:
+    kept: dict[Place, Tensor] = {}
+    with observe_inputs(lm, kept.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
     for layer in range(lm.layers):
         for name, generator in networks.generators_of(layer):
-            delta, x_BTI = generator.delta(generator.summed(kept[layer][0], real_BT)), kept[name][0].float()
+            delta, x_BTI = generator.delta(generator.summed(kept[layer], real_BT)), kept[name].float()
             added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
             given_BTO = x_BTI @ _weight(lm, name).T
             ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
