@@ -1,9 +1,10 @@
-"""CCM: piece by piece and in one forward the same numbers, and what its memory is."""
+"""CCM and what it is compared with: two routes with the same numbers, memories, and a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,32 +15,44 @@ from tests.tiny import tiny_gpt2, tiny_llama, tinyllama_shaped
 from tests.tiny_methods import asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe, Score, Step
+from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM
-from ttabench.lm.patch import State
-from ttabench.methods.ccm import CcmSettings
-from ttabench.methods.ccm.method import Ccm
+from ttabench.lm.patch import Patch, State
+from ttabench.methods import checkpoints
+from ttabench.methods.ccm.compressive import Compressive
+from ttabench.methods.ccm.method import Ccm, Gisting, GistingOnline
 from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss
 
-WAYS: list[dict[str, Any]] = [
+CCM_WAYS: list[dict[str, Any]] = [
     {**first, **second}
     for first, second in product(
         ({}, {"update": "merge"}, {"update": "merge", "ema": 0.5}),
         ({}, {"sink": True}, {"recursive": False}, {"recursive": False, "sink": True}, {"conditional": False}),
     )
 ]
+WAYS: list[tuple[type[Any], dict[str, Any]]] = [
+    *((Ccm, way) for way in CCM_WAYS),
+    *((Gisting, {"conditional": conditional}) for conditional in (True, False)),
+    *((Compressive, {"pool": pool, "ratio": ratio}) for pool, ratio in product(("conv", "mean", "max"), (3, 8))),
+    *((Compressive, {"pool": pool, "slots": 2}) for pool in ("mean", "max")),
+]
+FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
 
 
-def ccm(lm: LM, **settings: Any) -> Ccm:
-    """With deltas that are not zero."""
-    method = Ccm(lm, CcmSettings(**{"comp_tokens": 3, "rank": 2, **settings}))
+def trained(cls: type[Any], lm: LM, **settings: Any) -> Any:
+    """With deltas that are not zero, and kernels that are no means."""
+    sizes = {"rank": 2} if cls is Compressive else {"rank": 2, "comp_tokens": 3}
+    method = cls(lm, cls.spec.Settings(**{**sizes, **settings}))
     generator = torch.Generator().manual_seed(1)
-    for b_OR in method.b:
-        b_OR.data.copy_(torch.randn(b_OR.shape, generator=generator) * 0.3)
+    for parameter in (*method.b, *getattr(method, "kernels", ())):
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * (0.1 if cls is Compressive else 0.3))
     return method
 
 
-FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
+def ccm(lm: LM, **settings: Any) -> Ccm:
+    made: Ccm = trained(Ccm, lm, **settings)
+    return made
 
 
 def episodes() -> list[Episode]:
@@ -57,12 +70,12 @@ def episodes() -> list[Episode]:
 
 
 @pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(f"{k}={v}" for k, v in way.items()) or "concat")
-def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[], LM], way: dict[str, Any]) -> None:
-    method = ccm(base(), **way)
-    with torch.no_grad():
-        told = method.loss_parts(episodes())["answer"]
-        torch.testing.assert_close(told, answer_loss(method, episodes()), atol=1e-4, rtol=1e-5)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join((way[0].__name__, *map(str, way[1].values()))))
+@torch.no_grad()
+def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[], LM], way: tuple[Any, Any]) -> None:
+    method = trained(way[0], base(), **way[1])
+    told = method.loss_parts(episodes())["answer"]
+    torch.testing.assert_close(told, answer_loss(method, episodes()), atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("update", ["concat", "merge"])
@@ -78,18 +91,25 @@ def test_rows_of_other_lengths_and_of_no_piece_count_by_their_answers(update: st
     assert len(alike([method.laid(episode) for episode in mixed])) > 1
 
 
-def read(method: Ccm, texts: list[Observe]) -> State:
-    return method.adapt(method.begin(1), [[piece] for piece in texts])
+def keys(method: Any, *texts: str) -> Tensor:
+    """Of a memory of texts that were read one after the other."""
+    state = method.begin(1)
+    for piece in observes(*texts):
+        state = method.adapt(state, [[piece]])
+    found: Tensor = state.tensors["keys"]
+    return found
 
 
 def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> None:
     lm = tinyllama_shaped()  # the first layer of a COMP token knows no text: two do not tell
-    one, other = observes("Ada keeps bees.", "Then came May."), observes("Bob keeps cats.", "Then came May.")
 
-    def newest(recursive: bool, texts: list[Observe]) -> Tensor:
-        return read(ccm(lm, recursive=recursive), texts).tensors["keys"][..., -3:, :]
+    def newest(recursive: bool, first: str) -> Tensor:
+        return keys(ccm(lm, recursive=recursive), first, "Then came May.")[..., -3:, :]
 
-    apart = [(newest(recursive, one) - newest(recursive, other)).abs().max().item() for recursive in (False, True)]
+    apart = [
+        (newest(recursive, "Ada keeps bees.") - newest(recursive, "Bob keeps cats.")).abs().max().item()
+        for recursive in (False, True)
+    ]
     assert apart[0] < 1e-6 < 1e-4 < apart[1]
 
 
@@ -112,3 +132,97 @@ def test_ids_of_comp_tokens_are_none_of_a_text(given: str) -> None:
         loss(last)
         with pytest.raises(UserError, match=told):
             loss(behind)
+
+
+@torch.no_grad()
+def test_of_one_piece_gisting_whole_and_online_are_one_and_of_several_not() -> None:
+    lm = tinyllama_shaped()
+    one = [Episode(key="one", steps=(*observes(FOUR[0]), *asks("Where?", "Who is it?")))]
+    several = [Episode(key="all", steps=(*observes(*FOUR), *asks("Where?")))]
+    whole, online = trained(Gisting, lm), trained(GistingOnline, lm)
+    torch.testing.assert_close(answer_loss(whole, one), answer_loss(online, one))
+    assert (answer_loss(whole, several) - answer_loss(online, several)).abs() > 1e-4
+    torch.testing.assert_close(whole.loss_parts(several), online.loss_parts(several))
+
+
+def test_gisting_reads_everything_again() -> None:
+    method = trained(Gisting, tinyllama_shaped())
+    at_once = method.adapt(method.begin(1), [[piece] for piece in observes(*FOUR)])
+    torch.testing.assert_close(keys(method, *FOUR), at_once.tensors["keys"])
+    assert at_once.tensors["keys"].shape[3] == 3
+    assert len(at_once.tensors["tokens"][0]) == at_once.meta["tokens_read"][0]
+
+
+def test_gisting_online_is_ccm_without_recursion() -> None:
+    lm = tinyllama_shaped()
+    assert torch.equal(keys(trained(GistingOnline, lm), *FOUR), keys(ccm(lm, recursive=False), *FOUR))
+
+
+def test_a_checkpoint_of_gisting_is_one_of_gisting_online_and_of_no_other(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    whole = trained(Gisting, lm)
+    checkpoints.save(whole, tmp_path)
+    online = checkpoints.load(GistingOnline, lm, tmp_path)
+    assert isinstance(online, GistingOnline)
+    assert torch.equal(keys(online, FOUR[0]), keys(whole, FOUR[0]))
+    with pytest.raises(UserError, match="is a checkpoint of gisting, not of ccm"):
+        checkpoints.load(Ccm, lm, tmp_path)
+    checkpoints.save(online, tmp_path / "online")
+    with pytest.raises(UserError, match="is a checkpoint of gisting_online, not of gisting"):
+        checkpoints.load(Gisting, lm, tmp_path / "online")
+
+
+@torch.no_grad()
+def test_before_training_slots_are_the_means_of_the_base_model_s_keys() -> None:
+    """A tiny Llama reads a character a token."""
+    lm, text = tiny_llama(), FOUR[0]
+    whole = torch.stack(read(lm, Patch(), torch.tensor([lm.encode(text)])).keys_LBHPD)[..., len(lm.start_ids) :, :]
+    slots = keys(Compressive(lm, Compressive.spec.Settings(rank=2, ratio=8)), text)
+    assert slots.shape[3] == -(-whole.shape[3] // 8)
+    torch.testing.assert_close(slots[..., 1, :], whole[..., 8:16, :].mean(3))
+    torch.testing.assert_close(slots[..., -1, :], whole[..., 8 * (slots.shape[3] - 1) :, :].mean(3))
+
+
+# a stream
+
+SMALL: dict[str, Any] = {"comp_tokens": 2, "window": 20, "piece": 8, "memory": 4}
+
+
+def text(count: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(10, 90, (count,), generator=generator).tolist()
+
+
+def streamed(method: Ccm, *pieces: list[int]) -> State:
+    observes = [[Observe(text=".", joiner="", ids=tuple(piece))] for piece in pieces]
+    return method.adapt(method.begin(1), observes)
+
+
+@pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_block_is_read_as_token_by_token(base: Callable[[], LM], compress: bool) -> None:
+    method, ids = ccm(base(), **SMALL, compress=compress), text(53)
+    whole, single = streamed(method, ids), streamed(method, *([token] for token in ids))
+    for name, tensor in whole.tensors.items():
+        torch.testing.assert_close(single.tensors[name], tensor, atol=1e-4, rtol=1e-4)
+    assert whole.meta == single.meta
+
+
+def test_the_papers_lengths() -> None:
+    """Figure 8: a window of 160, 64 tokens to 2, a memory of 8."""
+    stream, kept, done, lengths = ccm(tiny_llama(), comp_tokens=2, window=160).stream, None, 0, [0]
+    assert stream is not None
+    for token in text(600):
+        kept, done = stream.read(kept, [token], done)
+        assert kept is not None
+        lengths.append(kept.index.shape[-1])
+    assert (max(lengths), min(lengths[409:])) == (160, 97)
+    assert lengths[409 : 409 + 128] == [*range(97, 161)] * 2
+
+
+@pytest.mark.parametrize("n_sink", [None, 0, 3])
+def test_without_compressing_the_first_and_the_newest_stay(n_sink: int | None) -> None:
+    ids, first = text(100), 1 if n_sink is None else n_sink
+    places = streamed(ccm(tiny_llama(), **SMALL, compress=False, n_sink=n_sink), ids).tensors["index"].flatten()
+    places = places[places >= 0].tolist()
+    assert places == [*range(first), *range(101 + first - len(places), 101)], "behind what begins the text"

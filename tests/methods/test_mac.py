@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertConfig, BertModel
 
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
-from ttabench.core.types import Observe
+from ttabench.core.types import Episode, Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -22,6 +25,7 @@ from ttabench.methods.mac import pooling
 from ttabench.methods.mac.method import Mac, appended
 from ttabench.methods.mac.networks import PrefixExpansion
 from ttabench.methods.mac.pooling import Aggregator
+from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -222,25 +226,19 @@ def loss(mac: Mac, documents: int = 4, seed: int = 0) -> dict[str, Tensor]:
     return {name: part.detach() for name, part in parts.items()}
 
 
-def test_the_loss_is_that_of_the_method_in_use(lm: LM) -> None:
-    """Adapt and patch, one document after the other, give the loss of the batched training step."""
-    mac, one = tiny_mac(lm), episode(documents=4)
+def in_use(mac: Mac, one: Episode) -> tuple[Tensor, int]:
+    """Summed loss of the answers, and their tokens, through adapt and patch, one document after the other."""
     state = mac.adapt(mac.begin(1), [[observe] for observe in one.observes()])
-    items = [(lm.encode(ask.prompt), [*lm.encode(" " + ask.answers[0]), lm.eos_id]) for ask in one.asks()]
-    total, count = nll(lm, mac.patch(state, one.asks()), items)
-    torch.testing.assert_close(loss(mac)["answer"], total / count, **CLOSE)
+    items = [(mac.lm.encode(ask.prompt), [*mac.lm.encode(" " + ask.answers[0]), mac.lm.eos_id]) for ask in one.asks()]
+    return nll(mac.lm, mac.patch(state, one.asks()), items)
 
 
-def test_episodes_of_a_batch_do_not_meet(lm: LM) -> None:
-    mac = tiny_mac(lm)
-    few, many = episode("few", documents=2), episode("many", documents=5)
-    together = mac.loss_parts([few, many])["answer"]
-
-    def words(one: Any) -> int:
-        return sum(len(lm.encode(" " + ask.answers[0])) + 1 for ask in one.asks())
-
-    apart = sum(mac.loss_parts([one])["answer"].item() * words(one) for one in (few, many))
-    assert together.item() == pytest.approx(apart / (words(few) + words(many)), abs=1e-5)
+@torch.no_grad()
+def test_the_loss_is_that_of_the_method_in_use_and_episodes_do_not_meet(lm: LM) -> None:
+    mac, few, many = tiny_mac(lm), episode("few", documents=2), episode("many", documents=5)
+    (one, words), (other, more) = in_use(mac, few), in_use(mac, many)
+    torch.testing.assert_close(mac.loss_parts([few])["answer"], one / words, **CLOSE)
+    torch.testing.assert_close(mac.loss_parts([few, many])["answer"], (one + other) / (words + more), **CLOSE)
 
 
 def test_backpropagation_dropout_keeps_the_loss_and_drops_gradients(lm: LM) -> None:
@@ -289,13 +287,8 @@ def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.Monke
     mixed = next(seed for seed, drawn in seeds.items() if drawn == [True, False])
     torch.manual_seed(mixed)
     found = tiny_mac(lm, hierarchy_aware=0.5).loss_parts([one, other])
-    apart, words = 0.0, 0
-    for hierarchy, each in ((2, one), (None, other)):
-        mac = tiny_mac(lm, hierarchy=hierarchy)
-        state = mac.adapt(mac.begin(1), [[observe] for observe in each.observes()])
-        items = [(lm.encode(ask.prompt), [*lm.encode(" " + ask.answers[0]), lm.eos_id]) for ask in each.asks()]
-        total, count = nll(lm, mac.patch(state, each.asks()), items)
-        apart, words = apart + float(total), words + count
+    (tree, words), (flat, more) = in_use(tiny_mac(lm, hierarchy=2), one), in_use(tiny_mac(lm), other)
+    apart, words = float(tree) + float(flat), words + more
     assert float(found["answer"].detach()) == pytest.approx(apart / words, abs=1e-5)
     assert float(found["answer"].detach()) != pytest.approx(
         float(tiny_mac(lm).loss_parts([one, other])["answer"].detach()), abs=1e-4
@@ -311,3 +304,63 @@ def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
     assert bare is not None
     assert asked is not None
     assert all(torch.equal(one, other) for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True))
+
+
+# One encoder or one causal LM in the place of a T5 (Table 7).
+
+SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
+ONE_STACK = ["encoder", "decoder"]
+
+
+def bert(folder: Path, positions: int = 80) -> BertModel:
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(3)
+    config = BertConfig(vocab_size=300, intermediate_size=24, max_position_embeddings=positions, **sizes)
+    model = BertModel(config)
+    model.save_pretrained(folder)
+    return model
+
+
+def of_folder(lm: LM, folder: Path, **settings: Any) -> Mac:
+    lm.random_weights = False
+    names = {"amortiser": str(folder), "input_encoder": str(folder)}
+    return tiny_mac(lm, **names, tokenizer="base", document_tokens=64, question_tokens=32, **settings)
+
+
+@pytest.mark.parametrize("design", ONE_STACK)
+def test_padding_changes_no_latent_of_one_stack(lm: LM, design: str) -> None:
+    networks = tiny_mac(lm, design=design).networks
+    together = networks.documents([SHORT, LONG])
+    torch.testing.assert_close(together[:1], networks.documents([SHORT]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(together[1:], networks.documents([LONG]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_decoders_latents_see_those_before_them_alone(lm: LM) -> None:
+    networks = tiny_mac(lm, design="decoder").networks
+    before = networks.document_states([LONG])
+    with torch.no_grad():
+        networks.amortiser.prompts[2, 0] += 1.0
+    changed = (networks.document_states([LONG]) - before).abs().amax(-1)[0] > 1e-6
+    assert changed.tolist() == [False, False, True, True]
+
+
+def test_an_encoder_starts_from_a_folder(lm: LM, tmp_path: Path) -> None:
+    given = bert(tmp_path)
+    mac = of_folder(lm, tmp_path, design="encoder")
+    held = dict(mac.networks.amortiser.transformer.named_parameters())
+    assert held.keys() == {name for name, _ in given.named_parameters() if not name.startswith("pooler.")}
+    assert not torch.equal(held["embeddings.word_embeddings.weight"], given.embeddings.word_embeddings.weight)
+    mac.prepare_training()
+    assert all(torch.equal(held[name], part) for name, part in given.named_parameters() if name in held)
+
+
+@pytest.mark.english
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
+def test_minilm_reads_by_its_own_tokenizer(lm: LM) -> None:
+    lm.random_weights = False
+    mac = tiny_mac(lm, design="encoder", amortiser="dense", document_tokens=128)
+    mac.prepare_training()
+    text = mac.networks.document_text
+    (row,), _ = text.encode(["hello"], 8, "start")
+    assert text.tokenizer.convert_ids_to_tokens(row) == ["hello", "[SEP]"]
+    assert mac.networks.documents([row]).shape == (1, 4, lm.hidden_size)

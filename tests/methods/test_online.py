@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,16 @@ from torch.nn.functional import cross_entropy
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import observes
+from ttabench.contract.promises import episode
 from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.base import Stopped
-from ttabench.methods.online import CptSettings, UniformSettings
-from ttabench.methods.online.method import Cpt, Uniform
+from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
+from ttabench.methods.online.camels import Camels
+from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
 from ttabench.methods.parts.trained import shaped
 from ttabench.methods.session import Session
 
@@ -120,3 +124,73 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
         torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
     assert state.tensors["steps"].tolist() == [len(order)]
     assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
+
+
+# CaMeLS
+
+META = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, optimizer="sgd", lr=0.1)
+
+
+def test_untrained_it_is_uniform_with_smaller_losses() -> None:
+    lm = tiny_llama()
+    method = Camels(lm, META)
+    weights = method.token_weights(observes(TEXTS[0])[0], lm.encode(TEXTS[0]))
+    torch.testing.assert_close(weights, torch.full_like(weights, math.log(2) / 3))
+    rate = META.lr * math.log(2) / 3
+    plain = Uniform(lm, UniformSettings(dropout=False, pad_len=32, optimizer="sgd", lr=rate))
+    ours, theirs = (read(each, *TEXTS[:2]).tensors["weights"] for each in (method, plain))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
+    method = Camels(tiny_gpt2(), replace(META, reset_every=4))
+    optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
+    one = episode("a", 2)
+    before = method.validate([one])
+    assert method.training_state().keys() == {"since"}
+    for step in range(4):
+        optimiser.zero_grad()
+        method.accumulate_gradients([one])
+        optimiser.step()
+        carried = method.training_state()
+        assert ("start" in carried) == (step % 2 == 0)
+        other = Camels(method.lm, method.settings)
+        other.load_training_state(carried)
+        assert all(torch.equal(each, carried[name]) for name, each in other.training_state().items())
+    after = method.validate([one])
+    assert after["loss"] < before["loss"]
+    assert after["uniform"] == before["uniform"]
+
+
+# salient spans
+
+RULE = SalientSettings(spans="rule", dropout=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("They met in Paris in 1999, three of them.", ["Paris", "1999"]),
+        ("Ada Voss lives in Port Ansel.", ["Ada Voss", "Port Ansel"]),
+        ("Trains stop. They go on to Tern Island.", ["Tern Island"]),
+        ("It rained in 3021 and 99 towns.", []),
+        ('He said: "Stop at O\'Hara Street."', ["O'Hara Street"]),
+        ("", []),
+    ],
+)
+def test_the_rule_finds_names_and_years(text: str, found: list[str]) -> None:
+    assert [text[first:behind] for first, behind in entities_by_rule(text)] == found
+
+
+def marked(method: SalientSpans, text: str) -> str:
+    """The tokens (bytes) that weigh 1."""
+    ids = method.lm.encode(text)
+    weights = method.token_weights(Observe(text=text, key="d"), ids)
+    assert set(weights.tolist()) <= {0.0, 1.0}
+    return method.lm.decode([token for token, weight in zip(ids, weights.tolist(), strict=True) if weight])
+
+
+def test_tokens_of_entities_weigh_one_and_blanks_nothing() -> None:
+    method = SalientSpans(tiny_gpt2(), RULE)
+    assert marked(method, "in Paris in 1999, three") == "Paris1999"
+    assert marked(method, "in Zürich and Port Ansel") == "ZürichPortAnsel"
