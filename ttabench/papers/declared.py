@@ -24,8 +24,7 @@ from ttabench.core.architectures import NANO
 from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.sweep.file import read
-from ttabench.sweep.suite import Some
+from ttabench.sweep.suite import Some, read
 from ttabench.terminal.table import Cell
 from ttabench.terminal.table import Table as Printed
 

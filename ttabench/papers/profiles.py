@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ttabench.core.amounts import number, size
-from ttabench.core.sizes import short
+from ttabench.core.amounts import number, short, size
 from ttabench.core.types import Json
 from ttabench.papers.declared import COUNTED, Claim, Cost, Profiled, Verdict, of_sign
 from ttabench.profiling.record import ProfileRecord

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-from ttabench.records.samples import Looked
 from ttabench.records.schema import RunRecord
 from ttabench.report import figures
 from ttabench.report.blocks import CEILING, FLOOR, Group
@@ -26,7 +25,7 @@ from ttabench.report.differences import Difference, between
 from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, running
 from ttabench.report.finding import file_called
 from ttabench.run.budget import asked_of
-from ttabench.stats.aggregation import Unit
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
 from ttabench.stats.varying import Varying
 
@@ -41,8 +40,8 @@ ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "docume
 """The second unit that varies, where published rows are asked under several seeds."""
 COUNTED = {1: "better", -1: "worse", 0: "not settled", None: "not tested"}
 """Outcomes of a test, as they are counted over blocks."""
-NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", *Looked.__dataclass_fields__}
-"""Columns of samples that say how a query was answered, and not what the answer was."""
+NO_ANSWER = {"ask_ms", "ask_cpu_ms", "context_tokens", "gold_share", "gold_rank", "gold_age", "kept_pieces"}
+"""Columns of samples that say how a query was answered, and not what the answer was; some in older runs alone."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 CHECK = (

@@ -12,12 +12,11 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.accelerators import name_of
-from ttabench.core.amounts import count, figure, number, size
+from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
+from ttabench.core.digests import changed
 from ttabench.core.errors import UserError
-from ttabench.core.identity import changed
-from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.cost import Cost
@@ -32,9 +31,8 @@ from ttabench.report.figures import shown
 from ttabench.report.pairing import answered
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
-from ttabench.run.prompting import resolve_prompting
-from ttabench.run.request import STANDING, RunRequest
-from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
+from ttabench.run.resolve import resolve_method, resolve_prompting
 from ttabench.terminal.table import Cell, Table
 
 if TYPE_CHECKING:

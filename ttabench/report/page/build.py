@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core.amounts import figure
 from ttabench.core.checked_file import read_text
+from ttabench.core.errors import printable
 from ttabench.core.files import write_atomically
-from ttabench.core.printable import printable
 from ttabench.core.typed import as_typed
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
-from ttabench.records.scores import is_digest, kept_text
+from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
 from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
