@@ -9,7 +9,7 @@ from ttabench.papers import declared
 from ttabench.papers.claims import figures as of_line
 from ttabench.papers.declared import PAPERS, by_model, figures, reported
 from ttabench.papers.matching import named
-from ttabench.records.suite_archive import runs
+from ttabench.records.schema import runs
 from ttabench.sweep.grid import cells, planned
 from ttabench.sweep.suite import read
 

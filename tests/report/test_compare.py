@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
+from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
@@ -21,7 +22,6 @@ from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
-from ttabench.stats.aggregation import aggregate
 from ttabench.terminal.render import as_markdown
 
 

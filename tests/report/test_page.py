@@ -16,8 +16,8 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
 from tests.report.test_plots import stepped
+from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE
-from ttabench.records.scores import digest_of
 from ttabench.report.charts import along, by_bytes, by_step, by_time
 from ttabench.report.compare import compare
 from ttabench.report.page.build import closed, digest, embedded, libraries, page

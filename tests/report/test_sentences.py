@@ -9,7 +9,7 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from tests.report.test_verdict import made, right
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.cautions import problems
 from ttabench.report.compare import Comparison, compare, share

@@ -18,8 +18,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Json, Observe
+from ttabench.core.types import Json, Observe, Tick
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.terminal import render
@@ -70,13 +69,12 @@ def adapt(
     """
     earlier = (*([state] if state else []), *(add or []))
     if earlier:
-        from ttabench.run.state_request import as_it_was_made
+        from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
     from ttabench.methods.states import READ, StateFolder, header
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
-    from ttabench.run.state_request import MADE, made_with
+    from ttabench.run.request import MADE, made_with
+    from ttabench.run.resolve import resolve_method, resolve_prompting
 
     bounded(threads, memory_limit, request.device)
     request, files = replace(request, state=state), (*(context or []), *(more or []))
@@ -85,7 +83,7 @@ def adapt(
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
-    from ttabench.run.base_model import ModelCache  # torch comes once nothing typed is refused
+    from ttabench.run.evaluation import ModelCache
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
     with folder.held():
@@ -127,7 +125,7 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
 
 def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequence[Path], told: Json) -> str:
     """A hash of all that decides a state, see `StateFolder`; `told`: what is read, and what the header says of it."""
-    from ttabench.core.identity import identity
+    from ttabench.core.digests import identity
     from ttabench.core.version import __version__
     from ttabench.lm.loading.hub import digest_of
     from ttabench.run.resolve import named

@@ -18,8 +18,7 @@ from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Want
+from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Tick, Want
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.readers.qa_rows import OwnQuestion
-    from ttabench.run.prompting import Prompting
-    from ttabench.run.resolve import ResolvedMethod
+    from ttabench.run.resolve import Prompting, ResolvedMethod
 
 FLOOR, CEILING = "none", "icl"
 SCORES = ("em", "f1")
@@ -72,9 +70,8 @@ def ask(
     quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
-    from ttabench.run.base_model import ModelCache
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
+    from ttabench.run.evaluation import ModelCache
+    from ttabench.run.resolve import resolve_method, resolve_prompting
 
     words = questions or []
     # a shell writes `--context *.txt` out as several words
@@ -83,7 +80,7 @@ def ask(
     files = [*(context or []), *files]
     earlier, before, lost = (state or DEFAULT_STATE) if state or not files else None, list[Observe](), ""
     if earlier is not None:
-        from ttabench.run.state_request import as_it_was_made
+        from ttabench.run.request import as_it_was_made
 
         before, lost = _read_again(earlier)
         request = as_it_was_made(request, earlier, o.typed_names(command))

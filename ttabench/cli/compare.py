@@ -111,7 +111,7 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
 
 
 def _show(comparison: Comparison, form: Format, *, short: bool, diff: bool) -> None:
-    from ttabench.core.printable import printable
+    from ttabench.core.errors import printable
     from ttabench.report.comparison_tables import comparison_data, comparison_tables, differing
     from ttabench.report.verdict import sentences, verdict
     from ttabench.terminal import render

@@ -12,8 +12,8 @@ import typer
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
+from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
@@ -46,7 +46,7 @@ def eval_(
     With --state, the method, settings and base model that are not typed are those that the state was made with.
     """
     if request.state is not None:
-        from ttabench.run.state_request import ASKING, as_it_was_made
+        from ttabench.run.request import ASKING, as_it_was_made
 
         request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
     from ttabench.run.plan import make_plan
@@ -69,8 +69,7 @@ def eval_(
 
 
 def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
-    from ttabench.run.base_model import ModelCache
-    from ttabench.run.evaluation import execute
+    from ttabench.run.evaluation import ModelCache, execute
 
     models, outcomes = ModelCache(), []
     for plan in plans:

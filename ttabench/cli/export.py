@@ -29,7 +29,7 @@ def export(
     """
     from ttabench.cli.compare import skipped
     from ttabench.records.packing import Part, part_of, write_submission
-    from ttabench.records.suite_archive import SUFFIX, is_submission
+    from ttabench.records.schema import SUFFIX, is_submission
     from ttabench.report.finding import Wanted, refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
 

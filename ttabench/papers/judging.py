@@ -34,10 +34,10 @@ from ttabench.profiling.rows import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.pairing import Values
-from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import LEVEL
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
-from ttabench.stats.testing import LEVEL
 
 NEAR = 0.1
 """So much of the way from no context to full context is near an end."""

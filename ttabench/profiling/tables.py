@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.amounts import count, number, size
+from ttabench.core.amounts import count, number, short, size
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import short
 from ttabench.profiling.on_paper import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure

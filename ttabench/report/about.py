@@ -10,12 +10,11 @@ from shlex import join
 from typing import Any
 
 from ttabench.core.accelerators import name_of
-from ttabench.core.amounts import count, figure, number, size
+from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
+from ttabench.core.digests import changed
 from ttabench.core.errors import UserError
-from ttabench.core.identity import changed
-from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card
@@ -27,9 +26,8 @@ from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
-from ttabench.run.prompting import resolve_prompting
-from ttabench.run.request import STANDING, RunRequest
-from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
+from ttabench.run.resolve import resolve_method, resolve_prompting
 from ttabench.terminal.table import Table
 
 COSTS = {

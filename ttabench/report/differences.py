@@ -21,11 +21,20 @@ from statistics import fmean
 from typing import Literal
 
 from ttabench.report.entries import Entry, ceiling_of, floor_of, running
-from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN, Apart, stratified
+from ttabench.stats.estimate import (
+    LEVEL,
+    SIGN,
+    Apart,
+    detectable,
+    holm,
+    needed,
+    paired_difference,
+    stratified,
+    unanimous,
+)
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
-from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4

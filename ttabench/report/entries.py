@@ -20,7 +20,7 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.pairing import Answers, Values
 from ttabench.run.caveats import kept_whole
-from ttabench.stats import aggregation
+from ttabench.stats import estimate as statistics
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 from ttabench.stats.varying import FRESH
@@ -111,17 +111,17 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
 
 def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
-    among what their queries add (`values`); without any it is that of the rows, see `aggregation.pooled`. `draws`: each
+    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`. `draws`: each
     run is one draw of what varies."""
-    estimate = aggregation.estimated(known(rows[0].metric).kind, values) if values else None
+    estimate = statistics.estimated(known(rows[0].metric).kind, values) if values else None
     return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
-    """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
+    """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
+    value, stderr = statistics.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
     return value, stderr, sum(row.n for row in rows)
 
 

@@ -20,7 +20,7 @@ from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference, between
 from ttabench.report.entries import Entry
 from ttabench.run.budget import asked_of
-from ttabench.stats.aggregation import Unit
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
 from ttabench.stats.varying import Varying
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ttabench.core.amounts import count, number, size
 from ttabench.cost import Cost
-from ttabench.records.sample_files import has_samples
+from ttabench.records.samples import has_samples
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report import configuration
 from ttabench.report.blocks import STATES

@@ -20,7 +20,7 @@ from ttabench.report.compare import BEYOND, Block, Comparison, recovered
 from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.phrases import Field, kept_bytes, listed
-from ttabench.stats.testing import LEVEL
+from ttabench.stats.estimate import LEVEL
 
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
 STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}

@@ -29,8 +29,7 @@ from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
 from ttabench.records.schema import is_stored
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -287,7 +286,7 @@ def take(job: Job) -> Report:
         reason = str(error)
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
         full = memory.out_of_memory(error)
-        reason = str(memory.told(error, FITS)) if full else f"{type(error).__name__}: {error}"
+        reason = str(memory.told(FITS)) if full else f"{type(error).__name__}: {error}"
     reason = " ".join(reason.split())
     reason = reason if len(reason) <= LONGEST else f"{reason[: LONGEST // 2]} ... {reason[-LONGEST // 2 :]}"
     return Report(id=job.id, state=state, reason=reason, seconds=time.monotonic() - began)  # type: ignore[arg-type]

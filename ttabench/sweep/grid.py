@@ -26,7 +26,7 @@ from ttabench.readers.protocol_options import known_options
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import STATES_OF
 from ttabench.report.blocks import STATES
-from ttabench.run.base_model import base_of
+from ttabench.run.evaluation import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.engines import Job

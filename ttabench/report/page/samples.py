@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ttabench.records.scores import is_digest, kept_text
+from ttabench.records.samples import is_digest, kept_text
 from ttabench.report.compare import Block
 from ttabench.report.differences import worth
 from ttabench.report.entries import running
