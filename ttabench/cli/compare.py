@@ -77,7 +77,7 @@ def compare(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
     if strict:
-        from ttabench.report.cautions import problems
+        from ttabench.report.phrases import problems
 
         faults = problems(comparison)
         for line in faults:

@@ -42,8 +42,8 @@ def show(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="methods, tasks, models, adapters or runs.", show_default=False),
-    ] = "",
+        typer.Argument(help="methods, tasks, models, adapters or runs."),
+    ] = "methods",
     name: Annotated[
         str,
         typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False,
