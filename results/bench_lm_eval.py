@@ -104,8 +104,7 @@ class Kept:
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
-    from ttabench.core.progress import no_tick
-    from ttabench.core.types import Choose, wanted
+    from ttabench.core.types import Choose, no_tick, wanted
     from ttabench.run.runner import RunContext, run_episodes
     from ttabench.stats.metrics import metric
 

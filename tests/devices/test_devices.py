@@ -43,12 +43,13 @@ from tests.devices import sim
 import copy, json, torch
 from ttabench.contract.case import drawn, tiny_llama
 from ttabench.contract.models import SETTINGS, outcomes
-from ttabench.lm.loading.devices import spread
+from accelerate import dispatch_model
 from ttabench.lm.model import LM
 whole = tiny_llama()
 model = copy.deepcopy(whole.model)
 head = {"model.embed_tokens": "sim", "model.rotary_emb": "sim", "model.layers.0": "sim"}
-spread(model, {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"})
+parts = {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"}
+dispatch_model(model, parts, main_device="cpu", force_hooks=True)
 lm = LM(model, whole.tokenizer, "apart")
 print(json.dumps({"devices": [device.type for device in lm.layer_devices], **outcomes(lm)}))
 """
@@ -58,44 +59,3 @@ def test_a_model_whose_layers_lie_on_two_devices_gives_the_figures_of_one() -> N
     found = json.loads(run("-c", APART).splitlines()[-1])
     assert found.pop("devices") == ["sim", "cpu"]
     assert found == dict.fromkeys(found, "right")
-
-
-REFUSED = """
-    x + torch.ones(3, 4)
-    torch.ones(3, 4) + x
-    torch.cat([x, torch.ones(3, 4)])
-    torch.stack([x[0, 0], torch.tensor(1.0)])
-    torch.zeros(()).add_(x[0, 0])
-    torch.ones(3)[torch.zeros(1, dtype=torch.long, device="sim")]
-    torch.nn.functional.embedding(torch.tensor([1]), x)
-    torch.rand(3, device="sim", generator=torch.Generator())
-    torch.zeros(3, device="sim", dtype=torch.float64)
-    x.double()
-    x.numpy()
-"""
-DONE = """
-    x + torch.tensor(1.0)
-    x[torch.tensor([0, 1])]
-    x.cpu() + torch.ones(3, 4)
-    torch.ones(3, 4).copy_(x)
-    torch.rand(3, device="sim", generator=torch.Generator("sim"))
-    torch.nn.Linear(4, 2).to("sim")(x).sum().backward()
-"""
-TRIED = """
-from tests.devices import sim
-import json, sys, torch
-x = torch.ones(3, 4, device="sim")
-for line in json.loads(sys.argv[1]):
-    try:
-        exec(line)
-        print("done", line)
-    except (RuntimeError, TypeError) as error:
-        print("refused", line)
-"""
-
-
-def test_the_device_refuses_what_others_refuse() -> None:
-    """Else the table would say nothing."""
-    tried = [line.strip() for lines in (REFUSED, DONE) for line in lines.strip().splitlines()]
-    ends = [("refused" if line in REFUSED else "done") + f" {line}" for line in tried]
-    assert run("-c", TRIED, json.dumps(tried)).splitlines() == ends

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, random_prefix, text
-from ttabench.lm.forward.patching import Layout, encoded, forward, hidden_states
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.patching import encoded, forward, hidden_states
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 

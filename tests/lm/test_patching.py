@@ -12,13 +12,8 @@ from torch import Tensor
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.attention import fused, interface
 from ttabench.lm.forward import patching
-from ttabench.lm.forward.patching import (
-    deltas_applied,
-    encoded,
-    forward,
-    read,
-    text_start,
-)
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import encoded, forward, read, text_start
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
@@ -53,12 +48,6 @@ def plain(lm: LM, ids_BT: Tensor) -> Tensor:
 
 def close(actual: Tensor, expected: Tensor, atol: float = 1e-4) -> None:
     torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-4)
-
-
-def test_empty_patch_is_the_base_model(lm: LM) -> None:
-    ids_BT = text(3, 17)
-    logits_BTV, _ = forward(lm, Patch(), ids_BT)
-    close(logits_BTV, plain(lm, ids_BT), atol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -59,7 +59,7 @@ def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterato
 @pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
 @pytest.mark.parametrize("positions", ["original", "cache"])
 def test_the_budget_holds_at_every_step(lm: LM, positions: str) -> None:
-    if positions == "cache" and not ways_of(lm).rotates:
+    if positions == "cache" and ways_of(lm).rotary is None:
         pytest.skip("positions=cache is refused without rotary position embeddings")
     patch = patch_of(method(lm, positions=positions))
     assert patch.prefix is not None

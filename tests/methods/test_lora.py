@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Command
 from tests.lm.test_texts import TEMPLATE as CHAT
 from tests.methods.reading import prompted, read, read_apart
 from tests.methods.test_ccm import episodes
@@ -19,7 +18,7 @@ from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.lm.forward import head, recompute
+from ttabench.lm.forward import head, hooks
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -139,20 +138,12 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
     assert float((ours - prompted(lm, Patch())).abs().max()) > 1e-2
 
 
-def test_adapt_says_what_a_peft_folder_lacks(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("\n\n".join(TEXTS))
-    files = ["--context", tmp_path / "notes.txt", "--out", tmp_path / "mine", "--json", "--force"]
-    words = ["adapt", "--method", "templora", "--set", "rank=2", "--model", tiny_base, *files]
-    assert "peft_without" not in ttabench(*words, "--set", "prefix=0").json()
-    assert "the last 8 tokens" in ttabench(*words, "--set", "prefix=9").json()["peft_without"]
-
-
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    plain = recompute.checkpoint
-    monkeypatch.setattr(recompute, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
+    plain = hooks.checkpoint
+    monkeypatch.setattr(hooks, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]

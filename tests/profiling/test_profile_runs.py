@@ -194,9 +194,8 @@ def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(
-        "ttabench.lm.loading.memory_limit.hold", lambda *_: None
-    )  # this process has other things to do yet
+    # this process has other things to do yet
+    monkeypatch.setattr("ttabench.lm.loading.devices.hold_memory", lambda *_: None)
     monkeypatch.setattr("ttabench.profiling.measure.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]

@@ -18,8 +18,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Json, Observe
+from ttabench.core.types import Json, Observe, Tick
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
 
@@ -127,7 +126,7 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
 
 def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequence[Path], told: Json) -> str:
     """A hash of all that decides a state, see `StateFolder`; `told`: what is read, and what the header says of it."""
-    from ttabench.core.identity import identity
+    from ttabench.core.digests import identity
     from ttabench.core.version import __version__
     from ttabench.lm.loading.hub import digest_of
     from ttabench.run.resolve import named

@@ -18,8 +18,7 @@ from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Want
+from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Tick, Want
 from ttabench.run.request import RunRequest
 from ttabench.terminal.table import Table
 

@@ -164,7 +164,7 @@ def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequ
 
 
 def _print(comparison: Comparison, form: Format, more: Sequence[Table], *, short: bool) -> None:
-    from ttabench.core.printable import printable
+    from ttabench.core.errors import printable
     from ttabench.report.comparison_tables import comparison_data, comparison_tables
     from ttabench.report.verdict import sentences, verdict
     from ttabench.terminal import render

@@ -22,9 +22,8 @@ from types import FrameType
 import typer
 
 from ttabench.core import memory
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import memory as memory_in
+from ttabench.core.amounts import memory as memory_in
+from ttabench.core.errors import UserError, printable
 
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
@@ -98,7 +97,7 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
         return complain(message, left_with) if message else left_with
     except Exception as error:
         if memory.out_of_memory(error):
-            return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
+            return complain(str(memory.told(FITS.get(command, "Take less at once."))), 2)
         if isinstance(error, OSError) and (code := _of_system(error)) is not None:
             return code
         raise
@@ -149,15 +148,14 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
     most = memory_in(memory_limit) if memory_limit else None
     if most is None and device in ("auto", "cpu"):  # these are there, and torch takes seconds
         return
-    from ttabench.lm.loading import memory_limit as of_device
-    from ttabench.lm.loading.devices import find_device
+    from ttabench.lm.loading.devices import find_device, limit_memory
 
     quiet_libraries()
     torch_device = find_device(device)
     if most is not None:
         if torch_device.type == "cpu":
             memory.check(most)
-        of_device.limit(most, torch_device)
+        limit_memory(most, torch_device)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word
+from ttabench.core.types import no_word
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def profile(
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
-    from ttabench.core.sizes import lengths, memory
+    from ttabench.core.amounts import lengths, memory
     from ttabench.profiling.job import Job, Load, choose
     from ttabench.terminal import render
 

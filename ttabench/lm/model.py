@@ -24,7 +24,7 @@ from ttabench.core.architectures import NANO
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
-from ttabench.lm.loading.devices import find_device, find_dtype, needs_several, spread
+from ttabench.lm.loading.devices import find_device, find_dtype
 from ttabench.lm.text.texts import Texts
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class LM(Texts):
         tokenizer_name: stands in records; by default `name`.
         attention: of transformers ("eager", "sdpa", "flash_attention_2"), in place of ours; "" for ours.
         bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Attributes:
         max_positions: longest window; position ids run from 0 to this less one.
@@ -65,7 +66,6 @@ class LM(Texts):
         linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
         stands_on: the checkpoint whose deltas were added to the weights, see `run.evaluation`; empty where none was.
         ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
-        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class LM(Texts):
         tokenizer_name: str = "",
         bos: str = "auto",
         attention: str = "",
+        weights: str = "",
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
@@ -95,7 +96,7 @@ class LM(Texts):
                 raise UserError(f"{name} cannot attend by {attention!r}: {reason}.", "Leave --attention out.") from None
         self.name = name
         self.random_weights = random_weights
-        self.weights = ""
+        self.weights = weights
         config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = max(0, _size(config, "max_position_embeddings") or 0) or UNLIMITED
@@ -295,18 +296,10 @@ def load(
         attention: see `LM`.
     """
     where = find_device(device)
-    kind = find_dtype(dtype, where)
+    kind, weights, whose = find_dtype(dtype, where), "", name
     if random_weights:
-        model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
-        return LM(
-            model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos, attention=attention
-        )
-    several = device == "auto" and where.type != "cpu"
-    model, tokenizer, weights = hub.pretrained(name, kind, torch.device("cpu") if several else where)
-    if several and needs_several(model, where):
-        spread(model)
-    elif several:
-        model.to(where)
-    lm = LM(model, tokenizer, name, bos=bos, attention=attention)
-    lm.weights = weights
-    return lm
+        model, tokenizer, whose = hub.random(name, kind, where, seed)
+    else:
+        model, tokenizer, weights = hub.pretrained(name, kind, where, several=device == "auto")
+    more: dict[str, Any] = {"bos": bos, "attention": attention, "weights": weights, "tokenizer_name": whose}
+    return LM(model, tokenizer, name, random_weights=random_weights, **more)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Growth, Json, Observe
-from ttabench.lm.forward.ways import refusal, ways_of
+from ttabench.lm.forward.ways import require
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.spec import MethodSpec
 
@@ -94,10 +94,7 @@ class BaseMethod(Generic[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
-        ways = ways_of(lm)  # found out here at the latest, and never while something is measured
-        for part in self.needs:
-            if ways.lacks(part):
-                raise refusal(lm, part)
+        require(lm, *self.needs)  # how it is run is found out here at the latest, and never while something is measured
         self.settings = settings
         self.growth, self.looks_at_question = self.spec.growth, self.spec.looks_at_question
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ttabench.core.amounts import number, size
-from ttabench.core.sizes import short
+from ttabench.core.amounts import number, short, size
 from ttabench.core.types import Json
 from ttabench.papers.declared import COUNTED, Claim, Cost, Profiled, Verdict, of_sign
 from ttabench.profiling.record import ProfileRecord

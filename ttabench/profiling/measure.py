@@ -31,7 +31,7 @@ from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
 from ttabench.lm.forward.ways import ways_of
-from ttabench.lm.loading import memory_limit
+from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.generation import greedy_tokens
@@ -77,7 +77,7 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 
     def built() -> Method:
         if job.memory_limit is not None:
-            memory_limit.hold(job.memory_limit, lm.device)
+            devices.hold_memory(job.memory_limit, lm.device)
         return job.adapters()[name].build(lm)
 
     method = measured(name, 0, built)
@@ -99,7 +99,7 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 def lift_positions(lm: LM, needed: int) -> str:
     """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
     on values. Returns a note for the record; empty where nothing was lifted."""
-    if lm.max_positions >= needed or not ways_of(lm).rotates:
+    if lm.max_positions >= needed or ways_of(lm).rotary is None:
         return ""
     before, lm.max_positions = lm.max_positions, needed
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.amounts import size
+from ttabench.core.amounts import short, size
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.report.pictures import write
 

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ttabench.core.amounts import short
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, write_atomically
-from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.records.folder import ResultFolder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.core.amounts import count, number, size
-from ttabench.core.sizes import short
+from ttabench.core.amounts import count, number, short, size
 from ttabench.profiling.on_paper import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure

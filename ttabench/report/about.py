@@ -10,12 +10,11 @@ from shlex import join
 from typing import Any
 
 from ttabench.core.accelerators import name_of
-from ttabench.core.amounts import count, figure, number, size
+from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
+from ttabench.core.digests import changed
 from ttabench.core.errors import UserError
-from ttabench.core.identity import changed
-from ttabench.core.sizes import tokens_in
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from ttabench.core.amounts import number, size
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import short
+from ttabench.core.amounts import number, short, size
+from ttabench.core.errors import UserError, printable
 from ttabench.report.blocks import short_source, told
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import Entry, timed

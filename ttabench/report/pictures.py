@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UserError, printable
 from ttabench.core.files import replacing, unwritable, write_atomically
-from ttabench.core.printable import printable
 
 if TYPE_CHECKING:
     import numpy as np

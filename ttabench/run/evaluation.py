@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick, no_tick, no_word
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header as header_of
 from ttabench.records.folder import Obtained, RunFolder, obtained

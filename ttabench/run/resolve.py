@@ -173,12 +173,11 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         checkpoint = request.checkpoint if takes else ""
         alone = replace(request, method=part.name, settings=tuple(own), preset=preset_of_it, checkpoint=checkpoint)
         parts.append(_alone(alone, part))
-    settings = [(label, part.settings) for label, part in zip(spec.labels, parts, strict=True)]
     return ResolvedPair(
         spec=spec,
         preset=preset,
         changes=changes,
-        settings={f"{label}_{key}": value for label, own in settings for key, value in own.items()},
+        settings=joined(spec.labels, [part.settings for part in parts]),
         settings_object=spec.Settings(**joined(spec.labels, [part.settings_object for part in parts])),
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
         parts=tuple(parts),

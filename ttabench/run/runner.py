@@ -21,8 +21,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
-from ttabench.core.progress import Tick
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe, Tick
 from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State

@@ -283,7 +283,7 @@ def take(job: Job) -> Report:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
         if memory.out_of_memory(error):
-            return report("failed", str(memory.told(error, FITS)))
+            return report("failed", str(memory.told(FITS)))
         return report("failed", f"{type(error).__name__}: {error}")
     return report(outcome.how)
 

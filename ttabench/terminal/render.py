@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ttabench.core.errors import UnknownName
-from ttabench.core.printable import printable
+from ttabench.core.errors import UnknownName, printable
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import progress as progress
 from ttabench.terminal.table import GLUE, Bold, explained

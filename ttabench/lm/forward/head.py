@@ -2,8 +2,8 @@
 
     logprobs_of(lm, hidden_ND, targets_N)     float32 [N]
 
-A value depends on its own hidden state alone. Where the head is frozen, the gradient of each value is therefore made
-slice by slice along with it, known up to the factor that comes back, and no logits are held for the way back.
+A value depends on its own hidden state alone. Where the head is a frozen linear map, the gradient of each value is
+therefore made slice by slice along with it, known up to the factor that comes back, and no logits are held.
 
 Shape letters: N tokens · D width · V vocabulary.
 """
@@ -49,13 +49,16 @@ def second_order() -> Iterator[None]:
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
-    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not _wanted.get():
-        head = lm.model.get_output_embeddings() if lm.linear_head else None
-        known = _FrozenHead if isinstance(head, nn.Linear) else _AnyHead
-        if head is not None and head.weight.device != hidden_ND.device:  # a model that lies on several devices
-            known, head = _AnyHead, None
-        values_N: Tensor = known.apply(hidden_ND, targets_N, head or lm)  # type: ignore[no-untyped-call]
-        return values_N
+    if torch.is_grad_enabled() and hidden_ND.requires_grad and not _wanted.get():
+        head = lm.model.get_output_embeddings()
+        if (
+            lm.linear_head
+            and isinstance(head, nn.Linear)
+            and _is_frozen(head)
+            and head.weight.device == hidden_ND.device
+        ):
+            frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head)  # type: ignore[no-untyped-call]
+            return frozen_N
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
     kind = torch.promote_types(lm.dtype, torch.float32)
@@ -77,43 +80,17 @@ def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     return values_N2
 
 
-def _is_frozen(lm: LM) -> bool:
+def _is_frozen(head: nn.Module) -> bool:
     """Whether nothing trains the head: no weight of it, no delta, no hook that adds one."""
-    head = lm.model.get_output_embeddings()
     held = [parameter for parameter in head._parameters.values() if parameter is not None]
     return not head._forward_hooks and not any(tensor.requires_grad for tensor in held)
 
 
-class _Known(torch.autograd.Function):
-    """Log-probabilities of targets, whose slopes [N, D] were made with them: gradients only scale them."""
+class _FrozenHead(torch.autograd.Function):
+    """Log-probabilities of targets by a linear map, whose slopes [N, D] are made with them: gradients only scale them.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (slopes_ND,) = ctx.saved_tensors
-        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None
-
-
-class _AnyHead(_Known):
-    """By all that a model does behind its decoder."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, lm: LM) -> Tensor:
-        size = max(1, LOGITS_TRAINED.get(hidden_ND.device.type, 2**26) // lm.vocab_size)
-        values: list[Tensor] = []
-        slopes: list[Tensor] = []
-        for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
-            with torch.enable_grad():
-                leaf = hidden.detach().requires_grad_()
-                value = -cross_entropy(lm.logits(leaf).float(), targets, reduction="none")
-                slopes += torch.autograd.grad(value.sum(), leaf)
-            values.append(value.detach())
-        ctx.save_for_backward(torch.cat(slopes))
-        return torch.cat(values)
-
-
-class _FrozenHead(_Known):
-    """By a linear map; the same two tensors hold every slice."""
+    The same two tensors hold every slice of logits.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, head: nn.Linear) -> Tensor:
@@ -135,3 +112,9 @@ class _FrozenHead(_Known):
             torch.mm(logprobs_XV.to(weight_VD.dtype), weight_VD, out=slopes_ND[part])
         ctx.save_for_backward(slopes_ND)
         return values_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (slopes_ND,) = ctx.saved_tensors
+        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None

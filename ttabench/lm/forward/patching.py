@@ -25,22 +25,6 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, of_rows
 
-__all__ = [
-    "Layout",
-    "Window",
-    "check_fits",
-    "deltas_applied",
-    "encoded",
-    "follows_text",
-    "forward",
-    "hidden_states",
-    "padded",
-    "patch_rows",
-    "read",
-    "select_rows",
-    "text_start",
-]
-
 BLOCK, WIDE_BLOCK = 2048, 8192
 """Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
 

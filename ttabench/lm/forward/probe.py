@@ -8,29 +8,21 @@ Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ttabench.core import accelerators
-from ttabench.core.checked_file import json_of
-from ttabench.core.digests import digest
-from ttabench.core.environment import cache_folder, quiet_loading, versions
+from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, numbered, rotaries
+from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import REASONS, Ways, probes, take
+from ttabench.lm.forward.ways import REASONS, Ways, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
@@ -43,23 +35,12 @@ WINDOW = 8
 """What windows of a model are cut to while it is tried."""
 TOKENS, FIRST, ALIKE, SHIFT = 18, 11, 5, 32
 """Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
-WORTH_SECONDS = 0.3
-"""Of trying a model, from which on it is remembered what came of it, in the user's cache."""
-PLAIN = tuple(kept.name for kept in fields(Ways) if kept.type in ("str", "bool", "int | None"))
-"""Parts of `Ways` that can be stored as they are."""
 
 
 def tried(lm: LM) -> Ways:
     """How this model is run."""
-    began = time.monotonic()
-    with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
-        if (known := _remembered(lm)) is not None:
-            return known
-        with _in_float32(lm):
-            ways = _tried(lm)
-    if time.monotonic() - began > WORTH_SECONDS:
-        _remember(lm, ways)
-    return ways
+    with torch.no_grad(), torch.random.fork_rng(), quiet_loading(), _in_float32(lm):
+        return _tried(lm)
 
 
 @contextmanager
@@ -98,45 +79,6 @@ def _tried(lm: LM) -> Ways:
         grow = _changed(lm, angles, 2 * limit, 3 * limit)
         ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
     return replace(ways, rotary=_rotary(lm, angles, texts[0])) if ways.hooked else ways
-
-
-def _entry(lm: LM) -> Path:
-    """Where it is remembered how this model is run: by weights, configuration, number format, device and code."""
-    parts = [
-        LM.fingerprint.func(lm),  # type: ignore[attr-defined]  # not kept: weights may change before a record
-        lm.config.to_json_string(),
-        str(lm.dtype),
-        lm.device.type,
-        lm.attention,
-        lm.native_attention,
-    ]
-    parts += [version for name, version in sorted(versions().items()) if name in ("torch", "transformers")]
-    parts += [digest(file) for file in sorted(Path(__file__).parents[1].rglob("*.py"))]
-    return cache_folder() / "ways" / f"{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}.json"
-
-
-def _remember(lm: LM, ways: Ways) -> None:
-    kept = {name: getattr(ways, name) for name in PLAIN}
-    sides = (ways.rotary.turns, ways.rotary.query_turns) if ways.rotary else ()
-    turns = [[turn.number if turn else 0 for turn in side] for side in sides]
-    content = {**kept, "turns": turns, "shapes": sorted(ways.shapes), "block_list": lm.block_list}
-    with suppress(OSError, RuntimeError, UserError):
-        _entry(lm).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_entry(lm), json.dumps(content) + "\n")
-
-
-def _remembered(lm: LM) -> Ways | None:
-    """How the model was run before, with what cannot be stored found out again by one short forward."""
-    with suppress(Exception):  # whatever a damaged file leads to, the model is tried again
-        held = json_of(_entry(lm))
-        lm.block_list = held["block_list"]
-        ways = Ways(**{name: held[name] for name in PLAIN}, shapes=frozenset(map(tuple, held["shapes"])))
-        take(lm, ways)
-        angles, local = _learned(lm, ways)
-        sides = [numbered(lm, angles, numbers, lm.head_dim) for numbers in held["turns"]]
-        rotary = Rotary(*sides) if sides else None
-        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), rotary=rotary)
-    return None
 
 
 def _choose_blocks(lm: LM) -> None:
@@ -205,81 +147,64 @@ def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Wa
 
 def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
     """The way with what it can do."""
-    ids_1T, wanted = texts[0], truth[0]
     take(lm, ways)
     if ways.hooked:
         ways = replace(ways, local=_learned(lm, ways)[1])
         take(lm, ways)
-    hidden = Window(lm, None, 1, retain=False).feed(ids_1T)
-    assert _equal(lm, _logprobs(lm, hidden), wanted), "other logits"
+    hidden = Window(lm, None, 1, retain=False).feed(texts[0])
+    assert _equal(lm, _logprobs(lm, hidden), truth[0]), "other logits"
     with suppress(Exception):
         linear = lm.model.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
-        ways = replace(ways, linear_head=_equal(lm, linear, wanted))
+        ways = replace(ways, linear_head=_equal(lm, linear, truth[0]))
         take(lm, ways)
     window = Window(lm, None, 1)
-    parts = [window.feed(ids_1T[:, part]) for part in (slice(FIRST), slice(FIRST, -1), slice(TOKENS - 1, None))]
-    assert _equal(lm, _logprobs(lm, torch.cat(parts, 1)), wanted), "other logits behind a cache"
+    assert _reads(lm, window, texts[:1], truth, [(0, FIRST, TOKENS - 1, TOKENS)]), "other logits behind a cache"
     if not ways.caches:
         return replace(ways, rows=False)
-    ways = replace(ways, shapes=_shapes(window.prefix()), rows=_rows_right(lm, texts, truth))
-    if not ways.hooked:
-        return ways
-    few_1T = ids_1T[:, :ALIKE]
-    assert _seen_shapes(lm, few_1T) == ways.shapes, "attention is given other keys than are held"
-    ways = replace(ways, lends=_lent_right(lm, texts, truth))
-    take(lm, ways)
+    rows, prefix = False, window.prefix()
     with suppress(Exception):
-        embedded = Layout(embeddings_BTC=lm.embedded(few_1T))
-        take(lm, replace(ways, embeddings=True))
-        hidden = Window(lm, None, 1).feed_laid(few_1T, embedded)
-        ways = replace(ways, embeddings=_equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
-    steps_1T = torch.arange(ALIKE, device=lm.device)[None]
-    hidden = Window(lm, None, 1).feed_laid(few_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
-    broken = bool(wanted.isnan().any())  # of weights that are no numbers nothing is known
-    return replace(ways, gaps=broken or not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
-
-
-def _shapes(prefix: Prefix) -> frozenset[tuple[int, int, int]]:
+        cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]
+        rows = _reads(lm, Window(lm, None, 2), texts, truth, cuts)
     pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-    return frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    shapes = frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    ways = replace(ways, rows=rows, shapes=shapes)
+    return _with_hooks(lm, ways, texts, truth) if ways.hooked else ways
 
 
-def _seen_shapes(lm: LM, ids_1T: Tensor) -> frozenset[tuple[int, int, int]]:
-    """The same of keys and values that attention is given."""
-    shapes = set()
-    with watched(lambda call: shapes.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
-        Window(lm, None, 1).feed(ids_1T)
-    return frozenset(shapes)
-
-
-def _lent_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    """Whether two rows may read on behind keys and values that they share."""
+def _with_hooks(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
+    """The same where attention is ours: whether rows may share a prefix, and tokens stand otherwise."""
+    seen, shared, first = set[tuple[int, int, int]](), Window(lm, None, 1), texts[0][:, :ALIKE]
+    with watched(lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
+        shared.feed(first)
+    assert seen == ways.shapes, "attention is given other keys than are held"
+    lends = embeds = False
     with suppress(Exception):
-        shared = Window(lm, None, 1)
-        shared.feed(texts[0][:, :ALIKE])
-        length = texts[1].shape[1]
-        hidden = Window(lm, shared.prefix(), 2).feed(torch.cat([ids[:, ALIKE:length] for ids in texts]))
-        rows = zip(hidden, truth, strict=True)
-        return all(_equal(lm, _logprobs(lm, row[None]), wanted[ALIKE:length]) for row, wanted in rows)
-    return False
-
-
-def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    """Whether rows that are padded in front, in the middle and behind are read as each alone."""
-    cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]  # of either text: read in three parts
-    window = Window(lm, None, 2)
-    seen: list[list[Tensor]] = [[], []]
+        behind = Window(lm, shared.prefix(), 2)
+        lends = _reads(lm, behind, texts, truth, [(ALIKE, texts[1].shape[1])] * 2)
+    take(lm, replace(ways, lends=lends, embeddings=True))
     with suppress(Exception):
-        sides: tuple[Literal["left", "right"], ...] = ("left", "right", "left")
-        for step, side in enumerate(sides):
-            parts = [ids[0, cut[step] : cut[step + 1]] for ids, cut in zip(texts, cuts, strict=True)]
-            ids_BT, mask_BT = (table.to(lm.device) for table in pad([part.tolist() for part in parts], 0, side))
-            hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
-            for row in range(2):
-                seen[row].append(hidden[row][mask_BT[row]])
-        rows = [_logprobs(lm, torch.cat(parts)[None]) for parts in seen]
-        return all(_equal(lm, row, wanted) for row, wanted in zip(rows, truth, strict=True))
-    return False
+        hidden = Window(lm, None, 1).feed_laid(first, Layout(embeddings_BTC=lm.embedded(first)))
+        embeds = _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
+    steps_1T = torch.arange(ALIKE, device=lm.device)[None]
+    hidden = Window(lm, None, 1).feed_laid(first, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
+    broken = bool(truth[0].isnan().any())  # of weights that are no numbers nothing is known
+    gaps = broken or not _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
+    return replace(ways, lends=lends, embeddings=embeds, gaps=gaps)
+
+
+def _reads(
+    lm: LM, window: Window, texts: Sequence[Tensor], truth: Sequence[Tensor], cuts: Sequence[Sequence[int]]
+) -> bool:
+    """Whether texts are read right side by side, part by part: padded in front, then behind, where they are unequal."""
+    seen: list[list[Tensor]] = [[] for _ in texts]
+    for step in range(len(cuts[0]) - 1):
+        parts = [ids[0, cut[step] : cut[step + 1]].tolist() for ids, cut in zip(texts, cuts, strict=True)]
+        ids_BT, mask_BT = (table.to(lm.device) for table in pad(parts, 0, "right" if step == 1 else "left"))
+        hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        for row, own in enumerate(seen):
+            own.append(hidden[row][mask_BT[row]])
+    rows = zip(seen, truth, cuts, strict=False)
+    return all(_equal(lm, _logprobs(lm, torch.cat(own)[None]), right[cut[0] : cut[-1]]) for own, right, cut in rows)
 
 
 def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
@@ -305,19 +230,16 @@ def _learned(lm: LM, ways: Ways) -> tuple[list[Angles], dict[int, MaskFunction]]
 
 def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
     """What moves keys and queries as the layers rotate them."""
-    ids_B1, calls = ids_1T.T, []
+    ids_B1, readings = ids_1T.T, list[dict[int, Call]]()
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
     with suppress(Exception):  # whatever it raises, its keys cannot be moved
         for shift in (0, SHIFT):
-            seen: dict[int, Call] = {}
-            window = Window(lm, None, len(ids_B1))
-            window._next_B = at_B1[:, 0] + shift
+            begun, seen = Prefix((), (), at_B1[:, 0] + shift), dict[int, Call]()
             with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
-                window.feed(ids_B1)
-            calls.append([seen[layer] for layer in range(lm.layers)])
-        bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
-        sides = [[[getattr(call, name) for call in part] for part in calls] for name in ("key", "query")]
-        turns, query_turns = (learned(lm, angles, here, there, at_B1, SHIFT, bound) for here, there in sides)
+                Window(lm, begun, len(ids_B1)).feed(ids_B1)
+            readings.append(seen)
+        calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
+        turns, query_turns = (learned(lm, angles, name, calls, at_B1, SHIFT) for name in ("key", "query"))
         if turns and any(turns) and query_turns:
             return Rotary(turns, query_turns)
     return None
@@ -339,6 +261,3 @@ def _same_angles(lm: LM, angles: Sequence[Angles]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if _changed(lm, angles, 5, middle) else (middle, high)
     return low
-
-
-probes[:] = [tried]

@@ -1,28 +1,29 @@
-"""Rotary position embeddings (arXiv 2104.09864, equation 34) undone and redone as the base model itself rotates.
+"""Rotary position embeddings (arXiv 2104.09864, equation 34) undone and redone by the base model's own code.
 
-Models differ in which features they rotate, what makes a pair, angles, direction, and whether a norm follows. `learned`
-tries what there is on tokens that were read alone at two places, and takes what turns the keys of one reading into
-those of the other. Scaled variants multiply sine and cosine by a factor, so undoing divides by its square.
+Angles are those of its rotary modules, the rotation is `apply_rotary_pos_emb` of its own source. `learned` tries
+them on tokens that were read alone at two places, and takes what turns the keys of one reading into those of the other.
+Scaled variants multiply sine and cosine by a factor, so undoing divides by its square.
 
 Shape letters: L layers · B rows · H heads · P positions · D head size · F rotated features.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice, product
-from itertools import count as counting
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from ttabench.lm.attention.interface import Call
 from ttabench.lm.model import LM
 
 Angles: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""int64 [B, P] of positions to cosine and sine [B, P, F / 2] of every pair, float32."""
+"""int64 [B, P] of positions to cosine and sine [B, P, F] as the model has them, float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,32 +31,27 @@ class Turn:
     """How the keys of a layer are rotated."""
 
     angles: Angles
-    neighbours: bool = False
-    """Features 2 i and 2 i + 1 make a pair; else i and i + F / 2."""
-    last: bool = False
-    """The last F features are rotated; else the first."""
+    apply: Callable[..., tuple[Tensor, Tensor]]
+    """The model's own rotation of queries and keys by cosine and sine."""
+    part: slice
+    """The features that it is given."""
     weight_D: Tensor | None = None
     """What a norm behind the rotation multiplies features by."""
-    number: int = 0
-    """Its place among what was tried, so that it can be remembered."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
         """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
-        cos, sin = (part.unsqueeze(1) for part in self.angles(positions_BP))
-        size, width = 2 * cos.shape[-1], x_BHPD.shape[-1]
+        cos, sin = self.angles(positions_BP)
         weight_D = None if self.weight_D is None else self.weight_D.float()
-        x = x_BHPD.float() if weight_D is None else x_BHPD.float() / weight_D
-        begin = width - size if self.last else 0
-        before, part, behind = torch.split(x, [begin, size, width - begin - size], dim=-1)
-        first, second = (part[..., ::2], part[..., 1::2]) if self.neighbours else part.chunk(2, dim=-1)
-        if back:
-            norm = cos.square() + sin.square()
-            turned = (first * cos + second * sin) / norm, (second * cos - first * sin) / norm
-        else:
-            turned = first * cos - second * sin, second * cos + first * sin
-        done = torch.stack(turned, -1).flatten(-2) if self.neighbours else torch.cat(turned, -1)
-        whole = torch.cat([before, done, behind], dim=-1)
-        return (whole if weight_D is None else whole * weight_D).to(x_BHPD.dtype)
+        whole = x_BHPD.float() if weight_D is None else x_BHPD.float() / weight_D
+        given = whole[..., self.part]
+        done = self.apply(given, given, cos, -sin if back else sin)[0]
+        if back:  # by the square of the factor; a feature that is not rotated keeps its 1
+            ones = torch.ones_like(given)
+            done = done / self.apply(ones, ones, cos.square() + sin.square(), torch.zeros_like(sin))[0]
+        if done.shape != whole.shape:
+            before, behind = whole[..., : self.part.start or 0], whole[..., self.part.stop or whole.shape[-1] :]
+            done = torch.cat([before, done, behind], dim=-1)
+        return (done if weight_D is None else done * weight_D).to(x_BHPD.dtype)
 
 
 class Rotary:
@@ -92,79 +88,50 @@ def rotaries(lm: LM) -> list[nn.Module]:
 
 @contextmanager
 def angles_seen(lm: LM) -> Iterator[list[Angles]]:
-    """The modules that make the model's angles in the forwards of the block, each as it was called."""
+    """What makes the model's angles in the forwards of the block: its modules, each as it was called."""
     seen: dict[tuple[Any, ...], Angles] = {}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _out: Any) -> None:
+        texts = [value for value in args if isinstance(value, str)]  # which of several sets of angles
         named = {name: value for name, value in kwargs.items() if isinstance(value, str)}
-        texts = tuple(value for value in args if isinstance(value, str))
-        seen.setdefault((module, texts, *sorted(named.items())), _angles_of(module, texts, named))
+
+        def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
+            like = torch.empty(0, device=positions_BP.device, dtype=torch.float32)
+            made = module(like, positions_BP, *texts, **named)
+            return (made.real, made.imag) if isinstance(made, Tensor) else made[:2]
+
+        seen.setdefault((module, *texts, *sorted(named.items())), angles)
 
     with ExitStack() as undo:
         for module in rotaries(lm):
             undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
-        angles: list[Angles] = []
-        yield angles
-    angles += seen.values()
-
-
-def _angles_of(module: nn.Module, texts: tuple[str, ...], named: dict[str, str]) -> Angles:
-    def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-        like = torch.empty(0, device=positions_BP.device, dtype=torch.float32)
-        made = module(like, positions_BP, *texts, **named)
-        cos, sin = (made.real, made.imag) if isinstance(made, Tensor) else made[:2]
-        return cos, sin
-
-    return angles
-
-
-def plain_angles(size: int) -> Angles:
-    """Those of RoFormer, for models whose angles no module makes (GPT-J)."""
-
-    def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-        steps = torch.arange(0, size, 2, device=positions_BP.device, dtype=torch.float32)
-        turns_BPF = positions_BP[..., None].float() * 10_000.0 ** (-steps / size)
-        return turns_BPF.cos(), turns_BPF.sin()
-
-    return angles
-
-
-PICKS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda made: made[..., : made.shape[-1] // 2],
-    lambda made: made[..., ::2],
-    lambda made: made,
-)
-"""What makes one angle a pair of what a module gives: half of it, every second, or all."""
-
-
-def _picked(angles: Angles, pick: Callable[[Tensor], Tensor], direction: int) -> Angles:
-    def pairs(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = angles(positions_BP)
-        return pick(cos), direction * pick(sin)
-
-    return pairs
+        found: list[Angles] = []
+        yield found
+    found += seen.values()
 
 
 def learned(
-    lm: LM, angles: Sequence[Angles], here: Sequence[Tensor], there: Sequence[Tensor], at_B1: Tensor, shift: int,
-    bound: float,
-) -> list[Turn | None] | None:  # fmt: skip
-    """How each layer rotates its keys, or queries; None where nothing known does what the model does.
+    lm: LM, angles: Sequence[Angles], name: str, calls: Sequence[tuple[Call, Call]], at_B1: Tensor, shift: int
+) -> list[Turn | None] | None:
+    """How each layer rotates its keys, or queries; None where its own code does not do what the model does.
 
-    Keys of tokens that stand alone, one [B, H, 1, D] a layer, are at `at_B1` here and `shift` positions further there;
-    `bound` is the largest difference, as a share of the largest key.
+    Args:
+        name: "key" or "query".
+        calls: of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further.
     """
     turns: list[Turn | None] = []
+    bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03  # as a share of the largest number
 
     def moves(turn: Turn | None, own: Tensor, wanted: Tensor) -> bool:
         try:
             moved = own if turn is None else turn(turn(own, at_B1, back=True), at_B1 + shift, back=False)
-        except RuntimeError:  # more angles than features
+        except (RuntimeError, TypeError):  # more angles than features, or other arguments
             return False
         return bool((moved - wanted).abs().max() <= bound * wanted.abs().max())
 
-    for layer, (own, wanted) in enumerate(zip(here, there, strict=True)):
-        tried = chain(dict.fromkeys(turns), (None,), _candidates(lm, angles, layer, own.shape[-1]))
+    for here, there in calls:
+        own, wanted = getattr(here, name), getattr(there, name)
+        tried = chain(dict.fromkeys(turns), (None,), _candidates(lm, angles, here, own.shape[-1]))
         fitting = [*islice((turn for turn in tried if moves(turn, own, wanted)), 1)]
         if not fitting:
             return None
@@ -172,24 +139,11 @@ def learned(
     return turns
 
 
-def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iterator[Turn]:
-    sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
-    sources = [*product(angles, PICKS), *((plain_angles(features), PICKS[-1]) for features in sizes)]
-    pairs = [_picked(*source, direction) for direction in (1, -1) for source in sources]
-    count = counting(1)
-    for made, neighbours, last in product(pairs, (False, True), (False, True)):
-        yield Turn(made, neighbours, last, number=next(count))
-    norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
-    for made, neighbours, norm in product(pairs, (False, True), norms):
-        for weight in (norm, 1 + norm):
-            yield Turn(made, neighbours, weight_D=weight.detach(), number=next(count))
-
-
-def numbered(lm: LM, angles: Sequence[Angles], numbers: Sequence[int], size: int) -> list[Turn | None]:
-    """The turns of these numbers, one a layer; 0 stands for none."""
-    turns: list[Turn | None] = []
-    for layer, number in enumerate(numbers):
-        known = next((turn for turn in turns if turn and turn.number == number and turn.weight_D is None), None)
-        made = _candidates(lm, angles, layer, size) if number and known is None else ()
-        turns.append(known or next((turn for turn in made if turn.number == number), None))
-    return turns
+def _candidates(lm: LM, angles: Sequence[Angles], call: Call, width: int) -> Iterator[Turn]:
+    apply: Any = getattr(sys.modules[type(call.module).__module__], "apply_rotary_pos_emb", None)
+    norms = [p for name, p in lm.blocks()[call.layer].named_parameters() if "norm" in name and p.shape == (width,)]
+    weights = [None, *chain.from_iterable((norm.detach(), 1 + norm.detach()) for norm in norms)]
+    for weight, made in product(weights, angles if apply else ()):
+        size = made(torch.zeros(1, 1, dtype=torch.int64, device=lm.device))[0].shape[-1]
+        for part in (slice(None), slice(size), slice(width - size, None)):
+            yield Turn(made, apply, part, weight)

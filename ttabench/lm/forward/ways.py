@@ -1,6 +1,6 @@
 """In which ways a model is run: those that give what transformers' own forward gives, as `probe` finds out.
 
-What no way does right is refused by whoever needs it (`refusal`), in one line that names the part.
+What no way does right is refused by whoever needs it (`require`), in one line that names the part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.lm.attention.interface import NAME, OWN, MaskFunction
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 
@@ -58,24 +57,9 @@ class Ways:
         return self.attention in ("sdpa", "own")
 
     @property
-    def own(self) -> bool:
-        """Whether attention is computed by the model's own eager function."""
-        return self.attention == "own"
-
-    @property
     def caches(self) -> bool:
         """Whether a text can be read on behind keys and values."""
         return self.attention not in ("again", "none")
-
-    @property
-    def rotates(self) -> bool:
-        """Whether keys can be moved to other positions."""
-        return self.rotary is not None
-
-    def lacks(self, part: str) -> bool:
-        """Whether a part of `REASONS` is not there."""
-        there = {"hooks": self.hooked, "cache": self.caches, "gaps": self.gaps, "embeddings": self.embeddings}
-        return not there[part] if part in there else part == "shape" and len(self.shapes) > 1
 
     def angles_of(self, length: int) -> int:
         """Which angles a text of so many tokens has: texts of one number have the same."""
@@ -105,18 +89,9 @@ class Ways:
         }
         return {name: value for name, (there, value) in unusual.items() if there}
 
-    def check_layout(self, lm: LM, layout: Layout) -> None:
-        """Whether tokens may stand so."""
-        if not self.hooked:
-            raise refusal(lm, "hooks")
-        if layout.embeddings_BTC is not None and not self.embeddings:
-            raise refusal(lm, "embeddings")
-
 
 NAMES = {"sdpa": NAME, "own": OWN}
 """Attention of transformers by way."""
-probes: list[Callable[[LM], Ways]] = []
-"""What tries a model: `probe.tried`, which stands above windows."""
 REASONS = {
     "hooks": ("it attends in code of its own, which can be neither watched nor masked slot by slot",
               "none, lora and templora need neither; icl and rag do not where it keeps keys and values."),
@@ -129,8 +104,16 @@ REASONS = {
 """Why a model cannot do what a method needs, and what does not need it."""
 
 
-def refusal(lm: LM, part: str) -> UserError:
-    """The error of a model that lacks a part of `REASONS`."""
+def require(lm: LM, *parts: str) -> None:
+    """Refuse a model that lacks one of these parts of `REASONS`."""
+    ways = ways_of(lm)
+    there = {"hooks": ways.hooked, "cache": ways.caches, "gaps": ways.gaps, "embeddings": ways.embeddings}
+    for part in parts:
+        if not there.get(part, len(ways.shapes) < 2):
+            raise _refusal(lm, part)
+
+
+def _refusal(lm: LM, part: str) -> UserError:
     why, hint = REASONS[part]
     if lm.attention and part in ("hooks", "gaps", "embeddings"):
         why = f"--attention {lm.attention} leaves no way to watch or mask it slot by slot"
@@ -142,11 +125,12 @@ def ways_of(lm: LM) -> Ways:
     """How this model is run: tried at the first call."""
     known: Ways | None = vars(lm).get("_ways")
     if known is None:
-        assert probes, "lm.forward tries models"
-        known = Context().run(probes[0], lm)  # whoever watches, and whatever is counted, has no part in it
+        from ttabench.lm.forward import probe  # which reads through windows, and these as is said here
+
+        known = Context().run(probe.tried, lm)  # whoever watches, and whatever is counted, has no part in it
         take(lm, known)
     if known.attention == "none":
-        raise refusal(lm, "none")
+        raise _refusal(lm, "none")
     return known
 
 

@@ -17,16 +17,80 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.cache_layer import CacheLayer, joined
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.ways import refusal, ways_of
+from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
+
+
+class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
+    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
+
+    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
+    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
+    """
+
+    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
+        super().__init__()
+        self.shared, self.room, self.retain = shared, room, retain
+        self.buffers: list[Tensor] | None = None
+        if prefix is not None:
+            self.keys, self.values = prefix
+
+    def get_seq_length(self) -> int:
+        """Slots in front of the next token."""
+        return self.shared + self.own_length()
+
+    def own_length(self) -> int:
+        """Slots of the rows' own, a shared prefix not counted."""
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
+        if self.room and not torch.is_grad_enabled():
+            both = self._write(key_states, value_states)
+        else:
+            both = joined(self.keys, key_states), joined(self.values, value_states)
+        if self.retain:
+            self.keys, self.values = both
+        return both
+
+    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        # The buffer is [B, H, P + room, D]; new slots go behind the old ones, and what is handed out is a view of it.
+        start = self.own_length()
+        end = start + keys_BHTD.shape[2]
+        if self.buffers is None:
+            (rows, heads), slots = keys_BHTD.shape[:2], start + self.room
+            self.buffers = [new.new_empty(rows, heads, slots, new.shape[3]) for new in (keys_BHTD, values_BHTD)]
+            for buffer_BHSD, old_BHPD in zip(self.buffers, (self.keys, self.values), strict=True):
+                if old_BHPD is not None:
+                    buffer_BHSD[:, :, :start] = old_BHPD
+        for buffer_BHSD, new_BHTD in zip(self.buffers, (keys_BHTD, values_BHTD), strict=True):
+            buffer_BHSD.narrow(2, start, end - start).copy_(new_BHTD)
+        keys_BHSD, values_BHSD = (buffer_BHSD.narrow(2, 0, end) for buffer_BHSD in self.buffers)
+        return keys_BHSD, values_BHSD
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order."""
+        rows = rows if self.keys is None else rows.to(self.keys.device)
+        length = self.own_length()
+        if self.buffers is not None:
+            self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
+            self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
+        elif length:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+
+def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
+    """New slots behind old ones; one old row serves any number of new rows."""
+    if old_BHPD is None:
+        return new_BHTD
+    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
@@ -72,20 +136,19 @@ class Window:
         self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
     ) -> None:
         prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
-        self.lm, self.rows, self.holds_bos, self._ways = lm, rows, prefix.holds_bos, ways_of(lm)
-        self._mask_BS = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
-        self._next_B = prefix.next_position_B.to(lm.device)
-        self._evict, self._eviction = evict, prefix.eviction
-        if self._eviction is not None and rows > 1 and len(self._next_B) == 1:
-            self._eviction = self._eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
-        parts = {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
-        self._by_head = {name: [tensor.to(lm.device) for tensor in held] for name, held in parts.items() if held}
-        if prefix.keys_LBHPD and not self._ways.caches:
-            raise refusal(lm, "cache")
-        self._bias = _finite_bias(lm, prefix)
-        if not self._ways.hooked and (self._bias is not None or is_watched() or self._eviction is not None):
-            raise refusal(lm, "hooks")
-        own = pairs_of(lm, prefix)
+        self.lm, self.rows, self._room, self._evict, self._ways = lm, rows, room, evict, ways_of(lm)
+        eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
+        if eviction is not None and rows > 1 and len(next_B) == 1:
+            eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
+        self._bias, own = _finite_bias(lm, prefix), pairs_of(lm, prefix)
+        require(lm, *(["cache"] if own else []))
+        require(lm, *(["hooks"] if self._bias is not None or is_watched() or eviction is not None else []))
+        places = prefix.positions() if self._ways.local else None  # of all slots, where layers hide what is far
+        mask_BP = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
+        held = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
+        held = held.layers_as(lambda layer: layer.to(lm.device))
+        self._held = replace(held, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction)
+        """All but keys and values of what was read so far; what heads miss and weigh, of the prefix alone."""
         self._shared: list[Shared] | None = None
         """Keys and values of a prefix that all rows see and none holds, one entry a layer; else each has a copy."""
         if self._is_lent(prefix):
@@ -95,19 +158,16 @@ class Window:
                 for layer, pair in enumerate(own)
             ]
             own, self._bias = [], None
-        assert retain or self._eviction is None, "what was not retained cannot be evicted"
-        buffer = room if retain and self._eviction is None else 0  # a buffer cannot shrink under an eviction
+        assert retain or eviction is None, "what was not retained cannot be evicted"
+        buffer = room if retain and eviction is None else 0  # a buffer cannot shrink under an eviction
         slots = self._shared[0].keys.shape[2] if self._shared else 0
         pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
         self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in pairs]
         self._cache = Cache(layers=list(self._layers))
-        self._room = room
         self._length = 0
         """Tokens that all of the text will have, where the model's angles depend on it."""
         self._ids_BS: Tensor | None = None
         """All that was fed, where the model reads it anew every time."""
-        self._places = [places.to(lm.device) for places in prefix.positions()] if self._ways.local else None
-        """Positions of all slots [B or 1, 1 or H, S], of all layers or one a layer, where layers hide what is far."""
 
     def _is_lent(self, prefix: Prefix) -> bool:
         """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
@@ -126,20 +186,25 @@ class Window:
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
         mask_BS = self._extended_mask(ids_BT, mask_BT)
-        step = None
-        if self._eviction is not None:
-            step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
+        step, eviction = None, self._held.eviction
+        if eviction is not None:
+            step = eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
             hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
-        self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
+        next_B = self._held.next_position_B + total_B
+        self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         if step is not None:
-            self._hold(step.left(self.prefix(), evict=self._evict))
+            left = step.left(self.prefix(), evict=self._evict)
+            for layer, (keys, values) in zip(self._layers, pairs_of(self.lm, left), strict=True):
+                layer.keys, layer.values = keys, values
+            places = left.positions() if self._ways.local else None
+            self._held = replace(left, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
         return hidden_BTD
 
     def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
         """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
-        assert self._eviction is None, "what is thrown away has no place in a layout"
-        self._ways.check_layout(self.lm, layout)
+        assert self._held.eviction is None, "what is thrown away has no place in a layout"
+        require(self.lm, "hooks", *(["embeddings"] if layout.embeddings_BTC is not None else []))
         mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
         positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
         mask, slots = mask_BS, self._cache.get_seq_length() + tokens
@@ -149,15 +214,9 @@ class Window:
                 self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
         hidden_BTD = self._run(ids_BT, mask, positions_BT, layout.embeddings_BTC)
         real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
-        self._mask_BS, self._next_B = mask_BS, torch.maximum(self._next_B, real_BT.amax(1) + 1)
+        next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
+        self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         return hidden_BTD
-
-    def _hold(self, prefix: Prefix) -> None:
-        """Go on from what an eviction has left."""
-        for layer, (keys, values) in zip(self._layers, pairs_of(self.lm, prefix), strict=True):
-            layer.keys, layer.values = keys, values
-        self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
-        self._places = None if self._places is None else list(prefix.positions())
 
     @property
     def _reads_on(self) -> bool:
@@ -168,50 +227,43 @@ class Window:
     @property
     def unmasked(self) -> bool:
         """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
-        held_apart = self._by_head or self._mask_BS is not None or self._places is not None
-        return self._reads_on and not held_apart and not is_watched()
+        held = self._held
+        apart = [held.mask_BP, held.hidden_LBHP, held.bias_LBHP, held.positions_LBHP]
+        return self._reads_on and apart == [None] * 4 and not is_watched()
 
     def _run(
         self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None
     ) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        if not self._ways.hooked:
-            return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
-        reads_on = self._reads_on
-        masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
-        with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
-            cache = {"past_key_values": self._cache, "use_cache": True}
-            return self._decoded(ids_BT, embeddings_BTC, None, positions_BT, **cache)
-
-    def _transformers(
-        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None
-    ) -> Tensor:
-        """The same where the model attends in its own way: with masks that it makes of a mask of slots."""
-        mask_BS = None if mask is None else mask.long()
+        cache: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True, "attention_mask": None}
+        if self._ways.hooked:
+            reads_on = self._reads_on
+            masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
+            with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
+                return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
+        # the model attends in its own way, with masks that it makes of a mask of slots
+        cache["attention_mask"] = None if mask is None else mask.long()
         if self._ways.caches:
-            cache = {"past_key_values": self._cache, "use_cache": True}
-            return self._decoded(ids_BT, embeddings_BTC, mask_BS, positions_BT, **cache)
+            return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
         # Nothing can be read on from: all of the text once more.
         self._ids_BS = ids_BT if self._ids_BS is None else torch.cat([self._ids_BS, ids_BT], dim=1)
-        slots, tokens = self._ids_BS.shape[1], ids_BT.shape[1]
-        steps_1S = torch.arange(slots, device=ids_BT.device)[None]
-        return self._decoded(self._ids_BS, None, mask_BS, steps_1S, use_cache=False)[:, slots - tokens :]
+        steps_1S = torch.arange(self._ids_BS.shape[1], device=ids_BT.device)[None]
+        cache |= {"past_key_values": None, "use_cache": False}
+        return self._decoded(self._ids_BS, steps_1S, None, **cache)[:, -ids_BT.shape[1] :]
 
-    def _decoded(
-        self, ids_BT: Tensor, embeddings_BTC: Tensor | None, mask: Tensor | None, positions_BT: Tensor, **cache: Any
-    ) -> Tensor:
+    def _decoded(self, ids_BT: Tensor, positions_BT: Tensor, embeddings_BTC: Tensor | None, **cache: Any) -> Tensor:
         inputs = {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
         if self._ways.same_angles is not None:
             self._settle(positions_BT)
         with self._ways.rotating_as(self._length):
-            hidden_BTD: Tensor = self.lm.decoder(**inputs, attention_mask=mask, **cache)[0]
+            hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
         return hidden_BTD.to(positions_BT.device)
 
     def _settle(self, positions_BT: Tensor) -> None:
         """Choose the angles for all of the text, when its first tokens are read."""
-        held, end, of = int(self._next_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
+        held, end, of = int(self._held.next_position_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
         chosen = self._length or held
         self._length = self._length or max(end, held + self._room)
         if chosen and of(chosen) != of(max(end, self._length)):
@@ -233,25 +285,26 @@ class Window:
         three = self._shared is not None and self._layers[0].own_length() > 0
         if tokens == 1 or (mask is None and (not held or (parts and not three))):
             return mask if mask is None else mask[:, None, None]
-        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
+        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self.lm.device).tril(held)
         return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
 
     def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
         """What each token sees in every layer [B or 1, 1 or H, T, S]: less where a layer hides what is far away."""
         masks = [seen] * self.lm.layers
-        if self._places is None:
+        if self._held.positions_LBHP is None:
             return masks
         tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
-        self._places = [  # and behind them those of these tokens, of every row and head
+        places = [  # and behind them those of these tokens, of every row and head
             torch.cat([place.expand(rows, -1, -1), positions_BT[:, None].expand(rows, place.shape[1], -1).to(place)], 2)
-            for place in self._places
+            for place in self._held.positions_LBHP
             for rows in [max(len(place), len(positions_BT))]
         ]
+        self._held = replace(self._held, positions_LBHP=tuple(places))
         made: dict[tuple[int, int], Tensor | None] = {}
         for layer, near in self._ways.local.items():
-            number = layer if len(self._places) > 1 else 0
+            number = layer if len(places) > 1 else 0
             if (key := (id(near), number)) not in made:
-                place = self._places[number][:, :, None]  # [B, H, 1, S]
+                place = places[number][:, :, None]  # [B, H, 1, S]
                 if bool(near(0, 0, query.max(), place.clamp(min=0).min())):
                     made[key] = seen
                     continue
@@ -265,21 +318,22 @@ class Window:
         return masks
 
     def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        next_B = self._held.next_position_B
         if mask_BT is None and ids_BT.shape[1] == 1:
-            return self._next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(self._next_B)
+            return next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(next_B)
         if mask_BT is None:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
-            total_B = torch.full_like(self._next_B, ids_BT.shape[1])
+            total_B = torch.full_like(next_B, ids_BT.shape[1])
         else:
             counts_BT = mask_BT.long().cumsum(1)  # padding takes slots but no positions: [0, 1, 1] stands at -1, 0, 1
             steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
         # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
-        return (self._next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
+        return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
 
     def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
-        if mask_BT is None and self._mask_BS is None:
+        held_BS, slots = self._held.mask_BP, self._cache.get_seq_length()
+        if mask_BT is None and held_BS is None:
             return None
-        held_BS, slots = self._mask_BS, self._cache.get_seq_length()
         if held_BS is None:
             held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
         new_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
@@ -287,34 +341,29 @@ class Window:
 
     def prefix(self) -> Prefix:
         """Everything read so far, one row a batch row."""
-        if not self._ways.caches:
-            raise refusal(self.lm, "cache")
+        require(self.lm, "cache")
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
         if self._shared is not None:
             keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
             values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
-        mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
-        next_B, slots, by_head = self._next_B.expand(self.rows), keys[0].shape[2], {}
-        for name, held in self._by_head.items():
-            more = slots - held[0].shape[2]
-            by_head[f"{name}_LBHP"] = tuple(pad(tensor, (0, more)).expand(self.rows, -1, -1) for tensor in held)
-        if self._places is not None:
-            by_head["positions_LBHP"] = tuple(place.expand(self.rows, -1, -1) for place in self._places)
-        return Prefix(tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, **by_head)
+        slots = keys[0].shape[2]
+        held = self._held.layers_as(lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1))
+        return replace(
+            held,
+            keys_LBHPD=tuple(keys),
+            values_LBHPD=tuple(values),
+            next_position_B=held.next_position_B.expand(self.rows),
+            mask_BP=None if held.mask_BP is None else held.mask_BP.expand(self.rows, -1),
+        )
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
-        self.rows, self._next_B = len(rows_N), of_rows(self._next_B, rows_N)
-        self._by_head = {name: [of_rows(tensor, rows_N) for tensor in held] for name, held in self._by_head.items()}
+        eviction = None if self._held.eviction is None else self._held.eviction.select(rows_N)
+        self.rows, self._held = len(rows_N), replace(self._held, eviction=None).select(rows_N)
+        self._held = replace(self._held, eviction=eviction)
         if self._bias is not None:
             self._bias = [of_rows(bias, rows_N) for bias in self._bias]
-        if self._mask_BS is not None:
-            self._mask_BS = of_rows(self._mask_BS, rows_N)
-        if self._places is not None:
-            self._places = [of_rows(place, rows_N) for place in self._places]
         if self._ids_BS is not None:
             self._ids_BS = self._ids_BS.index_select(0, rows_N)
-        if self._eviction is not None:
-            self._eviction = self._eviction.select(rows_N)

@@ -1,19 +1,16 @@
-"""Devices and number formats by name; light, where a process needs no model."""
+"""Devices and number formats by name, and a limit to the memory there; light, where a process needs no model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import torch
 
-from ttabench.core import accelerators
+from ttabench.core import accelerators, memory
+from ttabench.core.amounts import size
 from ttabench.core.errors import UnknownName, UserError
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHARE_OF_ONE = 0.7
+"""Of an accelerator's memory that weights may take; the rest is for keys, values and activations."""
 
 
 def find_device(name: str) -> torch.device:
@@ -22,47 +19,21 @@ def find_device(name: str) -> torch.device:
         device = torch.device(accelerators.here() if name == "auto" else name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(_missing(name), "Use --device cpu.") from error
+        known = accelerators.function(name, "device_count") is not None
+        fault = f"No {name.upper()} device found (--device {name})." if known else f"Unknown device {name!r}."
+        raise UserError(fault, "Use --device cpu.") from error
     if device.type == "cuda":
         # cuDNN's attention compiles a plan for every length of text, 30 ms each, and keeps all of them in memory
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 
-SHARE_OF_ONE = 0.7
-"""Of an accelerator's memory that weights may take; the rest is for keys, values and activations."""
-
-
-def spread(model: PreTrainedModel, parts: Mapping[str, str | int] | None = None) -> None:
-    """Lay the parts of a model, layer by layer, onto several devices."""
-    from accelerate import dispatch_model, infer_auto_device_map
-
-    if parts is None:
-        whole = list(getattr(model, "_no_split_modules", None) or ())
-        parts = infer_auto_device_map(model, no_split_module_classes=whole)
-        if {"cpu", "disk"} & set(map(str, parts.values())):
-            fault = "The weights do not fit into the memory of all accelerators together."
-            raise UserError(fault, "Take a smaller --model or --dtype bfloat16, or --device cpu.")
-    main = "cpu" if "cpu" in parts.values() else None  # else what lies there would be moved to another at every use
-    dispatch_model(model, dict(parts), main_device=main, force_hooks=True)
-
-
-def needs_several(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether there are several accelerators of this kind, and the weights are too large for one of them."""
-    if (accelerators.called(device, "device_count") or 1) < 2:
-        return False
-    memory = getattr(accelerators.called(device, "get_device_properties", 0), "total_memory", None)
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return memory is not None and weights > SHARE_OF_ONE * memory
-
-
-def _missing(name: str) -> str:
-    """The fault of a device that is not there."""
-    count = accelerators.called(name, "device_count")
-    if count is None:
-        return f"Unknown device {name!r}."
-    kind = name.partition(":")[0].upper()
-    return f"{'Only ' if count else 'No'}{count or ''} {kind} device{'s' * (count > 1)} found (--device {name})."
+def room_of_all(device: torch.device) -> dict[int | str, int] | None:
+    """Bytes that weights may take on each of several accelerators of a kind; None where there is one."""
+    if (count := accelerators.called(device, "device_count") or 1) < 2:
+        return None
+    totals = [accelerators.called(device, "get_device_properties", number).total_memory for number in range(count)]
+    return {number: int(SHARE_OF_ONE * total) for number, total in enumerate(totals)}
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
@@ -72,3 +43,24 @@ def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name not in DTYPES:
         raise UnknownName("dtype", name, ["auto", *DTYPES])
     return DTYPES[name]
+
+
+def limit_memory(most: int, device: torch.device) -> None:
+    """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's."""
+    if device.type != "cpu":
+        names = ("get_device_properties", "set_per_process_memory_fraction")
+        properties, bound = (accelerators.function(device, name) for name in names)
+        if properties is None or bound is None:
+            raise UserError(f"torch cannot limit the memory of {device}.", "Leave --memory-limit out.")
+        bound(min(1.0, most / properties(device).total_memory), device)
+        return
+    torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
+    memory.limit(most)
+
+
+def hold_memory(most: int, device: torch.device) -> None:
+    """Like `limit_memory`, where a model that was loaded already may take more than that."""
+    limit_memory(most, device)
+    taken = memory.in_use()
+    if device.type == "cpu" and taken is not None and taken >= most:
+        raise MemoryError(f"the model and the libraries take {size(taken)}")

@@ -3,17 +3,17 @@
     ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-15e22d32bf67/     model.safetensors, copy.json, ...
     ~/.cache/ttabench/models/gemma3-270m-a5fd3b62230a.gguf                what the four parts of its package make
 
-$TTABENCH_CACHE or $XDG_CACHE_HOME name another cache. Where it cannot be written a file is dequantised each time.
+$TTABENCH_CACHE or $XDG_CACHE_HOME name another cache.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,24 +23,20 @@ from ttabench.core import environment
 from ttabench.core.architectures import Package
 from ttabench.core.checked_file import json_of, reading
 from ttabench.core.digests import digest, remembered, sha256_of
-from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
-from ttabench.lm.loading.model_reader import AGAIN
+from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
+from ttabench.lm.loading.model_reader import read as read_folder
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from ttabench.lm.loading.model_reader import Source
+    from transformers import PreTrainedTokenizerFast
 
 INSTALL = "pip install gguf"
 COPY_FILE = "copy.json"
 DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 """Ways to split text (`tokenizer.ggml.pre`) that put every digit apart and then split as GPT-2 does. transformers 5.23
 splits these as GPT-2 does at once, so blanks and line breaks before a number become other tokens."""
-PLAIN = ("F32", "F16", "BF16", "F64")
-"""Formats that are not quantised."""
 
 log = logging.getLogger(__name__)
 
@@ -50,82 +46,65 @@ def cache_folder() -> Path:
     return environment.cache_folder() / "models"
 
 
+@contextmanager
+def _making(place: Path) -> Iterator[None]:
+    """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
+    from filelock import FileLock
+    from safetensors import SafetensorError
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place.with_name(f".{place.name}.lock")):
+            for old in place.parent.glob(f".{place.name}.*{PART}"):
+                remove(old)
+            yield
+    except (OSError, SafetensorError) as error:
+        fault = f"{place} cannot be written ({getattr(error, 'strerror', None) or error}); a model is kept there."
+        raise UserError(fault, "Name another folder with TTABENCH_CACHE.") from None
+
+
 def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
-
     if file.is_file() and remembered(file, sha256_of) == package.sha256:
         return file
-    try:
-        with _locked(file), replacing(file) as scratch:
-            log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
-            join(parts, scratch)
-            if sha256_of(scratch) != package.sha256:
-                fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
-                raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
-    except OSError as error:
-        fault = f"{file.parent} cannot be written ({error.strerror or error}); {name} is joined of its parts there."
-        raise UserError(fault, "Name another with TTABENCH_CACHE.") from None
+    with _making(file), replacing(file) as scratch:
+        log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
+        join(parts, scratch)
+        if sha256_of(scratch) != package.sha256:
+            fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
+            raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
     return file
 
 
-@contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
-    from filelock import FileLock
-
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_name(f".{place.name}.lock")):
-        for old in place.parent.glob(f".{place.name}.*{PART}"):
-            remove(old)
-        yield
-
-
-def read(
-    source: Source, dtype: torch.dtype | None, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
     """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
-    from safetensors import SafetensorError
-
-    from ttabench.lm.loading import model_reader
-
     file = source.gguf
     assert file is not None, f"{source.name} is no GGUF file"
     file_digest = digest(file)
     stem = re.sub(r"[^\w.-]", "_", file.stem, flags=re.ASCII)[:80]
     folder = cache_folder() / f"{stem}-{file_digest[:12]}"
     if not (folder / COPY_FILE).is_file():
-        try:
-            with _locked(folder):
-                if not (folder / COPY_FILE).is_file():
-                    log.warning("Dequantising %s once into %s ...", file.name, folder)
-                    _copy(source, file, file_digest, folder)
-        except (OSError, SafetensorError) as error:
-            log.warning("Note: %s cannot be written (%s); dequantising for this run alone.", folder.parent, error)
-            model, tokenizer, weights = dequantised(source, file)
-            return model.to(device, dtype), tokenizer, weights
+        with _making(folder):
+            if not (folder / COPY_FILE).is_file():
+                log.warning("Dequantising %s once into %s ...", file.name, folder)
+                model, tokenizer, weights = dequantised(source, file)
+                about = {"source": file.name, "source_digest": file_digest, "weights": weights}
+                with environment.quiet_loading(), replacing_folder(folder) as part:
+                    model.save_pretrained(part)
+                    tokenizer.save_pretrained(part)
+                    write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
     copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
-    return *model_reader.read(copy, dtype, device), json_of(folder / COPY_FILE)["weights"]
+    return *read_folder(copy, dtype, device, several)[:2], json_of(folder / COPY_FILE)["weights"]
 
 
-def _copy(source: Source, file: Path, file_digest: str, folder: Path) -> None:
-    model, tokenizer, weights = dequantised(source, file)
-    with quiet_loading(), replacing_folder(folder) as part:
-        model.save_pretrained(part)
-        tokenizer.save_pretrained(part)
-        about = {"source": file.name, "source_digest": file_digest, "weights": weights}
-        write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
-
-
-def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+def dequantised(source: Source, file: Path) -> Loaded:
     """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file."""
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL}")
     import gguf
     import numpy as np
     import torch
-
-    from ttabench.lm.loading import model_reader
 
     class Bounded(gguf.GGUFReader):  # type: ignore[misc]  # a package without types
         """It would go on behind the end of the file: through a list of 2**60 values that a damaged length announces."""
@@ -140,14 +119,13 @@ def dequantised(source: Source, file: Path) -> tuple[PreTrainedModel, PreTrained
         kind, split = (fields[name].contents() if name in fields else None for name in
                        ("general.file_type", "tokenizer.ggml.pre"))  # fmt: skip
         weights = gguf.LlamaFileType(kind).name if kind in list(gguf.LlamaFileType) else "GGUF"
-    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
-        model, tokenizer = model_reader.read(source, torch.float32, torch.device("cpu"))
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    with redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
+        model, tokenizer, _ = read_folder(source, torch.float32, torch.device("cpu"))
+    vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
     weights = weights.removeprefix("MOSTLY_").removeprefix("ALL_")
     tokenizer = _mended(tokenizer, split, model.config.vocab_size)
-    return model, tokenizer, weights if weights in PLAIN else f"{weights}, dequantised"
+    return model, tokenizer, weights if weights in ("F32", "F16", "BF16", "F64") else f"{weights}, dequantised"
 
 
 def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) -> PreTrainedTokenizerFast:

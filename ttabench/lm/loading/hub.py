@@ -17,52 +17,32 @@ from ttabench.core.checked_file import ANY, reading
 from ttabench.core.digests import digest
 from ttabench.core.environment import memory_bytes, offline_if_unreachable
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.loading.gguf_files import INSTALL, joined
+from ttabench.lm.loading import gguf_files, model_reader
+from ttabench.lm.loading.model_reader import Loaded, Source
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from ttabench.lm.loading.model_reader import Source
 
 NANO_FOLDER = Path(__file__).parents[2] / "assets" / "nano"
-NOTHING_THERE = NANO_FOLDER.parent
-"""A folder without a file. transformers reads what lies in the folder of a GGUF file, which is no part of the model."""
 GGUF = ".gguf"
 
 
-def pretrained(
-    name: str, dtype: torch.dtype | None, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
-    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
-
-    The third part is its weights as a record names them ("Q4_1, dequantised"), empty where there is nothing to say.
-    """
-    from ttabench.lm.loading import gguf_files, model_reader
-
-    source = _source(name)
-    if source.gguf is not None:
-        return gguf_files.read(source, dtype, device)
-    if not source.local:
-        offline_if_unreachable()
-        source = replace(source, revision=commit_of(source.place))
-    return *model_reader.read(source, dtype, device), ""
-
-
-def _source(name: str) -> Source:
-    from ttabench.lm.loading.model_reader import Source
-
-    place = find_source(name)
+def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
+    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
+    place, package = find_source(name), ARCHITECTURES[name].package if name in ARCHITECTURES else None
     if Path(place).is_file():
-        file = Path(place)
-        return Source(name, str(NOTHING_THERE), file, hint="Download or copy it again, or give another --model.")
-    if name not in ARCHITECTURES:
-        return Source(name, place)
-    package = ARCHITECTURES[name].package
-    if package is None:
-        return Source(name, place, hint="Give a folder written by save_pretrained, or add --random-weights.")
-    install = package.install if find_spec("gguf") else f"{INSTALL} && {package.install}"
-    return Source(name, place, hint=f"Install it: {install}")
+        # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
+        return gguf_files.read(
+            Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device, several
+        )
+    source = Source(name, place)
+    if package is not None:
+        install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
+        source = replace(source, hint=f"Install it: {install}{package.install}")
+    if not Path(place).is_dir():
+        offline_if_unreachable()
+        source = replace(source, revision=commit_of(place))
+    return model_reader.read(source, dtype, device, several)
 
 
 def find_source(name: str) -> str:
@@ -75,7 +55,7 @@ def find_source(name: str) -> str:
         return str(packaged) if packaged else known.hub
     place = Path(name).expanduser()
     if place.is_dir():
-        return _folder(place)
+        return str(place)
     if place.is_file() or place.suffix == GGUF:
         # once dequantised it takes more memory than its own length
         most, hint = memory_bytes() or ANY, f"Give a {GGUF} file, or a folder written by save_pretrained."
@@ -88,35 +68,18 @@ def find_source(name: str) -> str:
     return name
 
 
-def _folder(folder: Path) -> str:
-    if (folder / "config.json").is_file():
-        return str(folder)
-    if (folder / "adapter_config.json").is_file():
-        fault = f"Folder {folder} holds an adapter of peft, no model."
-        raise UserError(fault, "Merge it into its base in peft (merge_and_unload(), then save_pretrained).")
-    inside = sorted(folder.glob(f"*{GGUF}"))
-    hint = f"Give the file: --model {inside[0]}" if inside else "Give a folder written by save_pretrained."
-    raise UserError(f"Folder {folder} has no config.json.", hint)
-
-
 def _packaged(name: str, package: Package) -> Path | None:
     """The file of a package, made of its parts if it has several, if it is installed; no package is imported."""
-    there = {file: path for file in package.files if (path := _installed(file))}
-    if not there:
-        return None
-    if missing := [file for file in package.files if file not in there]:
-        fault = f"A part of {name} is not installed: {missing[0]}."
+    files = []
+    for part in package.files:
+        module, _, inside = part.partition("/")
+        spec = find_spec(module)
+        places = [Path(place) / inside for place in (spec.submodule_search_locations if spec else None) or ()]
+        files += [path for path in places if path.is_file()][:1]
+    if files and len(files) < len(package.files):
+        fault = f"{len(package.files) - len(files)} of the parts of {name} are not installed."
         raise UserError(fault, f"Install it again: {package.install} --force-reinstall")
-    file, *others = there.values()
-    return joined(name, package, [file, *others]) if others else file
-
-
-def _installed(file: str) -> Path | None:
-    """Where a file of a package is."""
-    module, _, inside = file.partition("/")
-    spec = find_spec(module)
-    paths = [Path(place) / inside for place in (spec.submodule_search_locations if spec else None) or ()]
-    return next((path for path in paths if path.is_file()), None)
+    return gguf_files.joined(name, package, files) if len(files) > 1 else next(iter(files), None)
 
 
 def digest_of(name: str) -> str:
@@ -155,17 +118,13 @@ def check_hub(name: str) -> None:
         raise UserError(fault, "Give a folder, or one of `ttabench list models`.")
 
 
-def random(
-    name: str, dtype: torch.dtype | None, device: torch.device, seed: int
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+def random(name: str, dtype: torch.dtype | None, device: torch.device, seed: int) -> Loaded:
     """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
 
     The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    from ttabench.lm.loading.model_reader import Source, refusal
 
     if name not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
@@ -182,5 +141,5 @@ def random(
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16, attn_implementation="eager")
     except (RuntimeError, MemoryError) as error:
-        raise refusal(Source(name, architecture.hub), error) from error
+        raise model_reader.refusal(Source(name, architecture.hub), error) from error
     return model, tokenizer, whose

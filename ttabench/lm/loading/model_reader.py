@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core import memory
 from ttabench.core.checked_file import ANY, object_of, reading, reason
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-ADAPTER, INDEX = "adapter_config.json", "model.safetensors.index.json"
+Loaded: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerFast, str]"
+"""Model, tokenizer, and its weights as a record names them ("Q4_1, dequantised"); empty if there is nothing to say."""
+INDEX = "model.safetensors.index.json"
 READ = ("config.json", "generation_config.json", "tokenizer_config.json", INDEX)
 TOKENIZER = re.compile(r"\w*(Tokenizer|TokenizerFast|Backend)")
 """Any class of transformers may be named; that of a model would read pickles."""
@@ -31,13 +33,30 @@ LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27
 SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""
+SIZES = {"vocab_size": 2**63, "hidden_size": 2**63, "num_hidden_layers": 10_000}
+"""Fields that a configuration must have for a model to be used here, and the most that they may be."""
 AGAIN = "Download or copy it again, or give another --model."
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model is read from, and what the user calls it."""
+
+    name: str
+    place: str
+    """Folder or hub id."""
+    gguf: Path | None = None
+    """The GGUF file that is read, if it is one; what lies in the folder then plays no part."""
+    hint: str = "Give a folder written by save_pretrained."
+    """Remedy if nothing can be loaded."""
+    revision: str = ""
+    """The commit on the hub; empty for its newest."""
 
 
 def check(place: str) -> None:
     """Refuse what names code, other files or quantised weights, and an adapter."""
-    if small_file(place, ADAPTER) is not None:
-        fault = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
+    if small_file(place, "adapter_config.json") is not None:
+        fault = f"{place} holds an adapter of peft, not a model alone."
         raise UserError(fault, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
     for entry in sorted(Path(place).iterdir()) if Path(place).is_dir() else ():
         if entry.suffix in LONGEST:
@@ -84,65 +103,44 @@ def _fields(value: Json) -> Iterator[tuple[str, Json]]:
         yield from _fields(inner)
 
 
-SIZES = {"vocab_size": 2**63, "hidden_size": 2**63, "num_hidden_layers": 10_000}
-"""Fields that a configuration must have for a model to be used here, and the most that they may be."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model is read from, and what the user calls it."""
-
-    name: str
-    place: str
-    """Folder or hub id."""
-    gguf: Path | None = None
-    """The GGUF file that is read, if it is one; what lies in the folder then plays no part."""
-    hint: str = "Give a folder written by save_pretrained."
-    """Remedy if nothing can be loaded."""
-    revision: str = ""
-    """The commit on the hub; empty for its newest."""
-
-    @property
-    def local(self) -> bool:
-        """Whether the place is a folder."""
-        return Path(self.place).is_dir()
-
-    @property
-    def shown(self) -> str:
-        """The place for people, if it is not what the user typed."""
-        place = str(self.gguf or self.place)
-        return "" if place == self.name else f" from {place}"
-
-
-def read(
-    source: Source, dtype: torch.dtype | None, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model and tokenizer, checked."""
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
+    """Model and tokenizer, checked; `several`: laid onto all accelerators of the kind where one is too small."""
     try:
         with quiet_loading():
             check(source.place)
-            model, tokenizer, report = _from_files(source, dtype)
-            model = model.to(device)
+            model, tokenizer, report = _from_files(source, dtype, device, several)
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
     _check_tensors(source, model, report)
-    _check_kind(source, model, tokenizer)
-    return model, tokenizer
+    fault, hint = "", "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json."
+    if model.get_output_embeddings() is None:
+        fault = f"Model {source.name!r} ({model.config.model_type}) cannot be used: it has no head."
+    elif not getattr(tokenizer, "is_fast", False):
+        fault = f"The tokenizer of model {source.name!r} is not a fast one."
+    if fault:
+        raise UserError(fault, hint)
+    return model, tokenizer, ""
 
 
-def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Mapping[str, Any]]:
+def _from_files(
+    source: Source, dtype: torch.dtype | None, device: torch.device, several: bool
+) -> tuple[Any, Any, Mapping[str, Any]]:
     import transformers
 
-    given: dict[str, Any] = {"local_files_only": source.local, "trust_remote_code": False}
-    weights: dict[str, Any] = {"use_safetensors": True}
+    from ttabench.lm.loading.devices import room_of_all
+
+    given: dict[str, Any] = {"local_files_only": Path(source.place).is_dir(), "trust_remote_code": False}
     if source.revision:
         given["revision"] = source.revision
+    weights: dict[str, Any] = {"use_safetensors": True}
     if source.gguf is not None:
         # The whole path: of a bare name, transformers takes a file of that name in the current folder.
         given["gguf_file"] = str(source.gguf.resolve())
         weights = {}
         if hasattr(transformers, "GgufConfig"):
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    if room := room_of_all(device) if several else None:
+        weights |= {"device_map": "sequential", "max_memory": room}
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
     config = transformers.AutoConfig.from_pretrained(source.place, **given)
     for size, most in SIZES.items():
@@ -160,7 +158,9 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
         **weights,
         **given,
     )
-    return model, tokenizer, report
+    if room and {"cpu", "disk"} & set(map(str, model.hf_device_map.values())):
+        raise MemoryError("the weights are larger than all accelerators together")
+    return model if room else model.to(device), tokenizer, report
 
 
 def refusal(source: Source, error: Exception) -> UserError:
@@ -170,8 +170,10 @@ def refusal(source: Source, error: Exception) -> UserError:
     if memory.out_of_memory(error):
         memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        return UserError(f"Model {source.name!r} does not fit into memory{memory.lacking(error)}.", hint)
-    return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason(error)}.", source.hint)
+        return UserError(f"Model {source.name!r} does not fit into memory.", hint)
+    place = str(source.gguf or source.place)
+    shown = "" if place == source.name else f" from {place}"
+    return UserError(f"Model {source.name!r} could not be loaded{shown}: {reason(error)}.", source.hint)
 
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
@@ -179,28 +181,18 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
     from ttabench.lm.loading.finite import first_not_finite
 
     misshapen = {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in report["mismatched_keys"]}
-    wrong = {
-        "lacks": set(report["missing_keys"]) - set(misshapen),
-        "holds": {name for name in report["unexpected_keys"] if not TABLES.search(name)},
-    }
-    for how, names in wrong.items():
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            other = "" if how == "lacks" else ", which its architecture has no place for"
-            raise UserError(f"Model {source.name!r} {how} the tensor {min(names)}{more}{other}.", AGAIN)
-    if misshapen:
+    lacking = set(report["missing_keys"]) - set(misshapen)
+    unknown = {name for name in report["unexpected_keys"] if not TABLES.search(name)}
+    fault = ""
+    if lacking:
+        fault = f"Model {source.name!r} lacks the tensor {min(lacking)}."
+    elif unknown:
+        fault = f"Model {source.name!r} holds the tensor {min(unknown)}, which its architecture has no place for."
+    elif misshapen:
         name = min(misshapen)
-        stored, wanted = misshapen[name]
-        fault = f"Tensor {name} of model {source.name!r} is {list(stored)}, its config.json wants {list(wanted)}."
+        stored, wanted = map(list, misshapen[name])
+        fault = f"Tensor {name} of model {source.name!r} is {stored}, its config.json wants {wanted}."
+    elif broken := first_not_finite(model.named_parameters()):
+        fault = f"Tensor {broken} of model {source.name!r} holds values that are not finite."
+    if fault:
         raise UserError(fault, AGAIN)
-    if broken := first_not_finite(model.named_parameters()):
-        raise UserError(f"Tensor {broken} of model {source.name!r} holds values that are not finite.", AGAIN)
-
-
-def _check_kind(source: Source, model: PreTrainedModel, tokenizer: Any) -> None:
-    """Refuse what the package has no use for: no decoder with a head, a tokenizer in plain Python."""
-    kind, hint = f"Model {source.name!r} ({model.config.model_type})", "Give a causal LM like Llama, Qwen or Gemma."
-    if model.get_output_embeddings() is None:
-        raise UserError(f"{kind} cannot be used: it has no head.", hint)
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"The tokenizer of model {source.name!r} is not a fast one.", "Give one with tokenizer.json.")

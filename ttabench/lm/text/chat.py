@@ -71,7 +71,12 @@ def has_template(model: str) -> bool:
     for name, known in ARCHITECTURES.items():
         if model in (name, known.hub):
             return known.chats
-    path = _cached(model) or Path(model).expanduser()
+    path = Path(model).expanduser()
+    if model.count("/") == 1 and not path.exists():
+        from huggingface_hub import try_to_load_from_cache
+
+        file = try_to_load_from_cache(model, "tokenizer_config.json")
+        path = Path(file).parent if isinstance(file, str) else path
     try:
         if path.suffix == ".gguf":
             with reading(path), path.open("rb") as file:
@@ -81,13 +86,3 @@ def has_template(model: str) -> bool:
         )
     except UserError:
         return False
-
-
-def _cached(model: str) -> Path | None:
-    """The folder of a hub id's tokenizer in the hub's own cache."""
-    if model.count("/") != 1 or Path(model).exists():
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    file = try_to_load_from_cache(model, "tokenizer_config.json")
-    return Path(file).parent if isinstance(file, str) else None

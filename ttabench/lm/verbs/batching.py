@@ -10,22 +10,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from ttabench.core import amounts, memory
+from ttabench.core import memory
 from ttabench.core.accelerators import release
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.types import Choose, Generate
-
-if TYPE_CHECKING:
-    from ttabench.core.types import Ask
-    from ttabench.lm.model import LM
+from ttabench.core.types import Ask, Choose, Generate
+from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.model import LM
 
 AUTO = 0
 """Stands for a size that is found: the largest one that fits, from `START` downwards."""
 START = {"cpu": 64, "cuda": 1024}
 """A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
+FEWEST = 4
+"""Rows that a batch has before one of another length is kept out: a forward of few rows costs, too."""
 
 Row = TypeVar("Row")
 Done = TypeVar("Done")
@@ -44,29 +44,45 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
-        failed, wanted = False, None
+        failed = False
         try:
             done = work(batch)
         except (RuntimeError, MemoryError) as error:
-            failed, wanted = out_of_memory(error), memory.wanted(error)
+            failed = out_of_memory(error)
             if not failed:
                 raise
         if failed:  # out of the handler, so that what the traceback holds is free again
-            _halve(size, len(batch), wanted)
+            _halve(size, len(batch))
             continue
         yield done
         begin += len(batch)
 
 
-def _halve(size: BatchSize, failed: int, wanted: int | None) -> None:
+def _halve(size: BatchSize, failed: int) -> None:
     if failed == 1:
         memory.released()
         hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        more = f": it wants {amounts.size(wanted)} more" if wanted else ""
-        raise UserError(f"One query alone does not fit into memory{more}.", hint)
+        raise UserError("One query alone does not fit into memory.", hint)
     size.rows = failed // 2
     gc.collect()
     release()
+
+
+def by_length(lm: LM, lengths: Sequence[int], size: int, like: float = 0.0) -> Iterator[list[int]]:
+    """Places of rows in batches of at most so many, longest first: what does not fit fails at once.
+
+    A row shorter than `like` times the longest one of its batch goes to the next batch, once `FEWEST` are in it.
+    """
+    ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
+    size = size if ways.rows and ways.same_angles is None else 1
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if len(batch) == size or (len(batch) >= FEWEST and lengths[place] < like * lengths[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:

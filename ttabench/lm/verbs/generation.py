@@ -18,21 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.loading.finite import refuse_not_finite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.batching import by_length
 
 Stopped: TypeAlias = Callable[[int, list[int]], bool]
 Pick: TypeAlias = Callable[[Tensor], Tensor]
@@ -71,12 +64,8 @@ def generate(
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
     # The last token written is never read.
     check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     results: list[list[int]] = [[] for _ in texts]
-    ways = ways_of(lm)
-    batch_size = batch_size if ways.rows and ways.same_angles is None else 1
-    for begin in range(0, len(order), batch_size):
-        chosen = order[begin : begin + batch_size]
+    for chosen in by_length(lm, list(map(len, texts)), batch_size):
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
         if num_beams == 1:
             done = None if stopped is None else partial(lambda of, row, ids: stopped(of[row], ids), chosen)

@@ -9,28 +9,22 @@ all its options, which fork from it in one row:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
+from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.batching import by_length
 
 Item = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
@@ -40,9 +34,8 @@ Question = tuple[list[int], list[list[int]]]
 Read = Callable[[LM, Tensor, Tensor], Tensor]
 """(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
 
-LIKE, FEWEST = 0.8, 4
-"""A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
-padding costs as text does, and a forward of few rows costs too."""
+LIKE = 0.8
+"""Of the longest row of a batch: padding costs as text does."""
 
 
 @dataclass(frozen=True)
@@ -104,26 +97,11 @@ def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
-    batch_size = batch_size if ways.rows and ways.same_angles is None else 1
-    for chosen in _batches(lengths, batch_size):
+    for chosen in by_length(lm, lengths, batch_size, LIKE):
         scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read)
         for index, options in zip(chosen, scores, strict=True):
             results[index] = [values.cpu() for values in options]
     return results
-
-
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Indices in batches of like length, longest first: what does not fit fails at once."""
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
-        if len(batch) == size or unlike:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 @dataclass(frozen=True)

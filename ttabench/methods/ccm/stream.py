@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.comp_tokens import CompTokens
@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, method: CompTokens[CcmSettings], window: int) -> None:
         self.method, self.settings, self.window, lm = method, method.settings, window, method.lm
-        self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
+        self.rotary = ways_of(lm).rotary
         self.first = max(1, len(lm.start_ids)) if self.settings.n_sink is None else self.settings.n_sink
         """Slots that always stay."""
         needed, most = self.first + self.settings.memory + self.settings.piece, lm.max_positions - 1

@@ -120,7 +120,7 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
         raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
     if worst > lm.max_positions:
         hint = "Read less (--task-set documents=N) or give a --model with more positions."
-        if ways_of(lm).rotates:
+        if ways_of(lm).rotary:
             hint = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
         raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
 

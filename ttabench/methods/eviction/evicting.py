@@ -46,7 +46,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)
-        moving = settings.positions == "cache" or (settings.positions == "auto" and ways_of(lm).rotates)
+        moving = settings.positions == "cache" or (settings.positions == "auto" and ways_of(lm).rotary is not None)
         self.rotary = rotary_of(lm) if moving else None
         self.chunk = settings.chunk
         self.growth = "linear" if settings.kept(2**20) > settings.kept(2**19) else "constant"

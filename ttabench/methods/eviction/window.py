@@ -135,7 +135,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         self.sinks, recent = settings.amounts(0)
         self.width = recent + (settings.evict == "after")
         self.chunk = settings.chunk or STREAM_BLOCK
-        if ways_of(lm).own and settings.positions == "auto":
+        if ways_of(lm).attention == "own" and settings.positions == "auto":
             self.rotary = None
         if self.rotary is not None:
             most = min(lm.max_positions, ways_of(lm).same_angles or lm.max_positions)

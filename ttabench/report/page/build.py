@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
+from ttabench.core.errors import printable
 from ttabench.core.files import write_atomically
-from ttabench.core.printable import printable
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
 from ttabench.report import pictures

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, text
-from ttabench.lm.forward.capture import inputs_kept
+from ttabench.lm.forward.hooks import Place, observe_inputs
 from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -27,12 +27,12 @@ def test_blocks_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bo
         copy = deepcopy(lm.model)  # transformers leaves hooks of its own behind
         expected = copy(input_ids=ids_BT, use_cache=False, output_hidden_states=True).hidden_states
         before = forward(lm, Patch(), ids_BT)[0]
-        with inputs_kept(lm, 2, blocks=everywhere) as kept:
+        kept: dict[Place, Tensor] = {}
+        with observe_inputs(lm, kept.__setitem__, everywhere, 2):
             logits_BTV, _ = forward(lm, Patch(), ids_BT)
     assert list(kept) == list(everywhere)
     for number in range(lm.layers):
-        (hidden_BTC,) = kept[number]
-        close(hidden_BTC, expected[number])
+        close(kept[number], expected[number])
     close(logits_BTV, before, atol=1e-5)
     assert hooks(lm) == 0
 
@@ -52,11 +52,12 @@ def test_maps_turn_what_was_shown_into_what_they_give(lm: LM, grad: bool) -> Non
         lm.model.get_submodule(name).register_forward_hook(lambda _m, _a, out, name=name: keep(name, out))
         for name in names
     ]
-    with torch.set_grad_enabled(grad), inputs_kept(lm, 3, maps=names) as kept:
+    kept: dict[Place, Tensor] = {}
+    with torch.set_grad_enabled(grad), observe_inputs(lm, kept.__setitem__, names, 3):
         forward(lm, patch, ids_BT, mask_BT)
     for handle in handles:
         handle.remove()
     for name in names:
-        (x_BTI,) = kept[name]
+        x_BTI = kept[name]
         assert x_BTI.shape == (3, 8, lm.linear_shape(name)[0])
         close(lm.model.get_submodule(name)(x_BTI)[mask_BT], given[name][mask_BT], atol=1e-5)
