@@ -111,7 +111,7 @@ def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
     expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
-    for positions in ["original", "cache"] if ways_of(lm).rotates else ["original"]:
+    for positions in ["original", "cache"] if ways_of(lm).rotary is not None else ["original"]:
         for chunk in (None, 17):
             method = make(name, replace(FULL[name], positions=positions, chunk=chunk), lm)
             torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, **NOISE)

@@ -16,7 +16,7 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
-from ttabench.report.about import command_of
+from ttabench.report.tables import command_of
 
 OURS, THEIRS = "aaaa00000001", "bbbb00000002"
 

@@ -15,9 +15,8 @@ from tests.conftest import Command
 from tests.places import ROOT
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, runs
 from ttabench.report.finding import runs_in
-from ttabench.sweep.file import read
-from ttabench.sweep.grid import cells
-from ttabench.sweep.planning import planned
+from ttabench.sweep.grid import cells, planned
+from ttabench.sweep.suite import read
 
 RESULTS = ROOT / "results"
 WRITTEN = sorted({path.stem for path in RESULTS.glob("*.yaml")} - {"diet"})  # a mixture of tasks to train on

@@ -21,11 +21,11 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Observe, Tick
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.methods.base import BaseMethod
     from ttabench.methods.session import Session
     from ttabench.methods.states import StateFolder
     from ttabench.run.resolve import ResolvedMethod
@@ -75,7 +75,6 @@ def adapt(
     from ttabench.methods.states import READ, StateFolder, header
     from ttabench.run.request import MADE, made_with
     from ttabench.run.resolve import resolve_method, resolve_prompting
-    from ttabench.terminal import render
 
     bounded(threads, memory_limit, request.device)
     request, files = replace(request, state=state), (*(context or []), *(more or []))
@@ -158,6 +157,8 @@ def _made(
     pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
 ) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
     """Read the pieces after earlier states and write the state: its header, and notes on it."""
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.checkpoints import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
     from ttabench.run.caveats import state_caveats
@@ -169,7 +170,10 @@ def _made(
             before = state if before is None else method.combined(before, state)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
-        written = _write(folder, method, state, {**resolved.belongs(lm), **provenance})
+        patch = Patch() if method.looks_at_question else method.patch(state, [])
+        window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+        said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
+        written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
     return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
 
 
@@ -186,19 +190,6 @@ def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> l
     from ttabench.run.caveats import fertility_caveats
 
     return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
-
-
-def _write(
-    folder: StateFolder, method: BaseMethod[object], state: State, header: Mapping[str, Json]
-) -> dict[str, Json]:
-    """Write the state, and what it says in peft's form; returns its header."""
-    from ttabench.lm.patch import Patch
-    from ttabench.methods.checkpoints import exportable, save_lora
-
-    patch = Patch() if method.looks_at_question else method.patch(state, [])
-    save = save_lora if exportable(patch) else None
-    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-    return folder.write(state, {**header, "window_tokens": window}, save and partial(save, method.lm, patch))
 
 
 def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:

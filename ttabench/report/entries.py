@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ttabench.core.accelerators import name_of
 from ttabench.core.types import Json
@@ -32,19 +32,10 @@ Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
 
 
-class Step(NamedTuple):
-    """Names of the steps of a task, in a table and on an axis."""
-
-    by: str
-    axis: str
-    tokens: bool = True
-    """Whether they are numbers of tokens, each about twice the one before."""
-
-
-PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)
-LENGTHS = Step("up to so many tokens of each text", "tokens of each text, at most")
+PIECES = "pieces read before the query"
+LENGTHS = "tokens of each text, at most"
 """Each with all that stands before it."""
-DISTANCES = Step("by tokens read since the answer, at most", "tokens read since the answer, at most")
+DISTANCES = "tokens read since the answer, at most"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +53,8 @@ class Entry(Group):
     """Means over the runs, by `COSTS`."""
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
-    step: Step = PIECES
-    """Names of its steps."""
+    step: str = PIECES
+    """What its steps are."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
     load: float = 0.0
@@ -139,7 +130,7 @@ def _load_of_others(record: RunRecord) -> float:
     return max(0.0, max(loads) - float(threads)) if isinstance(threads, int) else 0.0
 
 
-def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[float, float | None, int]]:
+def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
     for row in (row for record in group.records for row in record.rows):
         if row.metric == group.metric and row.step is not None and row.subtask is None:

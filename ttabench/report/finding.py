@@ -127,15 +127,6 @@ def ids_in(folder: Path) -> list[str]:
     return sorted({*runs(folder), *(file.parent.name for file in folder.glob(f"*/{RECORD_FILE}"))})
 
 
-def completed(incomplete: str, out: Path) -> list[str]:
-    """Runs that what somebody typed may begin: ids in `out`, or SUITE/ID; nothing of what cannot be read."""
-    suite, slash, _ = incomplete.rpartition("/")
-    with suppress(OSError, UserError):
-        names = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
-        return [run for run in names if run.startswith(incomplete)]
-    return []
-
-
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)

@@ -23,9 +23,9 @@ from ttabench.records.samples import (
     read_samples,
 )
 from ttabench.records.schema import RunRecord
-from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
 from ttabench.report.finding import find_runs, load_run
+from ttabench.report.tables import about_tables, as_json
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
 from ttabench.terminal.table import Table
