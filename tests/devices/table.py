@@ -23,7 +23,7 @@ from typing import Any
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.devices import sim
-from tests.run.test_every_task import SMALL
+from tests.run.test_tasks import SMALL
 from ttabench.cli import app
 from ttabench.methods.registry import find, methods
 from ttabench.records import run_fields
