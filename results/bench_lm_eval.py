@@ -90,13 +90,9 @@ class Kept:
 
     samples: dict[str, Any] = field(default_factory=dict)
 
-    def take_up(self, episode: Any, metrics: Any) -> Sequence[Any]:  # noqa: ARG002  # the runner's arguments
+    def take_up(self, episode: Any, metrics: Any) -> tuple[Sequence[Any], bool]:  # noqa: ARG002  # the runner's
         """Nothing was answered before."""
-        return ()
-
-    def finished(self, episode: str) -> bool:  # noqa: ARG002  # the runner's arguments
-        """No."""
-        return False
+        return (), False
 
     def append(self, samples: Sequence[Any]) -> None:
         """Keep these."""
@@ -108,16 +104,16 @@ class Kept:
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
-    from ttabench.core.progress import no_tick
-    from ttabench.core.types import Choose, wanted
+    from ttabench.core.types import Choose, no_tick, wanted
     from ttabench.run.runner import RunContext, run_episodes
-    from ttabench.stats.aggregation import aggregate
+    from ttabench.stats.metrics import metric
 
     begin = time.perf_counter()
     task, kept = source.ours(shots), Kept()
-    bench = RunContext(lm=method.lm, method=method, metrics=task.card.metrics, batch_size=batch_size)
+    judges = tuple(map(metric, task.card.metrics))
+    bench = RunContext(lm=method.lm, method=method, metrics=judges, batch_size=batch_size)
     run_episodes(bench, task, kept, no_tick)
-    accuracy = aggregate([sample.metrics[task.card.main_metric] for sample in kept.samples.values()]).mean
+    accuracy = statistics.fmean(sample.metrics[task.card.main_metric] for sample in kept.samples.values())
     seconds = time.perf_counter() - begin
     (episode,) = task.episodes()
     context = "".join((piece.joiner if number else "") + piece.text for number, piece in enumerate(episode.observes()))

@@ -21,8 +21,7 @@ from statistics import median
 
 from ttabench.core.meter import Meter
 from ttabench.run import runner
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 

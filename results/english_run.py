@@ -15,7 +15,7 @@ from pathlib import Path
 from english import HERE, SQUAD, SUITES
 
 from ttabench.records.packing import pack
-from ttabench.records.sample_files import has_samples
+from ttabench.records.samples import has_samples
 from ttabench.records.schema import RunRecord, load_record
 
 QUESTIONS = 558

@@ -12,12 +12,12 @@ from english import FEW_SHOT, HERE, SUITES
 from grids import crossed, markdown, spread, table
 
 from ttabench.core.amounts import number
-from ttabench.records.sample_files import has_samples
+from ttabench.records.samples import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled
 from ttabench.report.pairing import Run, answered
-from ttabench.stats.aggregation import paired_difference
+from ttabench.stats.estimate import paired_difference
 from ttabench.stats.metrics import known
 
 ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or

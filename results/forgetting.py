@@ -22,7 +22,8 @@ from ttabench.readers import load
 from ttabench.report.compare import compared
 from ttabench.report.figures import shown
 from ttabench.report.pairing import Run, Values, answered
-from ttabench.stats.aggregation import RATIOS, estimated, paired_difference
+from ttabench.stats.estimate import estimated, paired_difference
+from ttabench.stats.figures import RATIOS
 
 DOCUMENTS = 64
 NATS = RATIOS["answer_nll"]

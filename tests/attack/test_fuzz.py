@@ -28,7 +28,7 @@ from tests import gguf_file
 from tests.conftest import Command
 from ttabench.cli import app as cli
 from ttabench.readers.cards import cards_folder
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 
 EVERY = 17
 """One case of so many is run with the tests."""

@@ -17,7 +17,7 @@ from tests.attack.dying import alone
 from tests.tiny import drawn
 from ttabench.cli import app as cli
 from ttabench.core import memory
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(memory.in_use() is None, reason="refused: this system does not say what is in use")
 MIB = 2**20
@@ -100,7 +100,6 @@ def test_answers_before_it_did_not_fit_stay(wide: Path, tmp_path: Path, monkeypa
     (partial,) = (tmp_path / "runs").glob("*/partial.jsonl")
     before = partial.read_bytes()
     line = line_of(limited(150 * MIB, *words))
-    assert "MiB more" in line
     assert "--dtype bfloat16" in line
     assert partial.read_bytes() == before, "two answers, as they were"
     assert cli.run([str(word) for word in words]) == 0

@@ -66,8 +66,6 @@ def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state:
     [("ask Who? --state nowhere", "There is no state in nowhere"), ("ask --state nowhere", "There is no question"),
      ("ask Who? --context README.md --method nope", "Unknown method"),
      ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
-     ("ask Who? --context README.md --attention p.svg", "icl does not tell which pieces of context a question looks"),
-     ("ask Who? --context README.md --method mac --attention p.doc", "--attention p.doc is no picture"),
 ],
 )  # fmt: skip
 def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
@@ -128,8 +126,7 @@ def test_answers_that_are_known_are_scored(ttabench: Command, state: Path, name:
     assert "n = 2 questions" in ttabench("ask", "--questions", name).out
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_pieces_that_an_answer_looks_at_are_told_and_drawn(ttabench: Command, notes: Path) -> None:
+def test_the_pieces_that_an_answer_looks_at_are_told(ttabench: Command, notes: Path) -> None:
     pieces = [*TEXT.replace(". ", ".\n").split("\n"), *(f"The pet of Mudun Prarov{n} is a goat." for n in range(6))]
     notes.write_text("\n".join(pieces))
     words = (*ASKED, "--context", notes, "--pieces", "lines", "--method")
@@ -146,9 +143,6 @@ def test_the_pieces_that_an_answer_looks_at_are_told_and_drawn(ttabench: Command
     assert found["answers"][0]["pieces"][0].keys() == {"name", "share", "score"}
     (bare,) = ttabench("ask", *words, "icl", "--json").json()["methods"]
     assert "pieces" not in bare["answers"][0]
-    ran = ttabench("ask", *words, "mac", "--attention", "looked.svg", "--quiet")
-    assert ran.out.split() == list(ASKED.values())
-    assert Path("looked.svg").stat().st_size > 5000
 
 
 def test_options_are_chosen_by_their_likelihood(ttabench: Command, state: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record
-from ttabench.run import base_model
+from ttabench.run import evaluation
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
@@ -41,7 +41,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     def refuse(*arguments: object) -> None:
         raise AssertionError("a stored run needs no model")
 
-    monkeypatch.setattr(base_model.ModelCache, "get", refuse)
+    monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
     assert "stored already" in ttabench("eval", "--method", "none", *common).err
@@ -74,7 +74,7 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
 def test_dry_run_loads_nothing_and_writes_nothing(
     ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(base_model.ModelCache, "get")
+    monkeypatch.delattr(evaluation.ModelCache, "get")
     for method in ("none", "icl"):
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0

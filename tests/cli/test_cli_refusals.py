@@ -113,7 +113,7 @@ def test_a_hub_out_of_reach_is_said_at_once(ttabench: Command, common: list[obje
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("evl",), "Unknown command 'evl'. Did you mean 'eval'?"),
+        (("evl",), "No such command 'evl'. Did you mean 'eval'?"),
         (("eval", "--methd", "icl"), "No such option: --methd (Possible options: --method"),
         (("eval", "mac"), "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
     ],

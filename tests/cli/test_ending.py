@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.training.training_state import Curve
 
 FULL = Path("/dev/full")
@@ -119,5 +119,5 @@ def test_any_exhaustion_of_memory_is_one_line(
 
     monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
     line = one_line(ttabench("eval", "--method", "icl", *common))
-    assert line.startswith("Error: Out of memory: 3.0 GiB more did not fit. Take a smaller --batch-size or --model")
+    assert line.startswith("Error: Out of memory. Take a smaller --batch-size or --model")
     assert "the same command goes on" in line

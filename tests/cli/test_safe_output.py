@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from ttabench.cli import app as cli
-from ttabench.core.printable import printable
+from ttabench.core.errors import printable
 from ttabench.terminal import render
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"

@@ -8,8 +8,7 @@ from typing import Any
 from tests.qa_files import refusal, write_jsonl
 from ttabench.readers import load
 from ttabench.records.schema import RunRecord
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,21 +16,9 @@ from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.run import runner
 from ttabench.run.runner import RunContext
-
-
-def test_a_phase_counts_the_processor_beside_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall, cpu = iter([0.0, 5.0, 20.0, 21.0]), iter([0.0, 2.0, 2.0, 4.0])
-    clocks = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu))
-    monkeypatch.setattr(meter, "time", clocks)
-    found = meter.Meter("cpu")
-    for _ in range(2):
-        with found.phase("adapt"):
-            pass
-    assert (found.seconds["adapt"], found.cpu_seconds["adapt"]) == (6.0, 4.0)
-    assert (found.last_seconds, found.last_cpu_seconds) == (1.0, 2.0)
 
 
 def test_a_run_that_goes_on_counts_the_seconds_of_every_process(

@@ -27,7 +27,7 @@ from tests.run.test_every_task import SMALL
 from ttabench.cli import app
 from ttabench.methods.registry import find, methods
 from ttabench.records import run_fields
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 
 TASKS = {**SMALL, "squad_seq": ["documents=3"], "archivalqa": ["documents=3"]}
 ABOUT = 1e-3

@@ -15,9 +15,8 @@ from tests.gpu.report import STATUS, Report, Table
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.settings import describe_settings
-from ttabench.records.sample_files import read_samples
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.records.samples import read_samples
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 

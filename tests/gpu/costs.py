@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from tests.gpu.report import STATUS, Report, Table
+from ttabench.core.amounts import lengths
 from ttabench.core.architectures import NANO
 from ttabench.core.environment import seed_everything
 from ttabench.core.meter import Meter
-from ttabench.core.sizes import lengths
 from ttabench.core.types import Json, Observe
 from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens

@@ -32,7 +32,8 @@ from ttabench.methods.icl.method import InContext
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import load
 from ttabench.readers.cards import SubTask, load_card
-from ttabench.records.store import RunFolder, Sample
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import Sample
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import METRICS
 

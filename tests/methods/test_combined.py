@@ -78,9 +78,3 @@ def test_adapt_puts_a_state_to_another(ttabench: Command, tmp_path: Path) -> Non
     again = ttabench("adapt", "--json", "--add", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "same")
     assert again.json()["state_bytes"] == ran.json()["state_bytes"]
     assert "no state" in one_line(ttabench(*words, "--add", tmp_path / "nothing", "--out", tmp_path / "x"))
-    other = ttabench("adapt", "--method", "icl", "--context", tmp_path / "a.txt", "--out", tmp_path / "i", "--json")
-    assert other.code == 0
-    refused = one_line(ttabench(*words[:2], "icl", "--json", "--state", tmp_path / "i", "--add", tmp_path / "i",
-                                "--out", tmp_path / "y"))  # fmt: skip
-    assert "cannot be put together" in refused
-    assert not (tmp_path / "y" / "state.json").exists()

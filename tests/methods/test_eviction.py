@@ -1,17 +1,31 @@
-"""Which slots stay: scores against a dense computation, ties, pooling and rotation."""
+"""Which slots stay, by a dense computation, and what follows: full budgets are full context, and eviction is felt."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.methods.reading import logits, read
+from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 from ttabench.lm.attention.interface import Call
-from ttabench.lm.forward.ways import rotary_of
+from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.model import LM
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.evicting import column_sums, kept_slots
+from ttabench.methods.eviction.evicting import EvictingMethod, column_sums, kept_slots
+from ttabench.methods.eviction.h2o import H2O
+from ttabench.methods.eviction.random_slots import RandomSlots, drawn
+from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.icl.method import InContext
 
 
 def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
@@ -62,3 +76,133 @@ def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     torch.testing.assert_close(turned, expected)
     with pytest.raises(UserError, match="no rotary position embeddings"):
         rotary_of(tiny_gpt2())
+
+
+CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow, "random_slots": RandomSlots}
+FULL: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=400, window=8),
+    "snapkv-aware": SnapKVSettings(budget=400, window=8, query_aware=True),
+    "h2o": H2OSettings(heavy=200, recent=200),
+    "window": WindowSettings(recent=400),
+    "random_slots": RandomSlotsSettings(budget=400),
+}
+SMALL: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=12, window=4),
+    "h2o": H2OSettings(heavy=6, recent=6),
+    "window": WindowSettings(n_sink=2, recent=10),
+    "window-postprefill": WindowSettings(n_sink=2, recent=10, mode="postprefill"),
+    "random_slots": RandomSlotsSettings(budget=12),
+}
+SHARES: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=0.2, window=0.1),
+    "h2o": H2OSettings(),
+    "random_slots": RandomSlotsSettings(),
+}
+AWARE = SnapKVSettings(budget=20, window=6, query_aware=True)
+NOISE = {"atol": 2e-5, "rtol": 1e-4}
+
+
+def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
+    method: EvictingMethod[Any] = CLASSES[name.partition("-")[0]](lm, settings)
+    return method
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
+    expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
+    for positions in ["original", "cache"] if ways_of(lm).rotary is not None else ["original"]:
+        for chunk in (None, 17):
+            method = make(name, replace(FULL[name], positions=positions, chunk=chunk), lm)
+            torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, **NOISE)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_eviction_is_felt(name: str) -> None:
+    """Ninety per cent gone changes the logits: context and query are two passes."""
+    lm = tiny_llama()
+    full = InContext(lm, InContextSettings())
+    method = make(name, SMALL[name], lm)
+    state = read(method, *TEXTS)
+    kept = EvictedCache.of(state)
+    assert kept is not None
+    assert kept.index.shape[-1] == 12 < 0.1 * int(kept.next) + 1
+    assert (logits(method, state) - logits(full, read(full, *TEXTS))).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["snapkv", "h2o", "window", "random_slots"])
+def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
+    lm, long = tiny_llama(), " ".join(TEXTS * 10)
+    assert len(lm.encode(long)) > 2 * POSITIONS
+    with pytest.raises(UserError, match=r"exceeds the 512 positions .* positions=cache"):
+        read(make(name, replace(SMALL[name], positions="original"), lm), long)
+    method = make(name, replace(SMALL[name], positions="cache", chunk=64), lm)
+    state = read(method, long)
+    assert state.tensors["keys"].shape[3] == 12
+    assert logits(method, state).isfinite().all()
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_grow_with_the_text(name: str) -> None:
+    method = make(name, SHARES[name], tiny_llama())
+    assert method.growth == "linear"
+    for count in (1, 2, 4):
+        state = read(method, *TEXTS[:count])
+        tokens = int(state.tensors["next"])
+        expected = 2 * (tokens // 10) if name == "h2o" else tokens // 5
+        assert state.tensors["keys"].shape[3] == expected
+
+
+def kept_places(settings: RandomSlotsSettings) -> Tensor:
+    """int32 [L, H, P]"""
+    places: Tensor = read(RandomSlots(tiny_llama(), settings), *TEXTS).tensors["index"][:, 0]
+    return places
+
+
+def test_a_random_choice_is_its_own_for_every_head_and_seed_and_the_same_in_parts() -> None:
+    places = kept_places(RandomSlotsSettings(budget=12))
+    heads = places.flatten(0, 1).tolist()
+    assert all(head[0] == 0 for head in heads), "the first token always stays"
+    assert len({tuple(head) for head in heads}) == len(heads) > 1
+    assert not torch.equal(places, kept_places(RandomSlotsSettings(budget=12, seed=1)))
+    for parts in ({"chunk": 17}, {"join": False}, {"chunk": 9, "positions": "cache"}):
+        assert torch.equal(places, kept_places(RandomSlotsSettings(budget=12, **parts)))  # type: ignore[arg-type]
+
+
+def test_a_random_choice_prefers_no_place() -> None:
+    """Of 4,096 heads each keeps a fifth of 100 places: every place about 819 times, and neighbours no more often."""
+    stays = drawn(torch.arange(100)[None, None, None], 64, 64, seed=0).flatten(0, 2).argsort(-1).argsort(-1) >= 80
+    spread = (4096 * 0.2 * 0.8) ** 0.5
+    assert ((stays.sum(0) - 4096 * 0.2).abs() < 4 * spread).all()
+    assert abs(float((stays[:, 1:] & stays[:, :-1]).float().mean()) - 0.2 * 19 / 99) < 0.002
+
+
+@pytest.mark.parametrize("positions", ["original", "cache"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, positions: str) -> None:
+    """Another route: question and context are one text, the question is its window."""
+    lm = tiny_llama()
+    count = len(lm.encode(f"\n\n{prompt}"))
+    aware = SnapKV(lm, replace(AWARE, window=count, budget=40, positions=positions))
+    plain = SnapKV(lm, replace(AWARE, window=count, budget=40 + count, query_aware=False, positions=positions))
+    asked = asks(prompt)
+    kept = EvictedCache.of(plain.adapt(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
+    held = EvictedCache.of(read(aware, *TEXTS))
+    assert kept is not None
+    assert held is not None
+    found = aware._looked_at(held, asked)
+    assert torch.equal(found.index, kept.index[..., :-count])
+    torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)
+
+
+def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -> None:
+    method = SnapKV(tiny_llama(), replace(AWARE, window=12))
+    kept = EvictedCache.of(read(method, *TEXTS))
+    assert kept is not None
+    short, long = asks("Who?", "Where does Ada live?")
+    found = method._looked_at(kept, [short, long])
+    assert not torch.equal(found.index[:, 0], found.index[:, 1])
+    tokens = int(kept.next)
+    assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
+    in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
+    assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])

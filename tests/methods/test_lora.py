@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Command
 from tests.lm.test_texts import TEMPLATE as CHAT
 from tests.methods.reading import prompted, read, read_apart
 from tests.methods.test_ccm import episodes
@@ -37,7 +36,7 @@ from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -137,14 +136,6 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
         theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     assert float((ours - prompted(lm, Patch())).abs().max()) > 1e-2
-
-
-def test_adapt_says_what_a_peft_folder_lacks(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("\n\n".join(TEXTS))
-    files = ["--context", tmp_path / "notes.txt", "--out", tmp_path / "mine", "--json", "--force"]
-    words = ["adapt", "--method", "templora", "--set", "rank=2", "--model", tiny_base, *files]
-    assert "peft_without" not in ttabench(*words, "--set", "prefix=0").json()
-    assert "the last 8 tokens" in ttabench(*words, "--set", "prefix=9").json()["peft_without"]
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])

@@ -51,12 +51,6 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
 # The bank has no order, and its padding and blocks mean nothing.
 
 
-def test_padding_of_a_bank_means_nothing(pool: Aggregator) -> None:
-    x, entries = draw(2, 3, 4, 24), draw(2, 7, 4, 24, seed=2) * 3
-    mask = torch.tensor([[True] * 7, [False] * 2 + [True] * 3 + [False] * 2])
-    torch.testing.assert_close(pool(x, entries, mask)[1:], pool(x[1:], entries[1:, 2:5]), **CLOSE)
-
-
 def test_shares_go_with_the_pieces_in_whatever_order_they_were_read(lm: LM) -> None:
     mac, questions = tiny_mac(lm), asks(*PROMPTS)
     pieces, order = observes(*TEXTS), [2, 0, 3, 1]

@@ -1,25 +1,46 @@
-"""`rag`: BM25 by hand, and what is read in front of a question."""
+"""`rag`: BM25 by hand, encoders that pool as their files say, and what is read in front of a question.
+
+Encoders are random BERTs of one layer, saved in the layouts of sentence-transformers and Contriever.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch.nn.functional import normalize
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from tests.conftest import Command
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import observes
-from ttabench.core.types import Ask
+from ttabench.contract.case import BASES, Case
+from ttabench.contract.promises import PROMISES
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
 from ttabench.lm.model import LM
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.rag import RagSettings
+from ttabench.methods.parts.stored import MODULE, REQUIREMENT
+from ttabench.methods.rag import RAG, RagSettings
+from ttabench.methods.rag.dense import DenseRetriever, Manner
 from ttabench.methods.rag.method import Rag, WordRetriever, ranking
 from ttabench.methods.session import Session
 
@@ -116,3 +137,147 @@ def test_a_run_knows_what_it_reads_and_nothing_of_what_another_reads(ttabench: C
     assert f1["own"] > 0.75
     assert f1["other"] < 0.25
     assert f1["none"] < 0.25
+
+
+WORDS = "ada bo lives in port ansel collects blue stamps sails where does who query document to . ? :".split()
+VOCABULARY = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+SIZES: dict[str, Any] = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.5,
+}
+WRITTEN = ["Ada lives in Port Ansel.", "Bo collects blue stamps.", "Ada sails.", "Bo lives."]
+CPU = torch.device("cpu")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(VOCABULARY, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", model_max_length=32)
+
+
+def saved(folder: Path, model: PreTrainedModel, **files: Any) -> str:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    for name, value in files.items():
+        path = folder / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value), encoding="utf-8")
+    return str(folder)
+
+
+def bert(seed: int = 0, **more: Any) -> BertModel:
+    torch.manual_seed(seed)
+    return BertModel(BertConfig(**SIZES | more)).eval()
+
+
+def modules(*kinds: str) -> list[dict[str, Any]]:
+    folders = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
+    return [
+        {"idx": n, "path": folders[n], "type": f"sentence_transformers.models.{kind}"} for n, kind in enumerate(kinds)
+    ]
+
+
+def sentence(folder: Path, pooling: str = "mean_tokens", *, normal: bool = True, seed: int = 0, **files: Any) -> str:
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normal else [])]
+    pools = {"word_embedding_dimension": 16, f"pooling_mode_{pooling}": True, "pooling_mode_weightedmean_tokens": False}
+    return saved(folder, bert(seed), **{"modules": modules(*kinds), "1_Pooling/config": pools} | files)
+
+
+def hidden(model: PreTrainedModel, text: str) -> torch.Tensor:
+    """Last hidden states [T, D] of one text, unpadded."""
+    ids = tokenizer()(text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=ids).last_hidden_state[0]
+    return found
+
+
+def test_texts_are_pooled_and_normalised_as_the_files_say(tmp_path: Path) -> None:
+    mean, first = (torch.stack([pool(hidden(bert(), text)) for text in WRITTEN])
+                   for pool in (lambda states: states.mean(0), lambda states: states[0]))  # fmt: skip
+    plain = {"config_sentence_transformers": {"similarity_fn_name": "dot"}}
+    for number, (folder, wanted) in enumerate((
+        (sentence(tmp_path / "mean"), normalize(mean, dim=1)),
+        (sentence(tmp_path / "cls", "cls_token"), normalize(first, dim=1)),
+        (sentence(tmp_path / "cosine", normal=False), normalize(mean, dim=1)),
+        (sentence(tmp_path / "dot", normal=False, **plain), mean),
+    )):  # fmt: skip
+        found = torch.cat(DenseRetriever(folder, CPU).documents(WRITTEN))
+        torch.testing.assert_close(found, wanted, msg=str(number))
+    assert not torch.allclose(mean, normalize(mean, dim=1))
+
+
+def test_prompts_and_length_are_those_of_the_files(tmp_path: Path) -> None:
+    told = {"prompts": {"query": "query: ", "document": "document: "}}
+    more = {"sentence_bert_config": {"max_seq_length": 6}, "config_sentence_transformers": told}
+    encoder = DenseRetriever(sentence(tmp_path, **more), CPU)
+    first = hidden(bert(), "query: Ada lives")  # CLS, four tokens, SEP: what fits into six
+    torch.testing.assert_close(encoder.questions(["ADA lives in Port Ansel."])[0][0], normalize(first.mean(0), dim=0))
+    assert not torch.allclose(encoder.questions(["Ada"])[0], encoder.documents(["Ada"])[0])
+
+
+def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
+    saved(tmp_path, bert())
+    weights = load_file(tmp_path / "model.safetensors")
+    bare = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
+    assert len(bare) < len(weights)
+    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    torch.testing.assert_close(
+        DenseRetriever(str(tmp_path), CPU).documents(WRITTEN)[0][0], hidden(bert(), WRITTEN[0]).mean(0)
+    )
+    del bare["encoder.layer.0.output.dense.weight"]
+    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"encoder\.layer\.0\.output\.dense\.weight of the encoder .* is missing"):
+        DenseRetriever(str(tmp_path), CPU)
+
+
+def test_it_keeps_its_promises(tmp_path: Path) -> None:
+    case = Case(RAG, RagSettings(retriever=sentence(tmp_path), top=2), BASES["llama"])
+    for keeps in PROMISES.values():
+        keeps(case)
+
+
+def test_an_index_of_another_encoder_is_refused(tmp_path: Path) -> None:
+    folder = sentence(tmp_path)
+    method = Rag(tiny_llama(), RagSettings(retriever=folder))
+    state = method.adapt(method.begin(1), [[Observe(text=text)] for text in WRITTEN])
+    found = method.found(state, [Ask(prompt=text, key="q") for text in WRITTEN])
+    assert all(number in read for number, read in enumerate(found)), "each text finds itself"
+    assert state.nbytes == sum(map(len, WRITTEN)) + len(WRITTEN) * (16 * 4 + 2 * 4)
+    for changed in ({"seed": 1}, {"pooling": "cls_token"}):
+        sentence(tmp_path, **changed)  # type: ignore[arg-type]
+        other = Rag(tiny_llama(), RagSettings(retriever=folder))
+        for use in (lambda: other.patch(state, [Ask(prompt="Who?", key="q")]), lambda: other.adapt(state, [])):  # noqa: B023
+            with pytest.raises(UserError, match="The index is of another encoder than"):
+                use()
+
+
+def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Path) -> None:
+    def identity() -> str:
+        words = ("eval", "--method", "rag", "--task", "streamingqa", "--limit", "2", "--set", f"retriever={tmp_path}/e")
+        (run,) = ttabench(*words, "--out", tmp_path / "runs", "--json").json()["runs"]
+        return str(run["id"])
+
+    sentence(tmp_path / "e")
+    first = identity()
+    assert identity() == first
+    sentence(tmp_path / "e", seed=1)
+    assert identity() != first
+
+
+@pytest.mark.english
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
+def test_minilm_of_the_package_ranks_by_meaning() -> None:
+    encoder = DenseRetriever("dense", CPU)
+    documents = torch.cat(encoder.documents(["The cat sat on the mat.", "Shares fell on Monday."]))
+    asked = torch.cat(encoder.questions(["What did the kitten lie on?", "How was the stock market?"]))
+    assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
+    assert encoder.manner == Manner("mean", True, 256, {})

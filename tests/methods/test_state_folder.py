@@ -11,13 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import Command, Ran, one_line
-from ttabench.lm.patch import State
 
 Adapt = Callable[..., Ran]
-
-
-def state(value: float = 1.0) -> State:
-    return State(1, {"memory": torch.full((3,), value)}, {"tokens_read": [3]})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -74,7 +69,9 @@ def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
     assert adapt(method="templora").code == 0
     (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
     assert adapt(method="templora").json() == first.json()  # what is damaged is made again by what made it
-    assert adapt("--force", method="templora").json() == first.json()
+    window = adapt("--force", "--set", "prefix=9", method="templora").json()
+    assert "the last 8 tokens" in window["peft_without"]
+    assert "peft_without" not in first.json()
 
 
 def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.methods.reading import changes_of, prompted, read_apart
+from tests.methods.reading import prompted, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
 from ttabench.core.types import Episode
@@ -127,23 +127,6 @@ def test_a_book_is_read_in_the_memory_of_two_windows() -> None:
         return counter.peak_tensor_bytes
 
     assert peak(5) <= 1.05 * peak(2)
-
-
-@settings(max_examples=5, deadline=None)
-@given(st.lists(st.integers(2, 30), min_size=1, max_size=5))
-def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
-    """One reading of the whole text equals readings of its parts, whatever their lengths."""
-    method = taught(tiny_llama(), window=16, stride=8)
-    text = ("".join(TEXTS) * 3)[: sum(cuts)]
-    borders = [sum(cuts[:i]) for i in range(len(cuts) + 1)]
-    state = method.begin(1)
-    for begin, end in pairwise(borders):
-        state = method.adapt(state, [[replace(observes(text[begin:end])[0], joiner="")]])
-    whole = method.adapt(method.begin(1), [[replace(observes(text)[0], joiner="")]])
-    one, other = (method.patch(each, asks(PROMPTS[0])) for each in (state, whole))
-    for ours, theirs in zip(changes_of(one), changes_of(other), strict=True):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
-    torch.testing.assert_close(prompted(method.lm, one), prompted(method.lm, other), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])

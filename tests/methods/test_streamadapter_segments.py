@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import teach
@@ -139,25 +138,3 @@ def test_a_resumed_training_carries_its_states_on(tmp_path: Path) -> None:
     for name, p in whole.modules().named_parameters():
         assert torch.equal(p, dict(again.modules().named_parameters())[name])
     assert "base" not in record.validation[0]
-
-
-def test_an_interrupted_step_is_not_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What learning left of a step whose update was never made is forgotten."""
-    lm = tiny_llama()
-    config = TrainConfig(steps=4, lr=1e-2, out=tmp_path / "cut", save_every=10, resume=True)
-    whole = train(taught(lm), books(), replace(config, out=tmp_path / "whole"))
-    clip, calls = torch.nn.utils.clip_grad_norm_, []
-
-    def cut(*arguments: object) -> Tensor:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return clip(*arguments)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.utils, "clip_grad_norm_", cut)
-        with pytest.raises(KeyboardInterrupt):
-            train(taught(lm), books(), config)
-    told: list[int] = []
-    assert train(taught(lm), books(), config, lambda step, _: told.append(step)).losses == whole.losses
-    assert told == [3, 4]

@@ -22,7 +22,7 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.mini.world import rng
 from ttabench.readers import load as load_task
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import metric
 

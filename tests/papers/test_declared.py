@@ -9,10 +9,9 @@ from ttabench.papers import declared
 from ttabench.papers.claims import figures as of_line
 from ttabench.papers.declared import PAPERS, by_model, figures, reported
 from ttabench.papers.matching import named
-from ttabench.records.suite_archive import runs
-from ttabench.sweep.file import read
-from ttabench.sweep.grid import cells
-from ttabench.sweep.planning import planned
+from ttabench.records.schema import runs
+from ttabench.sweep.grid import cells, planned
+from ttabench.sweep.suite import read
 
 SUITES = [(name, scale, file) for name in declared.names()
           for scale, file in declared.suites(*name.split("/")).items()]  # fmt: skip
@@ -22,9 +21,9 @@ DRAWN = {"mac/figure7", "streamadapter/figure5", "generative_adapter/figure3"}
 
 
 def test_every_table_with_figures_is_declared() -> None:
-    there = (figures()["paper"] + "/" + figures()["table"]).unique()
-    assert set(there) <= set(declared.names())
-    assert set(declared.names()) - set(there) == DRAWN
+    there = {f"{each['paper']}/{each['table']}" for each in figures()}
+    assert there <= set(declared.names())
+    assert set(declared.names()) - there == DRAWN
     assert len(figures()) == 1126
     assert {declared.paper(name).arxiv for name in PAPERS} == {"2411.09289", "2411.05877", "2312.03414", "2403.04317"}
 
@@ -54,7 +53,7 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
     of, which, table = declared.table(name)
     for line in table.reported:
         if word := table.reported[line].get("method"):
-            assert word in reported(of, which)["method"].to_list(), line
+            assert word in [each["method"] for each in reported(of, which)], line
     if by_model(of, which, {}) or name in DRAWN:
         return
     assert any(

@@ -16,8 +16,8 @@ from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, ve
 from ttabench.papers.matching import fits, stored, words
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
-from ttabench.stats.aggregation import Unit
 from ttabench.stats.estimate import single
+from ttabench.stats.figures import Unit
 
 
 def apart(

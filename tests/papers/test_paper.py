@@ -53,7 +53,7 @@ def test_a_table_shows_ours_beside_the_papers(ttabench: Command, tmp_path: Path)
     assert ("1 no control" in shown.out, "no runs of" in shown.out) == (True, False)
     assert "17 of 18 claims have no runs here." in shown.out
     assert "45 runs, 0 stored" in ran.err
-    assert f"45 are missing: ttabench paper mac/table1 --run --out {tmp_path}" in " ".join(ran.err.split())
+    assert f"mac/table1.nano.yaml --out {tmp_path}" in ran.err
 
 
 def test_a_table_without_runs_shows_the_papers_figures(ttabench: Command) -> None:
@@ -64,33 +64,31 @@ def test_a_table_without_runs_shows_the_papers_figures(ttabench: Command) -> Non
     assert "CCM with a retriever is not here" in ran.err
 
 
-def test_what_is_missing_is_run_once(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_run_by_the_sweep_that_is_named(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suite = tmp_path / "few.yaml"
     task = {"task": "streamingqa", "task_set": {"documents": 2, "max_new_tokens": 2}, "limit": 2}
     suite.write_text(json.dumps({"methods": ["uniform", "salient_spans"], "tasks": [task]}))
     monkeypatch.setattr(declared, "suites", lambda *_: {"nano": suite})
     out = tmp_path / "runs"
-    first = ttabench("paper", "mac/table1", "--run", "--out", out, "--json")
-    rows = [row for row in first.json()["claims"] if row["n"]]
-    assert [row["claim"] for row in rows] == ["salient-spans better than uniform"]
-    made = {path: path.stat().st_mtime_ns for path in out.glob("*/run.json")}
-    assert len(made) == 2
-    again = ttabench("paper", "mac/table1", "--run", "--out", out, "--json")
+    words = f"ttabench sweep {suite} --out {out}"
+    assert f"2 runs, 0 stored; they are made by: {words}" in ttabench("paper", "mac/table1", "--out", out).err
+    assert ttabench(*words.split()[1:]).code == 0
+    again = ttabench("paper", "mac/table1", "--out", out, "--json")
+    assert [row["claim"] for row in again.json()["claims"] if row["n"]] == ["salient-spans better than uniform"]
     assert "2 runs, 2 stored" in again.err
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*/run.json")} == made
     elsewhere = ttabench("paper", "mac/table1", "--out", tmp_path / "empty", "--runs", out, "--json")
     assert "2 runs, 2 stored" in elsewhere.err
 
 
-def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> None:
+def test_all_claims_are_shown_and_are_a_page(ttabench: Command, tmp_path: Path) -> None:
     (tmp_path / "suite").mkdir()
     run(tmp_path / "suite", "uniform", 0.2)
     run(tmp_path / "suite", "salient_spans", 0.8)
-    page = tmp_path / "claims.md"
-    assert ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "-o", page).code == 0
-    line = "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 ["
-    assert line in page.read_text(encoding="utf-8")
-    assert "distinct claims 1 have runs, 0 hold with a memory of the own text" in page.read_text(encoding="utf-8")
+    page = claims_page(stored([tmp_path / "x", tmp_path]))
+    assert "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 [" in page
+    assert "distinct claims 1 have runs, 0 hold with a memory of the own text" in page
     found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
     assert {row["paper"] for row in found} == set(declared.PAPERS)
 
@@ -100,7 +98,6 @@ def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> No
     [
         (("paper", "mac/tabel1"), "Did you mean 'table1'"),
         (("paper", "mac"), "Which table of mac?"),
-        (("paper", "mac/table9", "--run"), "cannot be run here"),
         (("paper", "claims", "--out", "nothing"), "There are no runs in nothing"),
         (("paper", "mac/table1", "--runs", "nothing"), "There are no runs in nothing"),
     ],

@@ -107,15 +107,6 @@ def test_loss_and_gradients_of_one_forward(name: str, way: str) -> None:
     assert (found - rows[: len(found)]).abs().max() <= 1e-3 * rows.abs().max() + 1e-6
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@torch.no_grad()
-def test_full_context_is_the_base_model(name: str) -> None:
-    fixture, lm = load("ccm_model"), base(name)
-    logits_BTV, _ = forward(lm, Patch(), fixture.tensors[f"{name}/run/full/input_ids"])
-    wanted = fixture.tensors[f"{name}/run/full/logits"]
-    torch.testing.assert_close(logits_BTV, wanted, **numbers(fixture.spec["tolerance"]["logits"]))
-
-
 @pytest.mark.parametrize("name", [name for name, told in CONFIGS.items() if "stream" in told])
 @torch.no_grad()
 def test_a_stream_token_by_token(name: str) -> None:

@@ -14,7 +14,7 @@ from transformers import T5Config
 from tests.parity.fixtures import base_lm, load
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward, select_rows
-from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 from ttabench.methods.mac import MacSettings, pooling
 from ttabench.methods.mac.losses import loss_parts
@@ -194,30 +194,11 @@ def whole(reference: Reference) -> Patch:
 
 
 @pytest.mark.parametrize(("kind", "key"), BASES)
-@pytest.mark.parametrize("masked", [True, False])
-def test_logits_behind_the_prefix(tmp_path: Path, kind: str, key: str, masked: bool) -> None:
-    """Padding to the right changes nothing for the tokens before it, whether it is masked or not."""
-    reference = Reference(tmp_path, kind)
-    prompts = reference.tensors["out/prompts"]
-    rows, slots = prompts.shape[2], prompts.shape[4]
-    prefix = Prefix(tuple(prompts[:, 0]), tuple(prompts[:, 1]), torch.full((rows,), slots))
-    mask = reference["qa_attention"].bool()
-    logits, _ = forward(reference.lm, Patch(prefix=prefix), reference["qa_ids"], mask if masked else None)
-    reference.check(logits, key, mask)
-
-
-@pytest.mark.parametrize(("kind", "key"), BASES)
 def test_logits_from_texts_to_answers(tmp_path: Path, kind: str, key: str) -> None:
     reference = Reference(tmp_path, kind)
     mask = reference["qa_attention"].bool()
     logits, _ = forward(reference.lm, whole(reference), reference["qa_ids"], mask)
     reference.check(logits, key, mask)
-
-
-def test_logits_without_a_prefix(reference: Reference) -> None:
-    mask = reference["qa_attention"].bool()
-    logits, _ = forward(reference.lm, Patch(), reference["qa_ids"], mask)
-    reference.check(logits, "out/qa_logits_noprompt", mask)
 
 
 def test_greedy_answer(reference: Reference) -> None:

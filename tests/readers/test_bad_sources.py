@@ -102,29 +102,3 @@ def test_squad_csv_and_json_round_trip(tmp_path: Path, sample: list[tuple[str, s
     paragraphs = [{"context": t, "qas": [{"question": q, "answers": [{"text": x} for x in a]}]} for t, q, a in sample]
     nested = json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]})
     assert observed("squad_seq", put(tmp_path, "x.json", nested)) == expected_of(sample)
-
-
-openings = st.sampled_from([b'{"text": "t"', b'"data": [', b"\n", b',"', b"\x1f\x8b\x08"])
-pieces = st.one_of(st.binary(max_size=80), words.map(str.encode), openings)
-
-
-@relaxed
-@given(
-    st.sampled_from([".csv", ".jsonl", ".json", ".parquet", ".csv.gz", ".jsonl.gz"]),
-    st.lists(pieces, max_size=6),
-    st.booleans(),
-)
-def test_arbitrary_bytes_are_rows_or_a_user_error(
-    tmp_path: Path, suffix: str, parts: list[bytes], packed: bool
-) -> None:
-    content = b"".join(parts)
-    path = put(tmp_path, f"x{suffix}", gzip.compress(content) if packed and suffix.endswith(".gz") else content)
-    for task in ("streamingqa", "squad_seq"):
-        message = ""
-        try:
-            loaded = load(task, source=str(path))
-            json.dumps(loaded.describe())
-            assert loaded.n_asks > 0
-        except UserError as error:
-            message = str(error)
-        assert "\n" not in message

@@ -18,7 +18,7 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.readers import load
 from ttabench.readers.cards import load_card
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import METRICS
 

@@ -14,7 +14,7 @@ from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.mini.profiles import NEWS
 from ttabench.mini.world import categories_in
 from ttabench.readers import load
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compare
 

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.qa_files import shared, write_jsonl
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
@@ -184,22 +182,3 @@ def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     assert episode.asks()[0].prompt.startswith("## Instruction: Based on the demonstration above")
     assert wanted(episode.asks(), Generate)[0].max_new_tokens == 4
     assert not any("Instruction" in piece.text for piece in episode.observes())
-
-
-@pytest.mark.parametrize("source", ["mini", "metaicl"])
-@pytest.mark.parametrize("limit", [200, 700])
-def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
-    options = {"max_tokens": limit, "max_example_tokens": 150, "steps": "1,16"}
-    task = load("metaicl", source=source if source == "mini" else shared(source), options=options)
-    cut = 0
-    for episode in task.episodes(LETTERS):
-        read = shown = 0
-        for step in episode.steps:
-            if isinstance(step, Observe):
-                assert len(step.text) <= 150
-                read, shown = read + len(step.joiner + step.text), shown + 1
-            else:
-                (want,) = wanted([step], Choose)
-                assert read + len(step.prompt) + max(map(len, want.options)) <= limit
-                cut += shown < step.at.count
-    assert cut

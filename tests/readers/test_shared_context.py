@@ -43,15 +43,6 @@ def test_questions_are_asked_alone_or_behind_the_turns_before_them_with_their_ri
     assert [(a.key, a.prompt, a.want) for a in alone.asks()] == [(a.key, a.prompt, a.want) for a in later.asks()]
 
 
-@pytest.mark.parametrize("piece", [5, 24, 30, 512])
-def test_pieces_joined_are_the_context(tmp_path: Path, piece: int) -> None:
-    (episode, _) = bound(tmp_path, [KV, OTHER], piece=piece).episodes(LM)
-    pieces = episode.observes()
-    assert "".join(piece.text for piece in pieces) == KV["context"].strip()
-    assert [token for one in pieces for token in one.ids] == LM.encode(KV["context"])
-    assert all(len(one.ids) <= piece for one in pieces)
-
-
 def test_of_a_longer_context_both_ends_are_read(tmp_path: Path) -> None:
     (episode, _) = bound(tmp_path, [KV, OTHER], tokens=9).episodes(LM)
     assert [piece.text for piece in episode.observes()] == [KV["context"][:5], KV["context"][-4:]]
@@ -137,7 +128,7 @@ def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"context": 3, "multi_turns": []}, "the context is 3"),
+        ({"context": 3, "multi_turns": []}, "context is 3"),
         ({"context": "T.", "multi_turns": ["a"]}, "dictionary"),
         ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "a turn has no answer"),
         ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "no list of texts"),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
-from ttabench.records.sample_files import read_samples, write_samples
-from ttabench.records.samples import kept
-from ttabench.records.schema import SAMPLES_FILE, Row, RunRecord, load_record, save_record
-from ttabench.records.store import EpisodeCost, RunFolder, Sample
+from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json, Observe, Score
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import EpisodeCost, Sample, kept, read_samples, write_samples
+from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 
 
 def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
@@ -71,16 +72,17 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     folder.append([sample("a"), sample("b")])
     partial = folder.path / "partial.jsonl"
     with partial.open("a") as file:
-        file.write('{"kind": "sample", "value": {"epi')  # killed in the middle of a line
+        file.write('{"kind": "samples", "value": [{"epi')  # killed in the middle of a line
+    episode = Episode(key="e", steps=tuple(sample(key).ask for key in "abc"))
     again = RunFolder(tmp_path, "r")
     assert again.resume() == 2
-    assert [sample.key for sample in again.samples] == ["a", "b"]
+    assert again.take_up(episode, ["f1"]) == ([sample("a"), sample("b")], False)
     again.append([sample("c")])
     again.end_episode(episode_cost())
     third = RunFolder(tmp_path, "r")
     assert third.resume() == 3
-    assert third.finished("e")
-    assert third.samples == again.samples
+    assert third.take_up(episode, ["f1"]) == (again.samples, True)
+    assert third.costs == again.costs
 
 
 def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
@@ -104,7 +106,6 @@ def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
         "episode": "e", "key": "k", "mode": "score", "step": 16, "context_tokens": 5, "source_key": "", "prompt": "x",
         "prediction": "", "answers": [], "ask_ms": 2.0, "ask_cpu_ms": None, "logprobs": [-2.0], "tokens": [2],
         "unconditional_logprobs": [], "subtask": "a book", "position": 3, "words": 1, "ended": True, "f1": 1.0,
-        "gold_share": 0.0, "gold_rank": 0, "gold_age": 0, "kept_pieces": 0,
     }  # fmt: skip
     assert "abc" not in repr(kept(one))
     assert piece.text not in repr(kept(one))
@@ -121,7 +122,7 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
 
     def other() -> None:
         with second.locked(notify):
-            found.append(second.stored())
+            found.append(second.load(second.path))
 
     with first.locked(heard.append):
         thread = threading.Thread(target=other)
@@ -133,3 +134,26 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert "waiting" in heard[0]
     assert found == [load_record(tmp_path / "r")]
+
+
+NAMES = [(group, name) for group, kinds in KINDS.items() for name in list(kinds)[:4]]
+
+
+def changed(at: Path, group: str, name: str, value: Any) -> Path:
+    content = record().model_dump(mode="json")
+    content[group][name] = value
+    at.mkdir()
+    (at / RECORD_FILE).write_text(json.dumps(content))
+    return at
+
+
+@pytest.mark.parametrize(("group", "name"), NAMES)
+def test_a_value_of_another_kind_is_refused(tmp_path: Path, group: str, name: str) -> None:
+    value = -1.5 if name in ("settings", "task_options", "stands_on", "protocol", "arguments") else [{"a": [1]}]
+    with pytest.raises(UserError, match=rf"cannot be read: {group}\.{name}"):
+        load_record(changed(tmp_path / "run", group, name, value))
+
+
+def test_names_that_are_not_known_hold_anything(tmp_path: Path) -> None:
+    for group in KINDS:
+        load_record(changed(tmp_path / group, group, "of_another_version", [{"a": 1}]))

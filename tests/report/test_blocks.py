@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
-from ttabench.report.cautions import problems
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables, differing
+from ttabench.report.phrases import problems
 
 VALUES = {"a": 1.0, "b": 0.0, "c": 1.0}
 

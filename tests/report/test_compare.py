@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
+from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
@@ -22,7 +22,6 @@ from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
-from ttabench.stats.aggregation import aggregate
 from ttabench.terminal.render import as_markdown
 
 
@@ -110,18 +109,6 @@ def test_one_key_of_two_questions_is_not_paired(tmp_path: Path) -> None:
     ]
     store_samples(long, [each.flat() for each in own])
     assert compare([short, long]).differences == ()
-
-
-def test_settings_that_earlier_versions_did_not_know_tell_no_runs_apart(tmp_path: Path) -> None:
-    values = {"a": 1.0, "b": 0.0}
-    folders = [stored(tmp_path, f"r{seed}", values, seed=seed) for seed in (0, 1)]
-    for folder, more in zip(folders, ({"bos": "auto", "base_checkpoint": "", "preset": "book"}, {}), strict=True):
-        found = load_record(folder)
-        inside = {"settings": {"max_tokens": None}, "task_options": {"paper_quirks": False}} if more else {}
-        config = {**found.config, "task": "streamingqa", "source": "mini", **more, **inside}
-        save_record(found.model_copy(update={"config": config}), folder)
-    (entry,) = compare(folders).entries
-    assert (entry.label, entry.seeds) == ("icl", (0, 1))
 
 
 @pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
@@ -227,10 +214,6 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert data["differences"][0]["value"] == 0.5
     lines = ttabench("compare", "--out", tmp_path, "--format", "csv").out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
-    for name in ("t.json", "t.csv", "t.md"):
-        assert ttabench("compare", "--out", tmp_path, "--save", tmp_path / name).out == ""
-    assert (tmp_path / "t.md").read_text(encoding="utf-8") == text
-    assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == data
 
 
 def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:

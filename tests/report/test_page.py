@@ -16,13 +16,11 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
 from tests.report.test_plots import stepped
+from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE
-from ttabench.records.scores import digest_of
 from ttabench.report.charts import along, by_bytes, by_step, by_time
 from ttabench.report.compare import compare
-from ttabench.report.page.build import closed, digest, embedded, libraries, page
-from ttabench.report.page.samples import disagreeing
-from ttabench.report.page.tables import tables_of
+from ttabench.report.page.build import closed, digest, disagreeing, embedded, libraries, page, tables_of
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 
@@ -163,9 +161,6 @@ def test_json_in_a_script_ends_nothing() -> None:
     told = embedded({"a": "</script>\u2028<!-- & \ud800"})
     assert not set("<>&\u2028") & set(told)
     assert json.loads(told) == {"a": "</script>\u2028<!-- & \ud800"}
-
-
-def test_scripts_of_libraries_end_nothing_either() -> None:
     assert closed("a='</script>';b='</SCRIPT';c='<!--'") == "a='<\\/script>';b='<\\/SCRIPT';c='<\\!--'"
 
 

@@ -9,13 +9,13 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from tests.report.test_verdict import made, right
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.cautions import problems
 from ttabench.report.compare import Comparison, compare, share
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.page.build import page
+from ttabench.report.phrases import problems
 from ttabench.report.verdict import sentences, verdict
 
 

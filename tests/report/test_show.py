@@ -15,8 +15,8 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack
-from ttabench.records.schema import SAMPLES_FILE, save_record
-from ttabench.report.about import command_of
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
+from ttabench.report.tables import command_of
 
 OURS, THEIRS = "aaaa00000001", "bbbb00000002"
 
@@ -75,7 +75,8 @@ def test_the_command_gives_the_run_again(ttabench: Command, words: list[str]) ->
 def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(ttabench: Command, out: Path) -> None:
     config = {"method": "gone", "task": "streamingqa", "model": "nano", "source": "mini", "settings": {"size": 3}}
     config |= {"checkpoint": "away", "inputs": {"method": "theirs==1.0"}}
-    save_record(record("cccc00000003", config=config, n=5), out / OURS)
+    digests = load_record(out / OURS).sample_digests
+    save_record(record("cccc00000003", config=config, n=5, sample_digests=digests), out / OURS)
     ran = ttabench("show", out / OURS)
     assert ran.code == 0, ran.err
     assert "--checkpoint away --set size=3" in ran.out

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
 from ttabench.records.packing import pack
+from ttabench.records.samples import digest_of
 from ttabench.records.schema import load_record, save_record
-from ttabench.records.scores import digest_of
 
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 0.0}
 BETTER = {**VALUES, "q1": 1.0, "q3": 1.0}

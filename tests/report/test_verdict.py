@@ -15,8 +15,7 @@ from ttabench.report.compare import compare, share
 from ttabench.report.differences import chosen, standing_of
 from ttabench.report.entries import ceiling_of, floor_of, front
 from ttabench.report.verdict import sentences, verdict
-from ttabench.stats.estimate import difference, single
-from ttabench.stats.testing import LEVEL, holm
+from ttabench.stats.estimate import LEVEL, difference, holm, single
 
 
 def right(share: float, n: int = 60) -> dict[str, float]:

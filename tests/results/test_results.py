@@ -13,12 +13,10 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, runs
 from ttabench.report.finding import runs_in
-from ttabench.sweep.file import read
-from ttabench.sweep.grid import cells
-from ttabench.sweep.planning import planned
+from ttabench.sweep.grid import cells, planned
+from ttabench.sweep.suite import read
 
 RESULTS = ROOT / "results"
 WRITTEN = sorted({path.stem for path in RESULTS.glob("*.yaml")} - {"diet"})  # a mixture of tasks to train on
@@ -75,7 +73,7 @@ def test_what_is_made_is_packed_and_taken_out_again(
     suite = tmp_path / "runs"
     assert ttabench("eval", "--method", "none", *common).code == 0
     suite = suite.rename(tmp_path / "swap")
-    for option, expected in (("--pack", [RUNS_FILE, ALL_SAMPLES_FILE]), ("--unpack", [RECORD_FILE, SAMPLES_FILE])):
+    for option, expected in (("--pack", [RUNS_FILE, SAMPLES_FILE]), ("--unpack", [RECORD_FILE, SAMPLES_FILE])):
         monkeypatch.setattr(sys, "argv", ["make.py", option, "--out", str(tmp_path), "swap"])
         make.main()
         assert sorted(path.name for path in suite.rglob("*.*") if path.suffix) == expected

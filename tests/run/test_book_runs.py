@@ -23,7 +23,8 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.trainable import training_item
 from ttabench.readers import load
-from ttabench.records.store import RunFolder, Sample
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import Sample
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import metric
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ttabench.core.identity import changed
+from ttabench.core.digests import changed
 from ttabench.methods import registry
 from ttabench.methods.settings import defaults
 from ttabench.methods.spec import MethodSpec

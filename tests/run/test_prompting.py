@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ttabench.run.prompting import resolve_prompting, trained_with
 from ttabench.run.request import RunRequest
+from ttabench.run.resolve import resolve_prompting, trained_with
 
 CARD = {"prompt": "qa", "examples": "1"}
 

@@ -1,4 +1,5 @@
-"""A run that goes on counts what was answered, once, and nothing else; its record is that of a run never stopped."""
+"""A run that goes on counts what was answered, once, and nothing else; its record is that of a run never stopped; one
+that is stored is found, and says when other versions or another device made it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
+from ttabench.core.environment import versions
 from ttabench.core.types import Episode
 from ttabench.lm.model import LM
-from ttabench.records.sample_files import read_samples
-from ttabench.records.store import EpisodeCost, RunFolder, Sample
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import EpisodeCost, Sample, read_samples
 
 COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""
@@ -48,7 +50,7 @@ def killed(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         patched.setattr(RunFolder, "end_episode", die)
         assert evaluate().code == 130
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
-    assert len(partial.read_text().splitlines()) == 6
+    assert len(partial.read_text().splitlines()) == 3
     return partial, whole
 
 
@@ -82,10 +84,11 @@ def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
 def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
     partial, whole = killed
     found = lines(partial)
-    foreign = merged(found[0], {"value": {"ask": {"key": "nobody asked"}}})
-    elsewhere = {**found[1], "value": {**found[1]["value"], "episode": "another"}}
+    first = found[0]["value"][0]
+    foreign = {**found[0], "value": [merged(first, {"ask": {"key": "nobody asked"}})]}
+    elsewhere = {**found[0], "value": [{**first, "episode": "another"}]}
     of_another_run = {**found[2], "run": "0123456789ab"}
-    write(partial, [*found[:4], *found[:4], foreign, elsewhere, of_another_run])
+    write(partial, [*found[:2], *found[:2], foreign, elsewhere, of_another_run])
     shown = evaluate("--json")
     assert_same(shown, whole, partial.parent)
 
@@ -113,27 +116,11 @@ def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     assert "the same command continues" in line
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert not (partial.parent / "run.json").exists()
-    assert len(lines(partial)) == len(answered) == 2
+    assert len(answered) == 2
+    assert len(lines(partial)) == 1
     ran = evaluate("--json", method=method)
     assert_same(ran, whole, partial.parent)
     assert ran.json()["runs"][0]["how"] == "continued"
-
-
-def test_a_batch_of_which_lines_are_missing_is_answered_again_as_one(
-    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a write stopped short: answered with others, or alone, the last digits of a log-probability may differ."""
-    partial, whole = killed
-    write(partial, lines(partial)[:3])
-    batches, append = [], RunFolder.append
-
-    def counted(self: RunFolder, samples: Sequence[Sample]) -> None:
-        batches.append([sample.key for sample in samples])
-        append(self, samples)
-
-    monkeypatch.setattr(RunFolder, "append", counted)
-    assert_same(evaluate("--json"), whole, partial.parent)
-    assert [len(batch) for batch in batches] == [2, 2]
 
 
 def asks() -> Episode:
@@ -143,13 +130,13 @@ def asks() -> Episode:
 def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder:
     """Three answers as a killed run left them, edited, taken up."""
     before = RunFolder(tmp_path, "r")
-    before.append([sample(key) for key in "abc"])
+    for key in "abc":
+        before.append([sample(key)])
     partial = before.path / "partial.jsonl"
     write(partial, edit(lines(partial)))
     folder = RunFolder(tmp_path, "r")
     folder.resume()
     folder.take_up(asks(), ["f1"])
-    folder.drop_leftovers()
     return folder
 
 
@@ -157,15 +144,16 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     "change",
     [
         {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
-        {"extra": 1}, {"asked": {"group": 3}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"more": 1}, {"asked": {"read_slots": ""}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
         {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = resumed(tmp_path, lambda found: [found[0], merged(found[1], {"value": change}), found[2]])
+    folder = resumed(
+        tmp_path, lambda found: [found[0], {**found[1], "value": [merged(found[1]["value"][0], change)]}, found[2]]
+    )
     assert [kept.key for kept in folder.samples] == ["a", "c"]
-    assert folder.left_out == 1
 
 
 @pytest.mark.parametrize("method", [*METHODS])
@@ -192,3 +180,49 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
+
+
+def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
+    first = evaluate("--json").json()["runs"][0]
+    assert "was made with" not in evaluate().err
+    file = Path(first["folder"]) / "run.json"
+    stored = json.loads(file.read_text())
+    stored["versions"] |= {"torch": "0.1", "ttabench": "0.0.1"}
+    stored["config"]["settings"]["max_tokens"] = 64  # its default was another then
+    file.write_text(json.dumps(stored))
+    now = versions()
+    told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']}), max_tokens 64 (now None)"
+    said = [line for line in evaluate().err.splitlines() if "made with" in line]
+    assert said == [f"Run {stored['id']} was made with {told}."]
+    assert evaluate("--quiet").err == f"{said[0]}\n", "figures would be others, so it is always said"
+    stored["config"]["settings"]["max_tokens"] = None
+    stored["task"]["metrics"].remove("f1_max")
+    file.write_text(json.dumps(stored))
+    assert evaluate("--quiet").err == f"Run {stored['id']} was made without f1_max; --force runs it again.\n"
+    stored["task"]["metrics"].append("f1_max")
+    file.write_text(json.dumps(stored))
+    assert evaluate("--quiet").err == "", "other versions alone are told where people look"
+
+
+def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
+    """In the first line, and beside its milliseconds; --force makes it here."""
+    first = evaluate("--device", "cpu", "--json").json()["runs"][0]
+    here = evaluate("--device", "cpu")
+    assert "made on" not in here.err
+    assert "milliseconds" not in here.out
+    file = Path(first["folder"]) / "run.json"
+    stored = json.loads(file.read_text())
+    stored["model"]["device"] = "cuda:0"
+    stored["hardware"] |= {
+        "gpu": {"name": "NVIDIA H100", "memory_bytes": 1, "cuda": "13.0"},
+        "cpu": "EPYC",
+        "threads": 8,
+    }
+    file.write_text(json.dumps(stored))
+    shown, place = evaluate("--device", "cpu"), "cuda:0, NVIDIA H100, EPYC, 8 threads"
+    assert " ".join(shown.err.split()).startswith(
+        f"Run {first['id']} of {stored['created']}, made on {place}, is stored already; --force runs it anew here."
+    )
+    assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
+    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
+    assert "made on" not in evaluate("--device", "cpu").err

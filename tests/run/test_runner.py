@@ -23,7 +23,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import metric
 

@@ -25,7 +25,8 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find, methods
 from ttabench.readers.tokens import Tokens
-from ttabench.records.store import EpisodeCost, RunFolder
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import EpisodeCost
 from ttabench.run.runner import RunContext, replaced
 
 PRESS = "kvpress:LastPress"

@@ -10,8 +10,7 @@ import pytest
 
 from ttabench.core.errors import UserError
 from ttabench.methods.states import HEADER_FILE, SCHEMA, header_digest
-from ttabench.run.request import RunRequest
-from ttabench.run.state_request import ASKING, MADE, as_it_was_made, made_with, request_of
+from ttabench.run.request import ASKING, MADE, RunRequest, as_it_was_made, made_with, request_of
 
 STATE = Path("mine")
 
@@ -38,13 +37,6 @@ def test_a_request_comes_back_as_it_was_resolved(tmp_path: Path, monkeypatch: py
     assert (own["method"], own["task"]) == ("./tail.py:Tail", "./card.yaml"), "what is not there stays as it was typed"
     Path("tail.py").touch()
     assert made_with(RunRequest(method="./tail.py:Tail", task="qa"), chat=False)["method"] == f"{tmp_path}/tail.py:Tail"
-
-
-def test_a_state_of_before_names_its_method_and_model() -> None:
-    found = request_of({"method": "window", "model": "nano", "settings": {"recent": 64}}, STATE)
-    assert (found.method, found.model, found.settings) == ("window", "nano", ())
-    with pytest.raises(UserError, match="does not say how it was made"):
-        request_of({MADE: {"method": "icl"}}, STATE)
 
 
 def test_a_method_in_a_file_is_named_by_the_user() -> None:

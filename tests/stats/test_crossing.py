@@ -17,9 +17,8 @@ from results.bench_coverage import (
     paired,
     some_asked,
 )
-from ttabench.stats.aggregation import pooled
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, single, student
+from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, pooled, single, student
 from ttabench.stats.figures import MEAN, SHARE, Figure
 
 REPEATS = 800
@@ -42,14 +41,6 @@ def test_a_balanced_design_is_the_analysis_of_variance() -> None:
     share = 13 / 4 / 12 / variance
     freedom = 1 / (share / 2 + (1 - share) / 3)
     assert found.ci_high == pytest.approx(3.25 + student(freedom) * variance**0.5, rel=1e-9)
-
-
-def test_errors_hold_what_one_of_both_alone_would_show() -> None:
-    generator = np.random.default_rng(2)
-    for _ in range(50):
-        some = observed(generator.normal(size=(9, 3)) + generator.normal(size=(9, 1)), generator.random((9, 3)) < 0.8)
-        alone = max(told(one_way(some, side)).stderr or 0.0 for side in (0, 1))
-        assert (told(some).stderr or 0.0) >= alone * (1 - 1e-9)
 
 
 def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None:

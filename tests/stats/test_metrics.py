@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.types import Answer, Ask, Choose, Generate
-from ttabench.stats.aggregation import aggregate
-from ttabench.stats.estimate import student
 from ttabench.stats.metrics import METRICS, empty_golds, exact, metric, normalise, prefix_exact, token_f1
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
@@ -109,17 +106,3 @@ def test_what_published_suites_score_by(name: str, prediction: str, golds: list[
 
 def test_empty_golds_are_counted() -> None:
     assert empty_golds([ask("The"), ask("Port Ansel"), ask("-", "x")]) == 2
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
-def test_aggregate_matches_statistics(values: list[float]) -> None:
-    got = aggregate(values)
-    assert got.n == len(values)
-    assert got.mean == pytest.approx(statistics.fmean(values))
-    stderr = statistics.stdev(values) / math.sqrt(len(values))
-    assert got.stderr == pytest.approx(stderr, abs=1e-9)
-    assert got.ci_low is not None
-    if not set(values) <= {0.0, 1.0}:
-        wide = 2 * student(len(values) - 1) * stderr
-        assert got.ci_high - got.ci_low == pytest.approx(wide, rel=1e-4, abs=1e-9)

@@ -18,8 +18,8 @@ from ttabench.sweep.engines import shared_gpus
 Suite = Callable[..., Path]
 ENGINES = {
     "local": ("--jobs", "2"),
-    "ray": ("--engine", "ray", "--address", "local", "--jobs", "2"),
-    "slurm": ("--engine", "slurm", "--cluster", "local", "--jobs", "2"),
+    "ray": ("--engine", "ray", "--engine-set", "address=local", "--jobs", "2"),
+    "slurm": ("--engine", "slurm", "--engine-set", "cluster=local", "--jobs", "2"),
 }
 
 

@@ -81,15 +81,6 @@ def test_what_is_stored_is_not_run_again(ttabench: Command, suite: Suite, here: 
     assert [run["how"] for run in ttabench(*words, "--force").json()["runs"]] == ["new"] * 4
 
 
-def test_the_runs_are_those_of_eval(ttabench: Command, common: list[object], suite: Suite, here: None,
-                                    tmp_path: Path) -> None:  # fmt: skip
-    """One thing has one name, whoever asks for it."""
-    swept = ttabench("sweep", suite("icl"), "--out", tmp_path / "runs", "--json").json()["runs"]
-    words = [*common[:6], "--task-set", "documents=1", "--task-set", "max_new_tokens=2", "--out", tmp_path / "runs"]
-    (ran,) = ttabench("eval", "--method", "icl", *words, "--json").json()["runs"]
-    assert (ran["id"], ran["how"]) == (swept[0]["id"], "stored")
-
-
 def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
     def planned(*words: object) -> list[tuple[str, str, int]]:
         rows = ttabench("sweep", *words, "--out", tmp_path, "--dry-run", "--json").json()["runs"]

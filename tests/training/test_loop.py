@@ -215,6 +215,3 @@ def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
     assert len({text for batch in drawn for text in batch}) == 6
     mixed = [len(batch) for batch in lessons(streams, 4, rounds=2)]
     assert mixed == [2, 1, 2, 1], "two rounds: both lessons twice, their streams going on"
-
-
-# Checkpoints.

@@ -24,7 +24,7 @@ from ttabench.methods.lora.method import Lora
 from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
 from ttabench.training import training_state
 
 TUNED = Recipe(steps=2, lr=1e-2, documents=(1,))

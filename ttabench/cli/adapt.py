@@ -18,15 +18,14 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Json, Observe
+from ttabench.core.types import Json, Observe, Tick
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.methods.base import BaseMethod
     from ttabench.methods.session import Session
     from ttabench.methods.states import StateFolder
     from ttabench.run.resolve import ResolvedMethod
@@ -70,14 +69,12 @@ def adapt(
     """
     earlier = (*([state] if state else []), *(add or []))
     if earlier:
-        from ttabench.run.state_request import as_it_was_made
+        from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
     from ttabench.methods.states import READ, StateFolder, header
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
-    from ttabench.run.state_request import MADE, made_with
-    from ttabench.terminal import render
+    from ttabench.run.request import MADE, made_with
+    from ttabench.run.resolve import resolve_method, resolve_prompting
 
     bounded(threads, memory_limit, request.device)
     request, files = replace(request, state=state), (*(context or []), *(more or []))
@@ -86,7 +83,7 @@ def adapt(
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
-    from ttabench.run.base_model import ModelCache  # torch comes once nothing typed is refused
+    from ttabench.run.evaluation import ModelCache
 
     folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
     with folder.held():
@@ -128,7 +125,7 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
 
 def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequence[Path], told: Json) -> str:
     """A hash of all that decides a state, see `StateFolder`; `told`: what is read, and what the header says of it."""
-    from ttabench.core.identity import identity
+    from ttabench.core.digests import identity
     from ttabench.core.version import __version__
     from ttabench.lm.loading.hub import digest_of
     from ttabench.run.resolve import named
@@ -160,6 +157,8 @@ def _made(
     pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
 ) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
     """Read the pieces after earlier states and write the state: its header, and notes on it."""
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.checkpoints import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
     from ttabench.run.caveats import state_caveats
@@ -171,7 +170,10 @@ def _made(
             before = state if before is None else method.combined(before, state)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
-        written = _write(folder, method, state, {**resolved.belongs(lm), **provenance})
+        patch = Patch() if method.looks_at_question else method.patch(state, [])
+        window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+        said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
+        written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
     return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
 
 
@@ -188,19 +190,6 @@ def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> l
     from ttabench.run.caveats import fertility_caveats
 
     return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
-
-
-def _write(
-    folder: StateFolder, method: BaseMethod[object], state: State, header: Mapping[str, Json]
-) -> dict[str, Json]:
-    """Write the state, and what it says in peft's form; returns its header."""
-    from ttabench.lm.patch import Patch
-    from ttabench.methods.checkpoints import exportable, save_lora
-
-    patch = Patch() if method.looks_at_question else method.patch(state, [])
-    save = save_lora if exportable(patch) else None
-    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-    return folder.write(state, {**header, "window_tokens": window}, save and partial(save, method.lm, patch))
 
 
 def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:

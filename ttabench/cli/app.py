@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from ttabench.cli.adapt import adapt
 from ttabench.cli.ask import ask
@@ -23,41 +22,10 @@ from ttabench.cli.report import report
 from ttabench.cli.show import list_, show
 from ttabench.cli.sweep import sweep
 from ttabench.cli.train import train
-from ttabench.core.errors import UnknownName
 from ttabench.core.version import __version__
-
-
-class Commands(TyperGroup):
-    """The commands; one that there is not is told as other names are."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise UnknownName("command", args[0], list(self.commands))
-        return super().resolve_command(ctx, args)
-
-    def get_params(self, ctx: Any) -> Any:
-        """The options of no command."""
-        return _flags_without_type(super().get_params(ctx))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name."""
-        command = super().get_command(ctx, cmd_name)
-        _flags_without_type(command.get_params(ctx) if command else ())
-        return command
-
-
-def _flags_without_type(parameters: Any) -> Any:
-    """These options, changed so that the help does not say `<bool>` of those that take no value."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
 
 app = typer.Typer(
     name="ttabench",
-    cls=Commands,
     help="Benchmark of test-time adaptation: a frozen language model reads a context in pieces; what does it then know,"
     " and what did knowing it cost?",
     no_args_is_help=True,

@@ -18,18 +18,15 @@ from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick
-from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Want
+from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Tick, Want
 from ttabench.run.request import RunRequest
-from ttabench.terminal.table import Table
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.methods.base import PieceShares
     from ttabench.readers.qa_rows import OwnQuestion
-    from ttabench.run.prompting import Prompting
-    from ttabench.run.resolve import ResolvedMethod
+    from ttabench.run.resolve import Prompting, ResolvedMethod
 
 FLOOR, CEILING = "none", "icl"
 SCORES = ("em", "f1")
@@ -68,19 +65,13 @@ def ask(
     compare: Annotated[
         bool, o.option(WHAT, "Ask the same under none (nothing read) and icl (all of it in view).", "--compare")
     ] = False,
-    attention: Annotated[
-        Path | None,
-        o.option(HOW, "Draw which pieces of context each question looks at, too: .png, .svg or .pdf (mac, rag)."),
-    ] = None,
     threads: o.Threads = None,
     json: o.AsJson = False,
     quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
-    from ttabench.run.base_model import ModelCache
-    from ttabench.run.prompting import resolve_prompting
-    from ttabench.run.resolve import resolve_method
-    from ttabench.terminal import render
+    from ttabench.run.evaluation import ModelCache
+    from ttabench.run.resolve import resolve_method, resolve_prompting
 
     words = questions or []
     # a shell writes `--context *.txt` out as several words
@@ -89,17 +80,11 @@ def ask(
     files = [*(context or []), *files]
     earlier, before, lost = (state or DEFAULT_STATE) if state or not files else None, list[Observe](), ""
     if earlier is not None:
-        from ttabench.run.state_request import as_it_was_made
+        from ttabench.run.request import as_it_was_made
 
         before, lost = _read_again(earlier)
         request = as_it_was_made(request, earlier, o.typed_names(command))
     resolved, asked = resolve_method(request), resolve_prompting(request)
-    if attention is not None:
-        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
-
-        check_path(attention, "--attention")
-        refuse_missing("`--attention FILE`", NEEDED)
-        _check_tells(resolved)
     new = pieces_of(files, pieces) if files else []
     asks = _asks(wanted, asked, options, max_new_tokens)
     bounded(threads)
@@ -107,27 +92,23 @@ def ask(
     from ttabench.core.environment import seed_everything
 
     seed_everything(0)
-    lm = ModelCache().get(request, chat_template=asked.chat)
+    lm, texts = ModelCache().get(request, chat_template=asked.chat), [*before, *new]
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
-        looking = json or attention is not None
-        own, warnings, shares = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=looking)
-        texts, methods = [*before, *new], [own]
-        notes = [*misleading(lm, resolved, texts), *warnings]
+        own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=json)
+        methods, notes = [own], [*misleading(lm, resolved, texts), *warnings]
         others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
         if CEILING in others and lost:
             others.remove(CEILING)
             notes.append(f"icl is not asked: {lost}")
         for name in others:
-            alone = replace(request, method=name, preset="", settings=(), checkpoint="")
-            plain = resolve_method(replace(alone, keep=None, keep_tokens=None))
+            alone = replace(request, method=name, preset="", settings=(), checkpoint="", keep=None, keep_tokens=None)
             seen = texts if name == CEILING else []
             try:
-                methods.append(_reply(lm, plain, None, seen, wanted, asks, tick, looking=False)[0])
+                methods.append(_reply(lm, resolve_method(alone), None, seen, wanted, asks, tick, looking=False)[0])
             except UserError as error:
                 notes.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
-    method, model = resolved.spec.name, request.base_name
-    where = {"model": model, "method": method, "state": None if earlier is None else str(earlier)}
+    where = {"model": request.base_name, "method": own["method"], "state": None if earlier is None else str(earlier)}
     if json:
         render.print_json({**where, "notes": notes, "methods": methods})
     elif quiet:
@@ -137,8 +118,6 @@ def ask(
         render.show([_answer_table(methods), _cost_table(methods, where)])
         for note in notes:
             render.remark(f"Note: {note}.")
-    if attention is not None:
-        _draw(attention, shares, wanted, texts, f"{method} on {model}")
 
 
 def _names_a_file(word: str) -> bool:
@@ -200,9 +179,9 @@ def _asks(questions: Sequence[OwnQuestion], asked: Prompting, options: str, leng
 def _reply(
     lm: LM, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], questions: Sequence[OwnQuestion],
     asks: Sequence[Ask], tick: Tick, *, looking: bool,
-) -> tuple[dict[str, Any], list[str], PieceShares | None]:  # fmt: skip
-    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them,
-    where they would mislead, and, if `looking`, which pieces each question looks at."""
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them
+    (if `looking`, with the pieces that each question looks at); and where they would mislead."""
     import torch
 
     from ttabench.core.meter import Meter
@@ -230,79 +209,62 @@ def _reply(
         for answers in in_batches(together, size, answered):
             by_key.update(answers)
             tick("answered", len(by_key), len(asks))
+    told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
     shares = session.piece_shares(asks) if looking else None
-    told = _told(questions, asks, by_key, shares)
-    told |= {"method": resolved.spec.name, "cost": {
+    if shares is not None:  # of each question the pieces that it looks at most, and what they were chosen by
+        for number, one in enumerate(told):
+            one["pieces"] = [
+                {"name": shares.names[place], "share": float(shares.shares_QK[number, place])}
+                | ({} if shares.scores_QK is None else {"score": float(shares.scores_QK[number, place])})
+                for place in shares.largest(number, LARGEST)
+            ]
+    known = [one for one in told if "answers" in one]
+    scores = {"n": len(known), **{name: fmean(one[name] for one in known) for name in SCORES}} if known else None
+    cost = {
         "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
         "ask_ms": meter.seconds["ask"] * 1000 / len(asks),
         "state_bytes": max(state.nbytes, held),
         "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
-    }}  # fmt: skip
+    }
     notes = state_caveats(method, state)
     if cut := sum(not answer.ended for answer in by_key.values()):
         notes.append(f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more")
-    return told, notes, shares
+    share = {"share": shares.meaning} if shares else {}
+    return {"answers": told, "scores": scores, **share, "method": resolved.spec.name, "cost": cost}, notes
 
 
-def _told(
-    questions: Sequence[OwnQuestion], asks: Sequence[Ask], answers: Mapping[str, Answer], shares: PieceShares | None
-) -> dict[str, Any]:
-    """The answers, scored where the right ones are known, and what the shares of pieces are."""
+def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:
+    """An answer, scored where the right ones are known."""
     from ttabench.stats.metrics import metric
 
-    told: list[dict[str, Json]] = []
-    for number, (question, query) in enumerate(zip(questions, asks, strict=True)):
-        answer = answers[query.key]
-        told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
-        if query.answers:
-            scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
-            told[-1] |= {"answers": list(question.answers), **scores}
-        if answer.logprobs:
-            told[-1]["logprobs"] = list(answer.logprobs)
-        if shares:
-            told[-1]["pieces"] = _largest_shares(shares, number)
-    known = [one for one in told if "answers" in one]
-    means = {name: fmean(one[name] for one in known) for name in SCORES} if known else {}
-    scored = {"n": len(known), **means} if known else None
-    return {"answers": told, "scores": scored, **({"share": shares.meaning} if shares else {})}
+    told = {"question": question.question, "answer": answer.prediction, "ended": answer.ended}
+    if query.answers:
+        scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
+        told |= {"answers": list(question.answers), **scores}
+    return told | ({"logprobs": list(answer.logprobs)} if answer.logprobs else {})
 
 
-def _largest_shares(shares: PieceShares, question: int) -> list[dict[str, Json]]:
-    """The pieces that a question looks at most: their shares, 0 to 1, and the scores that pieces were chosen by."""
-    scores = shares.scores_QK
-    return [
-        {
-            "name": shares.names[place],
-            "share": float(shares.shares_QK[question, place]),
-            **({} if scores is None else {"score": float(scores[question, place])}),
-        }
-        for place in shares.largest(question, LARGEST)
-    ]
-
-
-def _answer_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
     """The answers of every method to each question."""
-    several, scored = len(methods) > 1, methods[0]["scores"] is not None
+    scored = methods[0]["scores"] is not None
     rows = []
-    for number in range(len(methods[0]["answers"])):
-        for method in methods:
-            told, first = method["answers"][number], method is methods[0]
-            row = [told["question"] if first else "", *([method["method"]] if several else [])]
-            row.append(told["answer"] or "(nothing)")
+    for answers in zip(*(method["answers"] for method in methods), strict=True):
+        for method, told in zip(methods, answers, strict=True):
+            first = method is methods[0]
+            row = [told["question"] if first else "", method["method"], told["answer"] or "(nothing)"]
             if scored:
                 right = " / ".join(told.get("answers", ())) if first else ""
                 row += [right, *(_percent(told.get(name)) for name in SCORES)]
             rows.append(tuple(row))
-    heads = ("question", *(["method"] if several else []), "answer")
     more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
-    return Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
+    table = render.Table(title="answers", columns=("question", "method", "answer", *more), rows=tuple(rows))
+    return table if len(methods) > 1 else table.without("method")
 
 
-def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> Table:
+def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> render.Table:
     """The cost of every method, and its scores where right answers are known."""
     scores = methods[0]["scores"]
     scored = SCORES if scores else ()
-    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
     rows = tuple(
         (
             method["method"],
@@ -317,39 +279,10 @@ def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json])
     )
     source = f" from {where['state']}" if where["state"] else ""
     count = f"; n = {scores['n']} questions" if scores else ""
-    return Table(
-        title="cost", columns=columns, rows=rows, caption=f"{where['method']} on {where['model']}{source}{count}"
-    )
+    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
+    caption = f"{where['method']} on {where['model']}{source}{count}"
+    return render.Table(title="cost", columns=columns, rows=rows, caption=caption)
 
 
 def _percent(value: float | None) -> str:
     return amounts.number(None if value is None else 100 * value)
-
-
-def _check_tells(resolved: ResolvedMethod) -> None:
-    """Whether a method tells which pieces a question looks at; asked before anything is read."""
-    from ttabench.methods.registry import methods
-
-    spec = resolved.spec
-    if spec.piece_shares(resolved.settings_object):
-        return
-    able = [name for name, other in methods().items() if other.piece_shares(other.Settings())]
-    with_these = " with these settings" if spec.name in able else ""
-    fault = f"{spec.name} does not tell which pieces of context a question looks at{with_these}."
-    raise UserError(fault, f"Leave --attention out, or read with {' or '.join(able)} as they come.")
-
-
-def _draw(
-    path: Path, shares: PieceShares | None, questions: Sequence[OwnQuestion], read: Sequence[Observe], title: str
-) -> None:
-    """Write the picture; pieces are called by their names and, where their files are there, how they begin."""
-    from ttabench.report.pictures import heat_map, write_chart
-
-    if shares is None:
-        raise UserError("Nothing was read, so there is nothing to draw.", "Leave --attention out.")
-    texts: dict[str, set[str]] = {}
-    for piece in read:
-        texts.setdefault(piece.key, set()).add(piece.text)
-    named = [f"{name}: {next(iter(texts[name]))}" if len(texts.get(name, ())) == 1 else name for name in shares.names]
-    asked = [question.question for question in questions]
-    write_chart(heat_map(f"{title}\n{shares.meaning}", asked, named, shares.shares_QK.numpy()), path)

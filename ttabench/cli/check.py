@@ -16,6 +16,7 @@ from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.run.request import RunRequest
+from ttabench.terminal import render
 
 
 @o.takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True)
@@ -46,7 +47,6 @@ def check(
 def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:
     """Print a verdict a line; whether every promise is kept."""
     from ttabench.methods.settings import preset_for, settings_of, typed_settings
-    from ttabench.terminal import render
 
     spec = registry.find(method)
     if preset or spec.checked is None:
@@ -82,7 +82,6 @@ def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
     from ttabench.core.environment import quiet_libraries
     from ttabench.lm.forward.ways import ways_of
     from ttabench.lm.model import load
-    from ttabench.terminal import render
 
     quiet_libraries()
     lm = load(model, device=device, dtype=dtype)
@@ -108,7 +107,6 @@ def new(
     from ttabench.contract.skeleton import skeleton
     from ttabench.core.files import unwritable, write_atomically
     from ttabench.core.plugins import NAME
-    from ttabench.terminal import render
 
     if what != "method":
         raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")

@@ -1,12 +1,9 @@
-"""`ttabench compare`: which runs, which tables, in which form, and where to."""
+"""`ttabench compare`: which runs, which tables, and in which form."""
 
 from __future__ import annotations
 
-import gc
-import io
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,18 +11,14 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW
-from ttabench.core.errors import UserError
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
     from ttabench.report.finding import Loaded, Wanted
     from ttabench.terminal.render import Format
-    from ttabench.terminal.table import Table
 
 MOST_BLOCKS = 12
 """Of more, people are shown the first lines and one table, unless they ask for all."""
-ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
-"""Of files to save to, and the form that each asks for."""
 
 
 def compare(
@@ -44,18 +37,10 @@ def compare(
         o.option(o.SAID, "Exit code 1 if a pair of a block is not paired, a run is set aside or damaged, a seed or the"
                  " metric is missing, or data or bases differ; the texts of answers are not looked at.", "--strict"),
     ] = False,
-    summary: Annotated[
-        bool,
-        o.option(o.SAID, "Show only the first lines and the first table; the default with more than 12 blocks.",
-                 "--summary"),
-    ] = False,
     every: Annotated[
         bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
     ] = False,
-    form: Annotated[
-        str, o.option(HOW, "table, markdown, csv or json.", "--format", "-f")
-    ] = "table",
-    save: Annotated[Path | None, o.option(HOW, "Write it to a file instead: .md, .csv or .json.")] = None,
+    form: o.Form = "table",
     plot: Annotated[
         Path | None,
         o.option(HOW, "Also draw quality by step and by bytes of state, a panel a block: a .png, .svg or .pdf file."),
@@ -75,9 +60,7 @@ def compare(
 
         check_path(plot)
         refuse_missing("A picture", NEEDED)
-    form = _form("json" if json else form, save)
-    if summary and every:
-        raise UserError("Both --summary and --all are given.", "Give one of them.")
+    output_form = render.known_format("json" if json else form)
     wanted = Wanted(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
     for line in remarks:
@@ -86,37 +69,21 @@ def compare(
         from ttabench.report.charts import plot as draw
 
         draw(comparison, plot)
-    more: list[Table] = []
-    if diff:
-        from ttabench.report.comparison_tables import differing
-
-        more.append(differing(comparison))
-    blocks, for_people = len(comparison.blocks), form == "table" and save is None
-    short = summary or (for_people and blocks > MOST_BLOCKS and not (every or all_pairs))
-    _deliver(comparison, form, save, more, short=short)
-    if for_people and short and not summary:
+    blocks = len(comparison.blocks)
+    short = output_form == "table" and blocks > MOST_BLOCKS and not (every or all_pairs)
+    _show(comparison, output_form, short=short, diff=diff)
+    if short:
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
     if strict:
-        from ttabench.report.cautions import problems
+        from ttabench.report.phrases import problems
 
         faults = problems(comparison)
         for line in faults:
             render.remark(f"Strict: {line}.")
         if faults:
             raise typer.Exit(1)
-
-
-def _form(form: str, save: Path | None) -> Format:
-    """The form, that of the file where one is named."""
-    from ttabench.report.pictures import check_path
-    from ttabench.terminal.render import known_format
-
-    if save is not None:
-        check_path(save, "--save", tuple(ENDINGS), "table")
-        form = ENDINGS[save.suffix.lower()]
-    return known_format(form)
 
 
 def compared(
@@ -126,14 +93,8 @@ def compared(
     from ttabench.report.compare import compared as of_runs
     from ttabench.report.finding import selected
 
-    was_on = gc.isenabled()
-    gc.disable()  # of so many small values, none of them garbage, it takes a third of the time
-    try:
-        chosen = selected(names, out, wanted, submissions)
-        comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
-    finally:
-        if was_on:
-            gc.enable()
+    chosen = selected(names, out, wanted, submissions)
+    comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
     remarks = [*skipped(chosen, names), *chosen.alike, *(f"Left out: {line}" for line in comparison.damaged)]
     if lacking := len(comparison.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
@@ -149,36 +110,21 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
 
 
-def _deliver(comparison: Comparison, form: Format, save: Path | None, more: Sequence[Table], *, short: bool) -> None:
-    """Print the comparison, or write it to a file."""
-    from ttabench.core.files import write_atomically
-    from ttabench.terminal import render
-
-    if save is None:
-        _print(comparison, form, more, short=short)
-        return
-    with redirect_stdout(io.StringIO()) as text:
-        _print(comparison, form, more, short=short)
-    write_atomically(save, text.getvalue().encode("utf-8", "backslashreplace"))
-    render.remark(f"Saved in {save}.")
-
-
-def _print(comparison: Comparison, form: Format, more: Sequence[Table], *, short: bool) -> None:
-    from ttabench.core.printable import printable
-    from ttabench.report.comparison_tables import comparison_data, comparison_tables
+def _show(comparison: Comparison, form: Format, *, short: bool, diff: bool) -> None:
+    from ttabench.core.errors import printable
+    from ttabench.report.comparison_tables import comparison_data, comparison_tables, differing
     from ttabench.report.verdict import sentences, verdict
     from ttabench.terminal import render
 
-    if form in ("json", "csv"):
-        data = [*comparison_data(comparison)[: 1 if short else None], *more]
-        if form == "csv":
-            render.show(data, "csv")
-            return
-        rows = {table.title: [dict(row) for row in table.data] for table in data}
+    more = [differing(comparison)] if diff else []
+    if form == "json":
+        rows = {table.title: [dict(row) for row in table.data] for table in (*comparison_data(comparison), *more)}
         render.print_json({"verdict": verdict(comparison), **rows})
-        return
-    if form == "table":
-        render.say(sentences(comparison))
+    elif form == "csv":
+        render.show([*comparison_data(comparison), *more], form)
     else:
-        sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
-    render.show([*comparison_tables(comparison, summary=short), *more], form)
+        if form == "table":
+            render.say(sentences(comparison))
+        else:
+            sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
+        render.show([*comparison_tables(comparison, summary=short), *more], form)

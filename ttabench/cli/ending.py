@@ -15,16 +15,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import typer
 
 from ttabench.core import memory
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import memory as memory_in
+from ttabench.core.amounts import memory as memory_in
+from ttabench.core.errors import UserError, printable
 
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
@@ -44,26 +43,34 @@ FITS = {
 """Remedy where memory did not suffice, by command."""
 LONGEST = 1000
 """Characters of a line that is told."""
-NAMED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+NAMED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of the system about a path that somebody gave; of a path of ours they cannot come."""
 OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
-
-
-class Terminated(KeyboardInterrupt):
-    """The process was asked to end; whatever an interrupt puts in order is put in order."""
 
 
 def ended(call: Callable[[], object], command: str) -> int:
     """Run a command by a call that returns an exit code or nothing; its exit code. `command`: its name, for advice."""
     _open_streams()
-    with _asked_to_end() as signals:
+    signals: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+        raise KeyboardInterrupt  # whatever an interrupt puts in order is put in order
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:  # else somebody else decides
+        signal.signal(signal.SIGTERM, end)
+    try:
         code = _ended(call, command, signals)
-        try:
-            sys.stdout.flush()
-        except OSError as error:
-            return _no_output(error)
-        except ValueError:  # somebody closed it
-            sys.stdout = None  # or python would try again when it ends
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _no_output(error)
+    except ValueError:  # somebody closed it
+        sys.stdout = None  # or python would try again when it ends
     return code
 
 
@@ -98,7 +105,7 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
         return complain(message, left_with) if message else left_with
     except Exception as error:
         if memory.out_of_memory(error):
-            return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
+            return complain(str(memory.told(FITS.get(command, "Take less at once."))), 2)
         if isinstance(error, OSError) and (code := _of_system(error)) is not None:
             return code
         raise
@@ -120,8 +127,6 @@ def _of_words(error: typer.TyperException) -> str:
 
 def _of_system(error: OSError) -> int | None:
     """The exit code for what the system refused, once it is told; None for what is no fault of the user's."""
-    if error.errno == errno.ENAMETOOLONG:
-        return complain(f"{str(error.filename)[:40]}... is too long for a file name. Give a shorter one.", 2)
     if error.filename is not None and error.errno in NAMED:
         return complain(f"{error.filename}: {error.strerror}. Give another path, or mend its rights.", 2)
     if error.filename is None and error.errno in OUTPUT:  # files have names
@@ -157,25 +162,6 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
         if torch_device.type == "cpu":
             memory.check(most)
         limit_memory(most, torch_device)
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[list[int]]:
-    """Let SIGTERM end a command as an interrupt does; yields the signals that came."""
-    came: list[int] = []
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield came  # somebody else decides
-        return
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def complain(text: str, code: int) -> int:

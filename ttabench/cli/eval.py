@@ -12,10 +12,11 @@ import typer
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
+from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -45,7 +46,7 @@ def eval_(
     With --state, the method, settings and base model that are not typed are those that the state was made with.
     """
     if request.state is not None:
-        from ttabench.run.state_request import ASKING, as_it_was_made
+        from ttabench.run.request import ASKING, as_it_was_made
 
         request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
     from ttabench.run.plan import make_plan
@@ -61,8 +62,6 @@ def eval_(
     plans = [make_plan(one, number) for one in requests for number in numbers]
     outcomes = _evaluated(plans, out, force=force, talking=not (json or quiet))
     if quiet and not json:
-        from ttabench.terminal import render
-
         for outcome in outcomes:
             render.print_line(str(outcome.folder))
     else:
@@ -70,9 +69,7 @@ def eval_(
 
 
 def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
-    from ttabench.run.base_model import ModelCache
-    from ttabench.run.evaluation import execute
-    from ttabench.terminal import render
+    from ttabench.run.evaluation import ModelCache, execute
 
     models, outcomes = ModelCache(), []
     for plan in plans:
@@ -87,7 +84,6 @@ def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) 
 def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
     """Remarks on a stored run: its notes, other versions, other defaults, and metrics that it lacks."""
     from ttabench.core.environment import other_versions
-    from ttabench.terminal import render
 
     others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
     wanted: list[str] = plan.task_record["metrics"]
@@ -121,7 +117,6 @@ def _show(outcomes: Sequence[Outcome], device: str, *, json: bool, compared: boo
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
     from ttabench.report.verdict import sentences
-    from ttabench.terminal import render
 
     comparison = compare([outcome.folder for outcome in outcomes]) if compared else None
     if json:
@@ -143,7 +138,6 @@ def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
     from ttabench.cost import shape_of, workload
     from ttabench.report.tables import config_table, cost_table
     from ttabench.run.caveats import caveats_of_plan
-    from ttabench.terminal import render
 
     request, resolved = plans[0].request, plans[0].resolved
     shape, formula, cost = shape_of(request.model), resolved.spec.cost, None

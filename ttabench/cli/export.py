@@ -8,6 +8,7 @@ from typing import Annotated
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
+from ttabench.terminal import render
 
 
 def export(
@@ -28,10 +29,9 @@ def export(
     """
     from ttabench.cli.compare import skipped
     from ttabench.records.packing import Part, part_of, write_submission
-    from ttabench.records.suite_archive import SUFFIX, is_submission
+    from ttabench.records.schema import SUFFIX, is_submission
     from ttabench.report.finding import Wanted, refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
-    from ttabench.terminal import render
 
     check_path(save, "--save", (SUFFIX,), "submission")
     if save.exists() and not is_submission(save):  # suites are packed in files of that ending

@@ -15,6 +15,7 @@ from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.declared import HOW, WHAT, Field, declared
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAPPED
+from ttabench.terminal import render
 
 Command = Callable[..., None]
 FIRST = ("method", "task")
@@ -44,13 +45,6 @@ def complete_task(incomplete: str) -> list[str]:
     return _starting(names(), incomplete)
 
 
-def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Shell completion of a run: ids in `--out`, or those of SUITE/."""
-    from ttabench.report.finding import completed
-
-    return completed(incomplete, Path(ctx.params.get("out") or DEFAULT_OUT))
-
-
 def option(group: str, text: str, *flags: str, **more: Any) -> Any:
     """An option under the heading `group`; `text` is its help."""
     return typer.Option(*flags, help=text, rich_help_panel=group, **more)
@@ -73,13 +67,11 @@ Threads = Annotated[
            metavar="N"),
 ]  # fmt: skip
 MemoryLimit = Annotated[str, option(HOW, "Memory a process may use, like 4GiB. (default: all)")]
-Jobs = Annotated[int, option("Where it runs", "Runs at a time.", "--jobs", "-j", min=1, max=1024)]
 Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out.",
-                   autocompletion=complete_run),
+    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out."),
 ]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,
@@ -186,7 +178,6 @@ def _parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def show_result(title: str, result: Mapping[str, Any], hint: str, *, json: bool, quiet: bool) -> None:
     """A result of one row, its names as they stand in records."""
     from ttabench.core import amounts
-    from ttabench.terminal import render
 
     if json:
         render.print_json(dict(result))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
 from ttabench.core.errors import UserError
-from ttabench.core.progress import no_word
+from ttabench.core.types import no_word
 from ttabench.records.run_fields import RunFields
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.profiling.record import ProfileRecord
@@ -83,9 +84,8 @@ def profile(
     Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
-    from ttabench.core.sizes import lengths, memory
+    from ttabench.core.amounts import lengths, memory
     from ttabench.profiling.job import Job, Load, choose
-    from ttabench.terminal import render
 
     output_form = render.known_format("json" if json else form)
     if throughput + training + analytic > 1:
@@ -107,7 +107,7 @@ def profile(
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.picture import draw
+    from ttabench.profiling.tables import draw
     from ttabench.report.pictures import check_path
 
     if plot is not None:
@@ -128,7 +128,6 @@ def profile(
 def _show(outcome: Obtained[ProfileRecord], form: Format, talking: bool) -> None:
     from ttabench.core.environment import other_versions
     from ttabench.profiling.tables import profile_tables
-    from ttabench.terminal import render
 
     record = outcome.record
     if talking and outcome.how == "stored":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW
+from ttabench.terminal import render
 
 SUFFIXES = (".html", ".htm")
 
@@ -33,7 +34,6 @@ def report(
     from ttabench.report.finding import Wanted
     from ttabench.report.page.build import NEEDED
     from ttabench.report.pictures import check_path, refuse_missing
-    from ttabench.terminal import render
 
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)

@@ -9,17 +9,10 @@ import typer
 from ttabench.cli import options as o
 
 
-def _complete_list(incomplete: str) -> list[str]:
-    from ttabench.report.listing import WHAT
-
-    return [name for name in WHAT if name.startswith(incomplete)]
-
-
 def show(
     run_: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out.",
-                       autocompletion=o.complete_run),
+        typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out."),
     ],
     everything: Annotated[
         bool,
@@ -30,8 +23,7 @@ def show(
     wrong: Annotated[bool, typer.Option("--wrong", "-w", help="Only samples without the full score.")] = False,
     differs: Annotated[
         str,
-        typer.Option(metavar="RUN", help="Only samples that this other run answered otherwise, both side by side.",
-                     autocompletion=o.complete_run),
+        typer.Option(metavar="RUN", help="Only samples that this other run answered otherwise, both side by side."),
     ] = "",
     grep: Annotated[
         str, typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case.")
@@ -50,9 +42,8 @@ def show(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="methods, tasks, models, adapters or runs.", show_default=False,
-                       autocompletion=_complete_list),
-    ] = "",
+        typer.Argument(help="methods, tasks, models, adapters or runs."),
+    ] = "methods",
     name: Annotated[
         str,
         typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False,

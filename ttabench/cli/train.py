@@ -13,6 +13,7 @@ from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, RUN
 from ttabench.methods.recipe import Recipe
 from ttabench.run.request import RunRequest
+from ttabench.terminal import render
 from ttabench.training.config import TrainOptions
 
 OF_RUNS = ("checkpoint", "state", "limit", "ask_only", "batch_size", "keep", "keep_tokens", "metric")
@@ -46,7 +47,6 @@ def train(
 ) -> None:  # fmt: skip
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
     from ttabench.run.resolve import resolve_method
-    from ttabench.terminal import render
     from ttabench.training.stages import plan_training
 
     bounded(threads, memory_limit, request.device)

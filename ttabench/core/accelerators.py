@@ -6,7 +6,7 @@ called("mps", "max_memory_allocated", "mps")            None: it counts no peak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,13 @@ if TYPE_CHECKING:
     import torch
 
 
-def function(device: object, name: str) -> Callable[..., Any] | None:
-    """A function of the device's module; None where it has none of that name, as for a CPU."""
+def called(device: object, name: str, *arguments: object) -> Any:
+    """What a function of the device's module gives; None where it has none of that name, as for a CPU."""
     import torch
 
     kind = str(device).partition(":")[0]
-    found: Callable[..., Any] | None = None if kind == "cpu" else getattr(getattr(torch, kind, None), name, None)
-    return found
-
-
-def called(device: object, name: str, *arguments: object) -> Any:
-    """What such a function gives; None where there is none."""
-    found = function(device, name)
-    return None if found is None else found(*arguments)
+    function = None if kind == "cpu" else getattr(getattr(torch, kind, None), name, None)
+    return None if function is None else function(*arguments)
 
 
 def here() -> str:

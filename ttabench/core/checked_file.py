@@ -83,7 +83,7 @@ def reason(error: Exception) -> str:
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         return f"not valid JSON ({error.msg.removesuffix(' at')} at {line}column {error.colno})"
     if memory.out_of_memory(error):
-        return f"it does not fit into memory{memory.lacking(error)}"
+        return "it does not fit into memory"
     text = str((isinstance(error, OSError) and error.strerror) or error)
     if _line_of(error):
         text = f"not valid YAML, {getattr(error, 'problem', '')}"

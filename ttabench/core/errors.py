@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -60,3 +61,18 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return name[:LONGEST_NAME].lower().replace("-", "_")
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 without tab and line feed, DEL, C1, what turns the direction of writing around, and bytes that were no text."""
+
+
+def printable(text: str) -> str:
+    """A text of others (file names, records, data) for a terminal: every control character, tab and line feed aside,
+    written as an escape."""
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,14 +1,13 @@
-"""Running out of memory: how it shows, how much was wanted, and a limit that makes it happen sooner.
+"""Running out of memory: how it shows, and a limit that makes it happen sooner.
 
 limit(4 * 2**30)                 from here on, what this process takes beyond 4 GiB fails as if there were no more
 out_of_memory(error)             whether an error says that memory did not suffice
-told(error, "--batch-size")      one line for the user
+told("--batch-size")             one line for the user
 """
 
 from __future__ import annotations
 
 import errno
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,10 +19,6 @@ SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allo
          "storage size calculation overflowed")  # fmt: skip
 """Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
 _KINDS = (RuntimeError, OSError, ImportError)
-_BYTES = {"": 1, "bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_WANTED = re.compile(
-    r"(?:tried to allocate|unable to allocate|malloc of size|allocation of) ([\d.]+) ?(bytes|[kmgt]ib|)", re.IGNORECASE
-)
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -39,24 +34,11 @@ def says_so(text: str) -> bool:
     return any(sign in text.lower() for sign in SIGNS)
 
 
-def wanted(error: BaseException) -> int | None:
-    """Bytes of the one allocation that failed, where the error says so."""
-    match = _WANTED.search(str(error))
-    with suppress(ValueError):
-        return int(float(match[1]) * _BYTES[match[2].lower()]) if match else None
-    return None
-
-
-def told(error: BaseException, hint: str) -> UserError:
+def told(hint: str) -> UserError:
     """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
     most = released()
     within = f" within --memory-limit {size(most)}" if most else ""
-    return UserError(f"Out of memory{within}{lacking(error)}.", hint)
-
-
-def lacking(error: BaseException) -> str:
-    """`: 2.0 GiB more did not fit`, where an error says so; empty where it does not."""
-    return f": {size(count)} more did not fit" if (count := wanted(error)) else ""
+    return UserError(f"Out of memory{within}.", hint)
 
 
 _limit: int | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ttabench.core.amounts import tokens_in
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
 
 DIGITS = 18

@@ -5,7 +5,7 @@ Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", Gener
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -203,3 +203,16 @@ class Episode:
     def asks(self) -> list[Ask]:
         """The queries, in order."""
         return [step for step in self.steps if isinstance(step, Ask)]
+
+
+Tick: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is counted, how many are done, how many there are. What stands behind a comma of the first may
+change from call to call: "trained, loss 2.31" goes on counting what "trained, loss 2.35" did."""
+
+
+def no_tick(what: str, done: int, total: int) -> None:
+    """A tick that shows nothing."""
+
+
+def no_word(line: str) -> None:
+    """Say nothing."""

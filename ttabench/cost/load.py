@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, Episode, Generate, Observe, Score
 from ttabench.cost.shape import Shape
 

@@ -9,8 +9,7 @@ from typing import Any
 import lm_eval
 from lm_eval.utils import simple_parse_args_string
 
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
+from ttabench.core.errors import UserError, printable
 from ttabench.harness.model import NAME, QUERIES, AdaptedLM
 
 

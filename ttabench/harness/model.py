@@ -33,7 +33,7 @@ from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.methods.states import load_state
-from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 

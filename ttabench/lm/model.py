@@ -64,7 +64,7 @@ class LM(Texts):
         attends_by: the attention of transformers that the model is set to now.
         native_attention: the attention of transformers that the model's own forward is run with.
         linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
-        stands_on: the checkpoint whose deltas were added to the weights, see `run.base_model`; empty where none was.
+        stands_on: the checkpoint whose deltas were added to the weights, see `run.evaluation`; empty where none was.
         ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
     """
 

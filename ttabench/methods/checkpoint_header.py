@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from pathlib import Path
@@ -110,26 +109,23 @@ def is_peft(folder: Path) -> bool:
 
 def standing(model: str) -> tuple[str, str] | None:
     """The base model that a peft folder given as a model names, and the folder; None of anything else."""
-    with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+    try:
         folder = Path(model).expanduser()
-        if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
-            return _base_of(folder), str(folder)
-    return None
-
-
-def _base_of(folder: Path) -> str:
-    """The base model that a peft folder names."""
+        if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
+            return None
+    except (OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+        return None
     config = config_of(folder)
     hint = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."
-    if not config.base_model_name_or_path:
+    if not (base := config.base_model_name_or_path):
         raise UserError(f"{folder / CONFIG} names no base model (base_model_name_or_path).", hint)
     if config.revision not in (None, "", "main"):
         raise UserError(f"{folder / CONFIG} asks for the revision {config.revision} of its base model.", hint)
     try:
-        find_source(config.base_model_name_or_path)
+        find_source(base)
     except UserError as error:
         raise UserError(f"{folder / CONFIG} names a base model that is not here. {error.what}", hint) from None
-    return config.base_model_name_or_path
+    return base, str(folder)
 
 
 def header(folder: Path) -> Header:

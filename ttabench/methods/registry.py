@@ -35,25 +35,6 @@ def _of_package(offer: Offer) -> MethodSpec:
     return replace(spec, origin=offer.origin)
 
 
-def _specs(path: Path) -> dict[str, MethodSpec]:
-    """Every method that a file defines, by name."""
-    from ttabench.methods.base import BaseMethod
-
-    module = module_at(path)
-    specs: dict[str, MethodSpec] = {}
-    for cls in vars(module).values():
-        spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
-        if not isinstance(spec, MethodSpec):
-            continue
-        fault = _fault(spec)
-        if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
-            fault = "is no BaseMethod with an adapt and a patch of its own"
-        if fault:
-            raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
-        specs[spec.name] = replace(spec, where=cls, origin=code_at(path))
-    return specs
-
-
 def _fault(spec: MethodSpec) -> str:
     """The fault of the spec of somebody else, as the end of a sentence; "" for none."""
     if spec.name in (*methods(), *families()):
@@ -94,8 +75,21 @@ def installed() -> tuple[dict[str, MethodSpec], list[str]]:
 @cache
 def _in_file(file: str, wanted: str) -> MethodSpec:
     """The method of a file, by name where it holds several ("": the only one)."""
-    path, hint = Path(file).expanduser(), 'Give a class there `spec = MethodSpec(name="...")`.'
-    return one_of("method", path, wanted, _specs(path), hint)
+    from ttabench.methods.base import BaseMethod
+
+    path, specs = Path(file).expanduser(), dict[str, MethodSpec]()
+    module = module_at(path)
+    for cls in vars(module).values():
+        spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
+        if not isinstance(spec, MethodSpec):
+            continue
+        fault = _fault(spec)
+        if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
+            fault = "is no BaseMethod with an adapt and a patch of its own"
+        if fault:
+            raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
+        specs[spec.name] = replace(spec, where=cls, origin=code_at(path))
+    return one_of("method", path, wanted, specs, 'Give a class there `spec = MethodSpec(name="...")`.')
 
 
 @cache

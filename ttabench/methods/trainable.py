@@ -94,19 +94,16 @@ def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
                 session.read_rows(rows)
                 continue
             patch = encoded(method.lm, method.patch(session.state, rows[0]))
-            items = [_item(method.lm, ask, follows=follows_text(patch)) for row in rows for ask in row]
+            items = []
+            for ask in (ask for row in rows for ask in row):
+                window = window_ids(method.lm, ask, follows=follows_text(patch))
+                prompt, target = training_item(method.lm, ask, follows=follows_text(patch) or bool(window))
+                items.append(([*window, *prompt], target))
             summed, tokens = nll(method.lm, select_rows(patch, [*range(len(alike))] * len(rows)), items)
             sums.append(summed)
             count += tokens
     assert sums, "training episodes without a query"
     return torch.stack(sums).sum() / count
-
-
-def _item(lm: LM, ask: Ask, *, follows: bool) -> tuple[list[int], list[int]]:
-    """`training_item` with the pieces of the query's window in its prompt."""
-    window = window_ids(lm, ask, follows=follows)
-    prompt, target = training_item(lm, ask, follows=follows or bool(window))
-    return [*window, *prompt], target
 
 
 def training_item(

@@ -299,16 +299,17 @@ def _costs(row: Judged) -> list[str]:
 
 def reported_table(name: str) -> Table:
     """The figures of a table as the paper prints them, by base model."""
+    import pandas
+
     of, which, table = declared.table(name)
-    own, keys = declared.reported(of, which), ["method", "task", "setting", "metric"]
+    own, keys = pandas.DataFrame(declared.reported(of, which)), ["method", "task", "setting", "metric"]
     shown = own.assign(value=own["value"].map("{:g}".format))
     wide = shown.pivot(index=keys, columns="model", values="value").fillna("")
     wide = wide.loc[list(own[keys].drop_duplicates().itertuples(index=False, name=None)), own["model"].unique()]
     columns = ("line", *keys[1:], *(f"#{model}" for model in wide.columns))
     rows = tuple((*line, *cells) for line, cells in zip(wide.index, wide.to_numpy(), strict=True))
-    data = tuple({str(key): cell for key, cell in row.items()} for row in own.to_dict("records"))
     return Table(title=f"{name}: {table.about}, as the paper prints it", columns=columns, rows=rows, names=("line",),
-                 data=data)  # fmt: skip
+                 data=tuple(declared.reported(of, which)))  # fmt: skip
 
 
 def beside_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
@@ -316,7 +317,7 @@ def beside_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
     of, which, table = declared.table(name)
     there = [spot for spot in spots(of, which, stored_runs) if spot.scale == scale]
     metric = table.metric or table.cost
-    models = declared.reported(of, which).query("metric == @metric")["model"].unique()
+    models = list(dict.fromkeys(row["model"] for row in declared.reported(of, which) if row["metric"] == metric))
     rows = []
     for place in (place for place in table.places if scale in place.scales):
         own = [spot for spot in there if spot.place is place]

@@ -11,23 +11,22 @@ of its lines were run.
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ttabench.core.architectures import NANO
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.sweep.file import read
-from ttabench.sweep.suite import Some
+from ttabench.sweep.suite import Some, read
 from ttabench.terminal.table import Cell
 from ttabench.terminal.table import Table as Printed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HERE = Path(__file__).parent
 PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")
@@ -203,26 +202,22 @@ def suites(name: str, which: str) -> Mapping[Scale, Path]:
 
 
 @cache
-def figures() -> pd.DataFrame:
+def figures() -> list[dict[str, Any]]:
     """All figures as printed, in the order of the papers: paper, table, model, method, task, setting, metric, value."""
-    import pandas as pd
+    rows = csv.DictReader(read_text(HERE / "reported.csv").splitlines())
+    return [{**row, "value": float(row["value"])} for row in rows]
 
-    return pd.read_csv(HERE / "reported.csv", keep_default_na=False)
 
-
-def reported(paper: str, table: str) -> pd.DataFrame:
+def reported(paper: str, table: str) -> list[dict[str, Any]]:
     """Those of one table."""
-    frame = figures()
-    return frame[(frame["paper"] == paper) & (frame["table"] == table)]
+    return [row for row in figures() if (row["paper"], row["table"]) == (paper, table)]
 
 
 def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, float]:
     """The figure of every base model that these words name; nothing where they name several of one model."""
-    own = reported(paper, table)
-    for name, word in named.items():
-        own = own[own[name] == word]
-    own = own.drop_duplicates("model", keep=False)
-    return dict(zip(own["model"], own["value"].astype(float), strict=True))
+    own = [row for row in reported(paper, table) if named.items() <= row.items()]
+    counts = Counter(row["model"] for row in own)
+    return {row["model"]: row["value"] for row in own if counts[row["model"]] == 1}
 
 
 def of_sign(sign: float) -> Verdict:

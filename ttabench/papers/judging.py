@@ -34,10 +34,10 @@ from ttabench.profiling.rows import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.pairing import Values
-from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import LEVEL
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
-from ttabench.stats.testing import LEVEL
 
 NEAR = 0.1
 """So much of the way from no context to full context is near an end."""
@@ -139,11 +139,10 @@ def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] =
     for claim in table.claims:
         for place in table.placed(claim):
             at = {"paper": name, "table": which, "claim": claim, "place": place, "method": lines[claim.left]["method"]}
-            rows += (
-                _at(claim, [spot for spot in there if spot.place is place], at)
-                if place.profile is None
-                else [row for row in _profiled(claim, lines, stored_runs, at) if row.scale in (None, *scales)]
-            )
+            if place.profile is None:
+                rows += _at(claim, [spot for spot in there if spot.place is place], at)
+            else:
+                rows += [row for row in _profiled(claim, lines, stored_runs, at) if row.scale in (None, *scales)]
     return rows
 
 
@@ -165,15 +164,11 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
     training of the other."""
     seeds = [sorted(set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0)
              for side in (claim.left, claim.right)]  # fmt: skip
-    left, right = (alike[0].lines[side] for side in (claim.left, claim.right))
+    left, right = ({seed: held.entry.record.config["inputs"].get("checkpoint")
+                    for seed, held in alike[0].lines[side].items()} for side in (claim.left, claim.right))  # fmt: skip
     crossed = list(product(*seeds))
-    one_adapter = [(own, other) for own, other in crossed
-                   if (weights := _weights(left[own])) and weights == _weights(right[other])]  # fmt: skip
+    one_adapter = [(own, other) for own, other in crossed if left[own] and left[own] == right[other]]
     return one_adapter or [(own, other) for own, other in crossed if own == other or min(map(len, seeds)) == 1]
-
-
-def _weights(held: Held) -> Json:
-    return held.entry.record.config["inputs"].get("checkpoint")
 
 
 class _Sides(NamedTuple):
@@ -213,22 +208,20 @@ def _one(claim: Claim, alike: Sequence[Spot], seeds: tuple[int | None, int | Non
 
 
 def _fault(claim: Claim, alike: Sequence[Spot], blocks: Sequence[_Sides]) -> str:
-    """Why nothing can be said of these lines; empty where something can."""
+    """Why nothing can be said of these lines; empty where something can. Costs are known without scores, too."""
     tasks = alike[0].place.pattern["task"] if alike[0].place.mean else []
     if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
         return f"not run on {', '.join(missing)}"
-    names = (claim.left, claim.right, claim.floor)
-    lines = [(name, held) for sides in blocks for name, held in zip(names, sides[:3], strict=True) if held is not None]
-    known = UNSCORED if claim.cost else ""
-    return next((f"{name} {held.fault}" for name, held in lines if held.fault not in ("", known)), "")
+    names, no_fault = (claim.left, claim.right, claim.floor), ("", UNSCORED if claim.cost else "")
+    faults = (f"{name} {held.fault}" for sides in blocks for name, held in zip(names, sides[:3], strict=True)
+              if held is not None and held.fault not in no_fault)  # fmt: skip
+    return next(faults, "")
 
 
 def _mean(differences: Sequence[Difference | None]) -> Difference | None:
     """One, or the mean over the tasks of a place; None where one is missing."""
     known = [one for one in differences if one is not None]
-    if len(known) < len(differences):
-        return None
-    return known[0] if len(known) == 1 else overall(known)
+    return None if len(known) < len(differences) else known[0] if len(known) == 1 else overall(known)
 
 
 def _difference(claim: Claim, sides: _Sides) -> Difference | None:
@@ -239,33 +232,34 @@ def _difference(claim: Claim, sides: _Sides) -> Difference | None:
 
 
 def _blind(claim: Claim, blocks: Sequence[_Sides], *, decided: bool) -> str:
-    """Why these lines say nothing of the claim where they stand between no context and full context."""
-    worths = [[_worth(held) for held in (sides.left, sides.right, sides.none, sides.full)] for sides in blocks]
-    if any(worth is None for own in worths for worth in own):
-        return ""
+    """Why these lines say nothing of the claim where they stand between no context and full context; of perplexities
+    logarithms count."""
+    worths = list[list[float]]()
+    for sides in blocks:
+        for held in (lines := (sides.left, sides.right, sides.none, sides.full)):
+            if held is None or held.entry.aside or held.figure is None:
+                return ""
+        higher, figures = known(sides.left.entry.metric).higher_is_better, [held.figure for held in lines if held]
+        worths.append([figure[0] if higher else -math.log(figure[0]) for figure in figures if figure])
     left, right, none, full = (fmean(values) for values in zip(*worths, strict=True))
     if full <= none:
         return "full context is no better than none" * (blocks[0].left.entry.method != CEILING)
     return near_an_end(claim, [(worth - none) / (full - none) for worth in (left, right)], decided=decided)
 
 
-def _worth(held: Held | None) -> float | None:
-    """The figure of a line so that more is better, of perplexities a logarithm; None where it has none."""
-    figure = held.figure if held and not held.entry.aside else None
-    if held is None or figure is None:
-        return None
-    return figure[0] if known(held.entry.metric).higher_is_better else -math.log(figure[0])
-
-
 def _cost(claim: Claim, sides: _Sides, fault: str, words: Words) -> Judged:
     """A claim about a cost, of what runs recorded; bytes are known whatever was asked."""
-    costs = sides.left.cost(claim.cost), sides.right.cost(claim.cost)
-    if costs[0] is None or costs[1] is None:
+    left, right = sides.left.cost(claim.cost), sides.right.cost(claim.cost)
+    if left is None or right is None:
         return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
-    machines = {} if claim.cost in COUNTED else {sides.left.entry.machine, sides.right.entry.machine}
-    fault = "" if claim.cost in COUNTED else fault or "measured on different machines" * (len(machines) > 1)
-    verdict, reason = ("cannot tell", fault) if fault else weighed(claim, *costs)  # type: ignore[arg-type]
-    return Judged(**words, verdict=verdict, costs=costs, machine="; ".join(sorted(machines)), reason=reason)  # type: ignore[arg-type]
+    if claim.cost in COUNTED:
+        fault, machines = "", set[str]()
+    else:
+        machines = {sides.left.entry.machine, sides.right.entry.machine}
+        fault = fault or "measured on different machines" * (len(machines) > 1)
+    verdict, reason = weighed(claim, left, right)
+    return Judged(**words, verdict="cannot tell" if fault else verdict, costs=(left, right), reason=fault or reason,
+                  machine="; ".join(sorted(machines)))  # fmt: skip
 
 
 def _profiled(
@@ -275,10 +269,10 @@ def _profiled(
     at = words["place"].profile
     both = pairs(claim, at, lines, stored_runs.profiles)
     for left, right in both:
-        costs, folders = (left.bounds, right.bounds), dict.fromkeys((left.folder, right.folder))
-        verdict, reason = weighed(claim, *costs)
-        yield Judged(**words, verdict=verdict, reason=reason, costs=costs, block=where(left.record, at),
-                     scale=scale_of_model(str(left.record.config["model"])), suites=tuple(folders),
+        verdict, reason = weighed(claim, left.figure, right.figure)
+        yield Judged(**words, verdict=verdict, reason=reason, costs=(left.figure, right.figure),
+                     block=where(left.record, at), scale=scale_of_model(str(left.record.config["model"])),
+                     suites=tuple(dict.fromkeys((left.folder, right.folder))),
                      machine="" if claim.cost in COUNTED else machine(left.record))  # fmt: skip
     if not both:
         lacking = [line for line in dict.fromkeys((claim.left, claim.right))

@@ -10,10 +10,10 @@ that behind the shorter one. What was measured once says nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
-from ttabench.core.amounts import number, size
-from ttabench.core.sizes import short
+from ttabench.core.amounts import number, short, size
 from ttabench.core.types import Json
 from ttabench.papers.declared import COUNTED, Claim, Cost, Profiled, Verdict, of_sign
 from ttabench.profiling.record import ProfileRecord
@@ -50,18 +50,7 @@ class Line(NamedTuple):
     folder: str
     record: ProfileRecord
     figure: Figure
-    """Behind the context of the place."""
-    shorter: Figure | None = None
-    """Behind the shorter one, where growth is claimed."""
-
-    @property
-    def bounds(self) -> Figure:
-        """Smallest, median and largest: of the cost, or of its growth."""
-        own, shorter = self.figure, self.shorter
-        if shorter is None:
-            return own
-        return Figure(value=own.value / shorter.value, low=own.low / shorter.high, high=own.high / shorter.low,
-                      n=min(own.n, shorter.n))  # fmt: skip
+    """Of the cost behind the context of the place, or of its growth from the shorter one."""
 
 
 def pairs(
@@ -70,8 +59,9 @@ def pairs(
     """Both lines of a claim about a cost, by their patterns, from every profile that has them; else from two, of which
     each has one. Profiles come with the names of their folders."""
     left, right = (lines_at(lines[name], claim, at, profiles) for name in (claim.left, claim.right))
-    same = [(one, other) for one in left for other in right if one.record.id == other.record.id]
-    return same or [(one, other) for one in left for other in right if setting(one.record) == setting(other.record)][:1]
+    crossed = list(product(left, right))
+    same = [(one, other) for one, other in crossed if one.record.id == other.record.id]
+    return same or [(one, other) for one, other in crossed if setting(one.record) == setting(other.record)][:1]
 
 
 def lines_at(
@@ -83,17 +73,19 @@ def lines_at(
     for folder, record in (each for each in profiles if each[1].mode == mode):
         for method, config in record.config["methods"].items():
             settings = with_defaults({"method": method, "settings": config["settings"]})["settings"]
-            options = {"method": method, "set": settings, "preset": config["preset"]}
-            if not matches(wanted, options):
-                continue
-            own = figure_at(record, method, at.prefill, claim.cost)
-            shorter = figure_at(record, method, at.since, claim.cost) if claim.growth and at.since else None
-            if own is not None and (shorter is not None or not claim.growth):
-                lines.append(Line(folder, record, own, shorter))
+            if matches(wanted, {"method": method, "set": settings, "preset": config["preset"]}):
+                own = figure_at(record, method, at.prefill, claim.cost)
+                if claim.growth and own is not None:
+                    shorter = figure_at(record, method, at.since, claim.cost)
+                    own = None if shorter is None else Figure(
+                        value=own.value / shorter.value, low=own.low / shorter.high, high=own.high / shorter.low,
+                        n=min(own.n, shorter.n),
+                    )  # fmt: skip
+                lines += [Line(folder, record, own)] if own is not None else []
     return lines
 
 
-def figure_at(record: ProfileRecord, method: str, prefill: int, cost: Cost) -> Figure | None:
+def figure_at(record: ProfileRecord, method: str, prefill: int | None, cost: Cost) -> Figure | None:
     """What it cost behind so many tokens; None where that was not measured."""
     for row in record.rows:
         if (row.method, row.prefill, row.status) == (method, prefill, "ok"):

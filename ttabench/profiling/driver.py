@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttabench.core import environment
+from ttabench.core.amounts import short
 from ttabench.core.child import Child, Death
 from ttabench.core.errors import UserError
 from ttabench.core.memory import says_so
-from ttabench.core.progress import Tick, no_tick, no_word
-from ttabench.core.sizes import short
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import FINAL, Row, oom

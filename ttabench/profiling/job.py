@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.digests import changed
+from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.identity import changed
-from ttabench.core.identity import identity as identity_of
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.cost import Formula

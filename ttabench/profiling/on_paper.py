@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from ttabench import cost
 from ttabench.core import amounts
+from ttabench.core.amounts import short
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ttabench.core.amounts import short
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, write_atomically
-from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.records.folder import ResultFolder
@@ -120,7 +120,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
 
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
-        for line in self.read()[0]:
+        for line in self.read():
             with suppress(ValueError, KeyError, TypeError):
                 self._take(line)
         self.rows = {place: row for place, row in self.rows.items() if row.status in FINAL}
@@ -130,7 +130,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         """Keep one finding, at once."""
         line = {"kind": kind, "value": value, "seconds": seconds}
         self._take(line)
-        self.write([line])
+        self.write(line)
 
     def _take(self, line: dict[str, Json]) -> None:
         kind, value = line["kind"], line["value"]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ttabench.core.digests import text_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.identity import text_of
 from ttabench.core.types import Json
 from ttabench.readers.base import Bound, fingerprint
 from ttabench.readers.cards import Card, load_card

@@ -35,14 +35,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import LONGEST_TEXT
 from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, text_of
+from ttabench.readers.formats import RawRow, parsing
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
 from ttabench.readers.sources import Request, Table, hub_rows, long_twin, serving, table, tops
 from ttabench.readers.tokens import CutText, Tokens
@@ -72,12 +72,6 @@ def spans(total: int, first: int, stride: int, *, score_first: bool) -> list[Spa
         return [Span(0, total, True)]
     bounds = [0, *range(first, total, stride), total]
     return [Span(start, end, start > 0 or score_first) for start, end in pairwise(bounds)]
-
-
-def up_to(pieces: Sequence[Span], asked: int | None) -> list[Span]:
-    """The pieces up to the one that is asked as number `asked`, counted from 1; all of them for None."""
-    counts = accumulate(span.asked for span in pieces)
-    return [span for span, count in zip(pieces, counts, strict=True) if asked is None or count <= asked]
 
 
 def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
@@ -129,14 +123,9 @@ class Settings(ProtocolSettings):
     """Tokens of a training sequence."""
 
     @property
-    def first(self) -> int:
-        """Tokens of the first piece."""
-        return self.window if self.protocol == "strides" else self.unit
-
-    @property
-    def next(self) -> int:
-        """Tokens of every further one."""
-        return self.stride if self.protocol == "strides" else self.unit
+    def sizes(self) -> tuple[int, int]:
+        """Tokens of the first piece, and of every further one."""
+        return (self.window, self.stride) if self.protocol == "strides" else (self.unit, self.unit)
 
     @property
     def lengths(self) -> list[int]:
@@ -145,7 +134,7 @@ class Settings(ProtocolSettings):
 
     def spans(self, total: int) -> list[Span]:
         """The pieces of a text of so many tokens."""
-        return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
+        return spans(total, *self.sizes, score_first=self.score_first or self.protocol == "units")
 
 
 class Book(NamedTuple):
@@ -191,7 +180,9 @@ class Books(Bound[Settings]):
         return [(book, share) for book, share in books_and_limits if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
-        return up_to(self.settings.spans(min(tokens, self.settings.lengths[-1])), share)
+        pieces = self.settings.spans(min(tokens, self.settings.lengths[-1]))
+        counts = accumulate(span.asked for span in pieces)
+        return [span for span, count in zip(pieces, counts, strict=True) if share is None or count <= share]
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
@@ -328,7 +319,8 @@ def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], number: int) -> tu
 def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
     """The id of a URL is its last part, which is Gutenberg's number."""
     name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
-    text = text_of(row.place, f"the column {card.columns['text'][0]!r}", row.cell(card.columns["text"]))
+    with parsing(row.place):
+        text = row.text(*card.columns["text"])
     return str(number if name is None else name).rstrip("/").rpartition("/")[2], str(title or ""), text
 
 
@@ -337,14 +329,13 @@ def check(settings: Settings) -> None:
     if settings.protocol == "strides" and settings.window <= settings.stride:
         fault = f"window={settings.window} is not larger than stride={settings.stride}"
         raise UserError(f"{fault}: no context would stay.", "Give --task-set window=N above the stride.")
-    *between, _ = settings.lengths
-    shortest = settings.lengths[0]
-    if shortest <= settings.first:
-        fault = f"tokens={shortest} is not longer than the first {settings.first} tokens: nothing would be scored"
+    first, size = settings.sizes
+    if settings.lengths[0] <= first:
+        fault = f"tokens={settings.lengths[0]} is not longer than the first {first} tokens: nothing would be scored"
         raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")
-    for length in between:
-        if (length - settings.first) % settings.next:
-            fault = f"tokens={length} ends inside a piece (they end at {settings.first} + n x {settings.next})"
+    for length in settings.lengths[:-1]:
+        if (length - first) % size:
+            fault = f"tokens={length} ends inside a piece (they end at {first} + n x {size})"
             raise UserError(f"{fault}.", "Give lengths that end with a piece, or run that length alone.")
 
 

@@ -247,7 +247,7 @@ def _cell(part: SubTask, raw: RawRow, field: str) -> object:
 
 
 def _text(part: SubTask, raw: RawRow, field: str) -> str:
-    return text_of(raw.place, field, _cell(part, raw, field))
+    return raw.text(*part.columns.get(field, (field,)))
 
 
 def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
@@ -291,10 +291,10 @@ def _letters(part: SubTask, raw: RawRow) -> Shaped:
     options, letters = choices["text"], choices["label"]
     if not options or len(options) != len(letters):
         raise ValueError("options are missing, or not as many as their letters")
-    options = tuple(text_of(raw.place, "an option", text) for text in options)
+    options = tuple(text_of("an option", text) for text in options)
     answer: Any = raw.values.get("answerKey")
     gold = None if answer in _HIDDEN else letters.index(answer.strip())
-    return Shaped({"question": text_of(raw.place, "question", question)}, options, gold)
+    return Shaped({"question": text_of("question", question)}, options, gold)
 
 
 def _clean(text: str) -> str:
@@ -308,7 +308,7 @@ def _endings(part: SubTask, raw: RawRow) -> Shaped:
         raise ValueError(f"options are {brief(endings)}, no list of endings")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
     fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
-    options = tuple(_clean(text_of(raw.place, "an ending", ending)) for ending in endings)
+    options = tuple(_clean(text_of("an ending", ending)) for ending in endings)
     hidden = "label" not in raw.values  # the published test file leaves the column out
     return Shaped(fields, options, None if hidden else _label(part, raw))
 

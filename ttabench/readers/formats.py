@@ -43,14 +43,14 @@ class RawRow(NamedTuple):
             raise UserError(f"{self.place} lacks the column {' or '.join(map(repr, names))}; it has {has}.", hint)
         return self.cell(names)
 
+    def text(self, *names: str) -> str:
+        """The same of a column of texts."""
+        name = next((name for name in names if name in self.values), "")
+        return text_of(name, self.needed(names))
+
 
 Formats: TypeAlias = Mapping[str, Callable[[Path], Iterator[RawRow]]]
 """What reads the rows of a file, by the end of its name."""
-
-
-def malformed(place: str, why: str) -> UserError:
-    """The error for one bad row."""
-    return UserError(f"{place}: {why}.", "Mend or remove that row.")
 
 
 @contextmanager
@@ -61,13 +61,13 @@ def parsing(place: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise malformed(place, reason(error)) from None
+        raise UserError(f"{place}: {reason(error)}.", "Mend or remove that row.") from None
 
 
-def text_of(place: str, field: str, value: object) -> str:
+def text_of(field: str, value: object) -> str:
     """A cell that must be text."""
     if not isinstance(value, str):
-        raise malformed(place, f"{field} is {brief(value)}, no text")
+        raise ValueError(f"{field} is {brief(value)}, no text")
     return value
 
 
@@ -127,9 +127,10 @@ def _value(text: str) -> Any:
 
 
 def _as_object(place: str, value: object) -> RawRow:
-    if not isinstance(value, dict):
-        raise malformed(place, f"a JSON object was expected, not {type(value).__name__}")
-    return RawRow(place, value)
+    with parsing(place):
+        if not isinstance(value, dict):
+            raise ValueError(f"a JSON object was expected, not {type(value).__name__}")
+        return RawRow(place, value)
 
 
 def json_lines(path: Path) -> Iterator[RawRow]:

@@ -43,7 +43,7 @@ from ttabench.readers.base import (
 )
 from ttabench.readers.cards import Card, Profile, Scalar
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, rows, stem, text_of
+from ttabench.readers.formats import RawRow, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
@@ -131,7 +131,7 @@ def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
         listed: Any = raw.values["options"]
         options = tuple(dict.fromkeys(option.strip() for option in listed))
     if options and output not in options:
-        raise malformed(gold.place, f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
+        raise ValueError(f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
     profile: Any = raw.values["profile"]
     entries = (_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile))
     text, quoted = given.strip(), ("", f'"{given.strip()}"')  # an entry may be the very thing that is asked about
@@ -148,7 +148,7 @@ def _entry(part: Profile, raw: RawRow, number: int) -> Entry:
 def _cell(raw: RawRow, name: str) -> str:
     """A cell as text without blanks around it; scores may be numbers."""
     cell = raw.needed([name], _ANOTHER)
-    return text_of(raw.place, name, str(cell) if isinstance(cell, int) else cell).strip()
+    return text_of(name, str(cell) if isinstance(cell, int) else cell).strip()
 
 
 class Settings(ProtocolSettings):

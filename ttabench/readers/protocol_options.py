@@ -8,20 +8,19 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ttabench.core.amounts import tokens_in
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
-from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.faults import brief, first_fault
-from ttabench.readers.sources import Request, arguments_of, generator_of
+from ttabench.readers.faults import first_fault
+from ttabench.readers.sources import Request, arguments_of
 
 GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
@@ -87,6 +86,7 @@ class ProtocolSettings(BaseModel):
 
 
 S = TypeVar("S", bound=ProtocolSettings)
+M = TypeVar("M", bound=BaseModel)
 
 
 def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, Scalar]]:
@@ -97,48 +97,34 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     if request.source == "mini" and twin is None:
         hint = "Give --source hub, or the path of the data."
         raise UserError(f"The task {card.name} has no miniature twin.", hint)
-    known = {key: hint for key, hint in arguments_of(card).items() if key not in model.model_fields} if twin else {}
+    inputs = arguments_of(card, request.source)
+    known = [key for key in inputs.model_fields if key not in model.model_fields]
     options = {key: value for key, value in request.options.items() if key not in known}
     if unknown := next((key for key in options if key not in model.model_fields), None):
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
-    settings = _validated(card, model, base, options)
+    settings = _validated(card, "protocol", model, base, options)
     if settings.paper_quirks:
-        settings = _validated(card, model, {**base, **card.quirks}, options)
+        settings = _validated(card, "protocol", model, {**base, **card.quirks}, options)
     steps = len(set(getattr(settings, "steps", None) or ()))
     if request.limit is not None and request.limit < steps:
         fault = f"A limit of {request.limit} questions is less than one at each of {steps} steps."
         raise UserError(fault, f"Give --limit {steps} or more.")
     if prompt := getattr(settings, "prompt", None):
         card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
-    arguments: dict[str, Scalar] = {}
-    for key, value in (twin.arguments if twin else {}).items():
-        if key not in known:
-            raise UnknownName(f"twin.arguments of the task card {card.name}", key, list(known))
-        arguments[key] = _argument(f"The task card {card.name}: twin.arguments.{key}", value, known[key])
-    for key, hint in known.items():
-        if key in request.options:
-            arguments[key] = _argument(f"--task-set {key} of {card.name}", request.options[key], hint)
-    return settings, arguments
+    more = {key: value for key, value in request.options.items() if key in known}
+    arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
+    return settings, arguments.model_dump(exclude_unset=True)
 
 
-def _validated(card: Card, model: type[S], base: Mapping[str, object], options: Mapping[str, object]) -> S:
+def _validated(card: Card, place: str, model: type[M], base: Mapping[str, object], options: Mapping[str, object]) -> M:
     try:
         return model.model_validate({**base, **options})
     except ValidationError as error:
         by_user = [str(fault["loc"][0]) for fault in error.errors() if fault["loc"] and fault["loc"][0] in options]
-        where = f"--task-set of {card.name}" if by_user else f"protocol of the task card {card.name}"
+        where = f"--task-set of {card.name}" if by_user else f"{place} of the task card {card.name}"
         what, hint = first_fault(error, where, model)
         raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
-
-
-def _argument(where: str, value: object, hint: Any) -> Scalar:
-    try:
-        checked: Scalar = TypeAdapter(hint).validate_python(value)
-    except ValidationError:
-        kind = " or ".join(map(repr, get_args(hint))) or getattr(hint, "__name__", str(hint))
-        raise UserError(f"{where} takes {kind}, got {brief(value)}.", "Give that.") from None
-    return checked
 
 
 def defaults(card: Card, source: str) -> dict[str, Json]:
@@ -147,19 +133,13 @@ def defaults(card: Card, source: str) -> dict[str, Json]:
     if settings is None:
         return {}
     values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
-    if source != "mini" or card.twin is None:
-        return values
-    parameters = inspect.signature(generator_of(card)).parameters
-    given = {name: parameters[name].default for name in arguments_of(card)}
-    return {name: value for name, value in given.items() if value is not inspect.Parameter.empty} | values
+    return arguments_of(card, source).model_construct().model_dump() | values
 
 
 def known_options(card: Card, source: str) -> list[str] | None:
     """Names of the options of a task: of its protocol, and under `mini` of its generator; None where nobody knows."""
     settings = _settings_of(card.reader)
-    if settings is None:
-        return None
-    return [*settings.model_fields, *(arguments_of(card) if source == "mini" and card.twin is not None else ())]
+    return None if settings is None else [*settings.model_fields, *arguments_of(card, source).model_fields]
 
 
 def _settings_of(reader: str) -> type[BaseModel] | None:

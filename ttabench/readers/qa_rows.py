@@ -16,8 +16,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
 from ttabench.readers.cards import Card, Split, load_card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, malformed, opened, rows, text_of
+from ttabench.readers.formats import RawRow, opened, rows, text_of
 from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000
@@ -66,11 +67,11 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
     def row_of(raw: RawRow) -> QARow | str:
         """The row, or the reason why it is dropped."""
-        place, cells = raw.place, {field: raw.cell(names) for field, names in card.columns.items()}
-        question = _text(place, "question", _needed(card, raw, "question")).strip()
-        answers = answers_of(place, _needed(card, raw, "answers"), card.source.answers)
-        key, title = _label(place, "text_key", cells.get("text_key")), _label(place, "title", cells.get("title"))
-        text = _text(place, "text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
+        cells = {field: raw.cell(names) for field, names in card.columns.items()}
+        question = _text("question", _needed(card, raw, "question")).strip()
+        answers = answers_of(_needed(card, raw, "answers"), card.source.answers)
+        key, title = _label("text_key", cells.get("text_key")), _label("title", cells.get("title"))
+        text = _text("text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
         if not text.strip():
             return "no text" if texts is None else "no article"
         if not question or not answers:
@@ -80,11 +81,11 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
         if texts is not None and "title" in card.columns and number.isdecimal():
             title, position = title or article, number if position is None else position
         return QARow(
-            id=told_apart(_label(place, "id", cells.get("id")) or fingerprint(text, question), seen),
+            id=told_apart(_label("id", cells.get("id")) or fingerprint(text, question), seen),
             text=text,
             question=question,
             answers=tuple(answer[:1].upper() + answer[1:] for answer in answers) if capitalise else answers,
-            answers_additional=answers_of(place, cells.get("answers_additional"), "single"),
+            answers_additional=answers_of(cells.get("answers_additional"), "single"),
             timestamp=_timestamp(cells.get("timestamp")),
             title=title,
             position=None if position is None or not str(position).strip() else math.trunc(float(position)),
@@ -116,23 +117,23 @@ def _companion(card: Card, data: Table) -> dict[str, str] | None:
             hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
         raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
     held = (row for path in files for row in rows(path))
-    return {str(row.needed(wanted.key)): text_of(row.place, wanted.text[0], row.needed(wanted.text)) for row in held}
+    return {str(row.needed(wanted.key)): row.text(*wanted.text) for row in held}
 
 
-def _text(place: str, field: str, value: object) -> str:
-    return "" if value is None else text_of(place, field, value)
+def _text(field: str, value: object) -> str:
+    return "" if value is None else text_of(field, value)
 
 
-def _label(place: str, field: str, value: object) -> str:
+def _label(field: str, value: object) -> str:
     """An id or title: text, or a whole number."""
     number = isinstance(value, int) and not isinstance(value, bool)
-    return _text(place, field, str(value) if number else value).strip()
+    return _text(field, str(value) if number else value).strip()
 
 
-def answers_of(place: str, value: object, form: str | None = "single") -> tuple[str, ...]:
+def answers_of(value: object, form: str | None = "single") -> tuple[str, ...]:
     """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
     if isinstance(value, str) and form == "literal" and value.strip():
-        value = _literal(place, value)
+        value = _literal(value)
     if isinstance(value, dict):
         value = value.get("text", value)
     if value is None:
@@ -142,15 +143,15 @@ def answers_of(place: str, value: object, form: str | None = "single") -> tuple[
     elif isinstance(value, list | tuple):
         answers = [member.get("text", member) if isinstance(member, dict) else member for member in value]
     else:
-        raise malformed(place, f"answers are {brief(value)}, no list of texts")
-    texts = (_text(place, "an answer", member).strip() for member in answers)
+        raise ValueError(f"answers are {brief(value)}, no list of texts")
+    texts = (_text("an answer", member).strip() for member in answers)
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
-def _literal(place: str, text: str) -> object:
+def _literal(text: str) -> object:
     """A Python dict or list read without running anything, of bounded length (the parser's memory grows with it)."""
     if len(text) > MAX_LITERAL or text.lstrip()[:1] not in ("{", "["):
-        raise malformed(place, f"the answers are no Python dict or list: {brief(text)}")
+        raise ValueError(f"the answers are no Python dict or list: {brief(text)}")
     value = ast.literal_eval(text.strip())
     json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     return value
@@ -193,16 +194,17 @@ def own_questions(path: Path) -> list[OwnQuestion]:
         with opened(path) as (lines, at):
             questions = [OwnQuestion(key=str(at.line), question=line.strip()) for line in lines if line.strip()]
     else:
-        columns = load_card("qa").columns
-        questions = [_question(row, number, columns) for number, row in enumerate(rows(path), start=1)]
+        table = Table(rows=list(rows(path)), where=str(path))
+        made = usable(table, partial(_question, load_card("qa").columns), some=False)
+        questions = [replace(one, key=str(number)) for number, one in enumerate(made, start=1)]
     if not questions:
         raise UserError(f"{path} holds no question.", "Give a file with questions.")
     return questions
 
 
-def _question(row: RawRow, number: int, columns: Mapping[str, tuple[str, ...]]) -> OwnQuestion:
+def _question(columns: Mapping[str, tuple[str, ...]], row: RawRow) -> OwnQuestion:
     question = row.needed(columns["question"], "Rename the column of the questions.")
     if not isinstance(question, str) or not question.strip():
-        raise malformed(row.place, "the question is empty or no text")
-    answers = sorted(answers_of(row.place, row.cell(columns["answers"])), key=len)
-    return OwnQuestion(key=str(number), question=question.strip(), answers=tuple(answers))
+        raise ValueError("the question is empty or no text")
+    answers = sorted(answers_of(row.cell(columns["answers"])), key=len)
+    return OwnQuestion(key=row.place, question=question.strip(), answers=tuple(answers))

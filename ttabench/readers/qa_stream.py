@@ -24,8 +24,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread

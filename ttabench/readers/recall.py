@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, text_of
+from ttabench.readers.formats import RawRow
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
 from ttabench.readers.sources import Request, Table, long_twin, table, usable
 from ttabench.readers.tokens import CutText, Tokens
@@ -91,7 +91,7 @@ def stories_of(card: Card, data: Table) -> list[Story]:
     numbers = count()
 
     def story_of(row: RawRow) -> Story:
-        text, title = text_of(row.place, "text", row.cell(card.columns["text"])), row.cell(card.columns["title"]) or ""
+        text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
         given = json.dumps(row.cell(card.columns["facts"]), default=str)  # strict mode takes lists for tuples
         facts = _FACTS.validate_json(given, strict=True)
         for fact in facts:

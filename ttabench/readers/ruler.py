@@ -33,7 +33,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, malformed, readable, rows, stem, text_of
+from ttabench.readers.formats import RawRow, readable, rows, stem
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import answers_of
 from ttabench.readers.ruler_texts import (
@@ -274,10 +274,10 @@ def samples_of(card: Card, data: Table) -> dict[str, list[Sample]]:
 
 def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
     names = ("context", "question", "answer_prefix", "task")
-    context, text, prefix, task = (text_of(row.place, name, row.needed(card.columns[name])) for name in names)
-    answers = answers_of(row.place, row.needed(card.columns["answers"]))
+    context, text, prefix, task = (row.text(*card.columns[name]) for name in names)
+    answers = answers_of(row.needed(card.columns["answers"]))
     if not context.strip() or not text.strip() or not answers:
-        raise malformed(row.place, "it has no context, no question or no answer")
+        raise ValueError("it has no context, no question or no answer")
     most: Any = row.cell(card.columns["max_new_tokens"])
     question = Question(text=text.strip(), prefix=prefix.strip(), answers=answers, tells=answers)
     return context, Sample(
@@ -302,7 +302,7 @@ def material_of(path: Path) -> Material:
 
 
 def _essay(file: Path) -> str:
-    return read_text(file) if file.suffix == ".txt" else text_of(str(file), "text", object_of(file).get("text"))
+    return read_text(file) if file.suffix == ".txt" else str(object_of(file).get("text", ""))
 
 
 def _squad(file: Path) -> Documents:
@@ -310,8 +310,8 @@ def _squad(file: Path) -> Documents:
     numbers, articles = dict[str, int](), dict[str, dict[str, int]]()
 
     def asked_of(row: RawRow) -> tuple[str, tuple[str, ...], int, str] | str:
-        text, question = (text_of(row.place, name, row.needed([name])) for name in ("context", "question"))
-        title, answers = str(row.cell(["title"]) or ""), answers_of(row.place, row.needed(["answers"]))
+        text, question = map(row.text, ("context", "question"))
+        title, answers = str(row.cell(["title"]) or ""), answers_of(row.needed(["answers"]))
         number = numbers.setdefault(text, len(numbers))
         if title:
             articles.setdefault(title, {})[text] = number
@@ -328,7 +328,7 @@ def _hotpotqa(file: Path) -> Documents:
     numbers = dict[str, int]()
 
     def asked_of(row: RawRow) -> Asked:
-        question, answer = (text_of(row.place, name, row.needed([name])) for name in ("question", "answer"))
+        question, answer = map(row.text, ("question", "answer"))
         context: Any = row.needed(["context"])
         pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
         texts = [f"{title}\n{''.join(told)}" for title, told in pairs]

@@ -34,7 +34,7 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
-from ttabench.readers.formats import RawRow, text_of
+from ttabench.readers.formats import RawRow
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, table, twin_table, usable
 from ttabench.readers.tokens import CutText, Tokens
@@ -109,7 +109,7 @@ def contexts_of(card: Card, data: Table) -> list[Shared]:
     seen = Counter[str]()
 
     def row_of(raw: RawRow) -> Shared | str:
-        text = text_of(raw.place, "the context", raw.needed(card.columns["text"]))
+        text = raw.text(*card.columns["text"])
         turns = tuple(map(_turn, _given(card, raw)))
         if not text.strip() or not turns:
             return "no context" if turns else "no question"

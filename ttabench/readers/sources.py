@@ -17,6 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from pydantic import BaseModel, ConfigDict, create_model
+
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Split
@@ -249,12 +251,16 @@ def generator_of(card: Card) -> Callable[..., Any]:
     return generator
 
 
-def arguments_of(card: Card) -> dict[str, Any]:
-    """Arguments of the card's generator beyond split, seed and documents, with their types."""
-    function = generator_of(card)
-    hints = get_type_hints(function)
-    names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]
-    return {name: hints.get(name, str) for name in names}
+def arguments_of(card: Card, source: str) -> type[BaseModel]:
+    """Arguments of the card's generator beyond its place, with types and defaults; none but of `mini`."""
+    fields: dict[str, Any] = {}
+    if source == "mini" and card.twin is not None:
+        function = generator_of(card)
+        hints = get_type_hints(function)
+        for name, one in inspect.signature(function).parameters.items():
+            if name not in ("split", "seed", "documents"):
+                fields[name] = hints.get(name, str), None if one.default is one.empty else one.default
+    return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def generated(card: Card, *place: object, **arguments: object) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol, TypeAlias
 
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.types import Observe
 
 

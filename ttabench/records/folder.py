@@ -1,13 +1,16 @@
-"""How runs and profiles are made once: found if they are stored, else continued or begun, one process at a time."""
+"""How runs and profiles are made once: found if they are stored, else continued or begun, one process at a time.
+
+The folder of a result that is being made has a journal: findings, one JSON object a line, so that a kill loses nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -17,28 +20,16 @@ from pydantic import TypeAdapter
 from ttabench.core import files
 from ttabench.core.checked_file import Missing, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, locked
-from ttabench.core.types import Json
+from ttabench.core.meter import Spent
+from ttabench.core.types import Episode, Json
+from ttabench.records.samples import EpisodeCost, Sample, write_samples
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
 
 LONGEST = 1 << 35
 """Bytes of a journal that are read into memory."""
+PARTIAL_FILE = "partial.jsonl"
 T = TypeVar("T")
 RecordT = TypeVar("RecordT")
-
-
-def seconds(line: Mapping[str, Any]) -> tuple[float, float]:
-    """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
-    wall, cpu = line.get("seconds") or (0.0, 0.0)
-    return float(wall), float(cpu)
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line; an empty one where it is none."""
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def typed(cls: type[T], value: object) -> T:
@@ -57,7 +48,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 class ResultFolder(ABC, Generic[RecordT]):
-    """The folder of one result, `OUT/<id>`, and its journal: findings of work that goes on, one JSON object a line."""
+    """The folder of one result, `OUT/<id>`, and its journal."""
 
     record_file: ClassVar[str]
     partial_file: ClassVar[str]
@@ -68,8 +59,8 @@ class ResultFolder(ABC, Generic[RecordT]):
         self.path, self.journal, self._process = out / name, out / name / self.partial_file, os.getpid()
         files.made(self.path, out)
 
-    def read(self) -> tuple[list[dict[str, Any]], int]:
-        """Lines of the journal that have a kind and a value, and how many others there are: damaged or cut.
+    def read(self) -> list[dict[str, Any]]:
+        """Lines of the journal that have a kind and a value; the others are damaged.
 
         A last line that was cut in the middle of writing is removed, so that what is appended stands apart.
         """
@@ -82,16 +73,18 @@ class ResultFolder(ABC, Generic[RecordT]):
                 if len(whole) < len(content):
                     files.cut(self.journal, len(whole))
         except Missing:
-            return [], 0
-        parsed = [_parsed(line) for line in whole.splitlines()]
-        kept = [line for line in parsed if {"kind", "value"} <= line.keys()]
-        return kept, len(parsed) - len(kept) + (len(whole) < len(content))
+            return []
+        lines = []
+        for text in whole.splitlines():
+            with suppress(ValueError, RecursionError):
+                lines.append(json.loads(text))
+        return [line for line in lines if isinstance(line, dict) and {"kind", "value"} <= line.keys()]
 
-    def write(self, lines: Iterable[Mapping[str, Json]]) -> None:
-        """Keep findings, at once: they are on the disk when it returns."""
+    def write(self, line: Mapping[str, Json]) -> None:
+        """Keep a finding, at once: it is on the disk when it returns."""
         if os.getpid() != self._process:
             os._exit(0)  # a method forked itself: that copy is not to write the same run
-        files.append(self.journal, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        files.append(self.journal, json.dumps(line, ensure_ascii=False) + "\n")
 
     @staticmethod
     @abstractmethod
@@ -111,9 +104,6 @@ class ResultFolder(ABC, Generic[RecordT]):
     def resume(self) -> int:
         """Read back the partial results; returns how many there are."""
 
-    def begin(self) -> None:  # most have nothing to do
-        """The lock is held from here on."""
-
     def discard(self) -> None:
         """Drop the partial results."""
         try:
@@ -126,15 +116,10 @@ class ResultFolder(ABC, Generic[RecordT]):
         """Whether nothing was found that is worth keeping."""
         return not self.journal.exists()
 
-    def stored(self) -> RecordT | None:
-        """The finished record, if there is one."""
-        return self.load(self.path) if self.is_stored(self.path) else None
-
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
         """Hold the folder; where nothing comes of it, it is removed."""
-        with locked(self.path, lambda: notify(self.busy())):
-            self.begin()
+        with files.locked(self.path, lambda: notify(self.busy())):
             files.sweep(self.path)
             try:
                 yield
@@ -143,7 +128,7 @@ class ResultFolder(ABC, Generic[RecordT]):
                 if mine and not self.is_stored(self.path) and self.is_empty():
                     with suppress(OSError):
                         files.remove(self.journal)
-                        files.remove(self.path / LOCK_FILE)
+                        files.remove(self.path / files.LOCK_FILE)
                         self.path.rmdir()
 
 
@@ -164,15 +149,16 @@ def obtained(
     kind: type[FolderT], where: Path, work: Callable[[FolderT], RecordT], *, force: bool, notify: Callable[[str], None]
 ) -> Obtained[RecordT]:
     """The result if it is stored, else what `work` makes of its folder."""
-    if not force and kind.is_stored(where):  # it is whole: neither a lock nor a right to write is needed
-        _tidy(kind, where)
+    stored = not force and kind.is_stored(where)
+    if stored and not (where / kind.partial_file).exists():  # neither a lock nor a right to write is needed
         return Obtained(record=kind.load(where), folder=where, how="stored")
     folder = kind(where.parent, where.name)
     with folder.locked(notify):
         if force:
             folder.discard()
-        elif stored := folder.stored():
-            return Obtained(record=stored, folder=where, how="stored")
+        elif kind.is_stored(where):
+            ResultFolder.discard(folder)  # a kill came between the record and this
+            return Obtained(record=kind.load(where), folder=where, how="stored")
         resumed = folder.resume()
         if resumed:
             notify(kind.continuing.format(name=where.name, count=resumed))
@@ -180,13 +166,86 @@ def obtained(
     return Obtained(record=record, folder=where, how="continued" if resumed else "new")
 
 
-def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
-    """Drop partial results beside a finished record, where a kill left them and no process works here."""
+class RunFolder(ResultFolder[RunRecord]):
+    """The folder of one run, see `ResultFolder`; a line of its journal is a batch of answers, or an episode's cost."""
 
-    def busy() -> None:
-        raise UserError("Another process holds the folder.")
+    record_file: ClassVar[str] = RECORD_FILE
+    partial_file: ClassVar[str] = PARTIAL_FILE
+    continuing: ClassVar[str] = "Continuing run {name}: {count} queries are answered already."
 
-    if (where / kind.partial_file).exists():
-        with suppress(UserError, OSError), locked(where, busy):
-            (where / kind.partial_file).unlink()
-            files.sweep(where)
+    def __init__(self, out: Path, run: str) -> None:
+        self.spent = Spent()
+        self.samples: list[Sample] = []
+        """All answered queries of episodes that were taken up."""
+        self.costs: list[EpisodeCost] = []
+        """Of the episodes that are done."""
+        self._samples_before: dict[str, dict[str, Sample]] = {}
+        """Of a run that was stopped, by episode and key of the query; of two answers to one query the later counts."""
+        self._costs_before: dict[str, EpisodeCost] = {}
+        super().__init__(out, run)
+
+    load = staticmethod(load_record)
+
+    def busy(self) -> str:
+        """Its run is this one."""
+        return f"Another process is running {self.path.name}; waiting for it."
+
+    @classmethod
+    def is_stored(cls, folder: Path) -> bool:
+        """See `schema.is_stored`: packed runs count."""
+        return is_stored(folder)
+
+    def resume(self) -> int:
+        """Read the partial results of a killed run; returns how many queries are answered already.
+
+        Which of them the task has is seen when their episode is taken up.
+        """
+        self.spent.begin()  # waiting for the lock was no work
+        if (self.path / SAMPLES_FILE).is_dir():
+            raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
+        for line in self.read():
+            with suppress(ValueError, TypeError, KeyError):  # damaged, or of another run: it is answered again
+                if line["run"] == self.path.name:
+                    self._take(line["kind"], line["value"])
+                    self.spent.add(*line["seconds"])
+        return sum(map(len, self._samples_before.values()))
+
+    def _take(self, kind: str, value: Json) -> None:
+        if kind == "episode":
+            cost = typed(EpisodeCost, value)
+            self._costs_before[cost.episode] = cost
+        else:
+            for sample in [typed(Sample, each) for each in value]:
+                self._samples_before.setdefault(sample.episode, {})[sample.key] = sample
+
+    def take_up(self, episode: Episode, metrics: Collection[str]) -> tuple[list[Sample], bool]:
+        """Samples of this episode from before, with a value of each of these metrics; and whether it was done."""
+        asks = {ask.key: ask for ask in episode.asks()}
+        before = self._samples_before.pop(episode.key, {})
+        kept = [sample for key, sample in before.items() if key in asks and sample.answers_this(asks[key], metrics)]
+        self.samples += kept
+        done = len(kept) == len(asks) and episode.key in self._costs_before
+        if done:
+            self.costs.append(self._costs_before[episode.key])
+        return kept, done
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Store answered queries at once."""
+        self._keep("samples", [asdict(sample) for sample in samples])
+        self.samples += samples
+
+    def end_episode(self, cost: EpisodeCost) -> None:
+        """Store that an episode is done and what it cost."""
+        self._keep("episode", asdict(cost))
+        self.costs.append(cost)
+
+    def _keep(self, kind: str, value: Json) -> None:
+        self.write({"run": self.path.name, "kind": kind, "value": value, "seconds": self.spent.lap()})
+
+    def finish(self, record: RunRecord) -> RunRecord:
+        """Write the samples, then the record with their digests, then drop the partial results; returns the record."""
+        digests = write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
+        record = record.model_copy(update={"sample_digests": digests})
+        save_record(record, self.path)
+        self.discard()
+        return record

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import HOW, RUN, WHAT, Declared, declared
+from ttabench.core.digests import changed, identity, same
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
 
 DEFAULT_OUT = Path("results/scratch")

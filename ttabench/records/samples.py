@@ -1,23 +1,67 @@
-"""Samples and costs of a run in progress: one value for every answered query, one for every finished episode."""
+"""Samples and costs: one value for every answered query, one for every finished episode; and samples as a file.
+
+A file of samples is written with its digests, which tie it to the record of its run, and read by column. Where texts
+may not be passed on, a digest stands for each: two runs were asked the same where the digests of prompt and right
+answers are the same, whichever still has its texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from ttabench.core.checked_file import parquet_file
+from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable
 from ttabench.core.types import Answer, Ask, Json, Score
-from ttabench.stats.aggregation import Unit
+from ttabench.records.schema import (
+    RECORD_FILE,
+    RESTORE,
+    SAMPLES_FILE,
+    RunRecord,
+    Version,
+    file_of,
+    runs,
+    texts_of,
+    version_of,
+)  # fmt: skip
+from ttabench.stats.figures import Unit
+
+SCORES_FILE = "scores.parquet"
+"""Samples of a packed suite without a text."""
+LONGEST = 1 << 40
+"""Bytes of a file of samples."""
+LARGEST_PAGE = 1 << 26
+"""Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
+COLUMNS = (
+    "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
+    "ask_cpu_ms", "logprobs", "tokens", "unconditional_logprobs", "subtask", "position", "words", "ended",
+)  # fmt: skip
+"""Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
+by that name, 0 where none of them has it."""
+NAMES = ("episode", "key", "source_key", "subtask")
+"""Columns that name something; all other columns of texts are texts."""
+TEXTS = ("prompt", "prediction", "answers")
+MODES = frozenset({"choose", "generate", "score"})
+DIGITS = 16
+DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
+NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
+"""Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskCost:
-    """The cost so far of asking one group of queries, under one patch or one after the other."""
+    """The cost so far of asking queries of one episode; bytes are peaks."""
 
-    group: str
-    """Key of the first query of the group."""
     encode_seconds: float = 0.0
-    """To encode the patch that all of them share."""
+    """To encode the patches that several queries share."""
     encode_cpu_seconds: float = 0.0
     encode_peak_bytes: int | None = 0
     """None, like all peaks, where the device does not tell."""
@@ -27,32 +71,6 @@ class AskCost:
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
     ask_peak_bytes: int | None = 0
-
-
-COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {
-    "episode": "text", "key": "text", "mode": "text", "step": "number", "context_tokens": "number",
-    "source_key": "text", "prompt": "text", "prediction": "text", "answers": "texts", "ask_ms": "number",
-    "ask_cpu_ms": "number", "logprobs": "numbers", "tokens": "numbers", "unconditional_logprobs": "numbers",
-    "subtask": "text", "position": "number", "words": "number", "ended": "number",
-    "gold_share": "number", "gold_rank": "number", "gold_age": "number", "kept_pieces": "number",
-}  # fmt: skip
-"""Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
-by that name, 0 where none of them has it; and what stands in a row, where a number may be missing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Looked:
-    """How a query looks at the piece of context that holds its answer, of a method that tells (`piece_shares`)."""
-
-    gold_share: float = 0.0
-    """Of all that it looks at, 0 to 1."""
-    gold_rank: int = 0
-    """1 where no other kept piece matches better; 0 where that piece is not kept."""
-    gold_age: int = 0
-    """Kept pieces that were read after it."""
-    kept_pieces: int = 0
-    """How many there are; 0 where the method tells nothing, too many pieces were read (`run.runner`), or nobody knows
-    which one holds the answer."""
 
 
 def kept(ask: Ask) -> Ask:
@@ -78,9 +96,8 @@ class Sample:
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
-    asked: AskCost | None = None
-    """Cost of its group of queries when it was answered: a run that goes on counts it, too."""
-    looked: Looked = Looked()
+    asked: AskCost = AskCost()
+    """Cost of asking in its episode when it was answered: a run that goes on counts it, too."""
 
     @property
     def key(self) -> str:
@@ -106,7 +123,7 @@ class Sample:
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""
         assert not set(self.metrics) & set(COLUMNS), "a metric is named like a column"
-        levels = (self, self.ask, self.ask.want, self.answer, self.looked)
+        levels = (self, self.ask, self.ask.want, self.answer)
         cells = {name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0) for name in COLUMNS}
         row = {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in cells.items()}
         return {**row, **self.metrics}
@@ -133,3 +150,184 @@ class EpisodeCost:
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=100_000)
+def digest_of(text: str) -> str:
+    """The digest of a text; empty for an empty text, and a digest is its own."""
+    if not text or is_digest(text):
+        return text
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGITS]}"
+
+
+def is_digest(text: str) -> bool:
+    """Whether a digest stands here for a text that is not kept."""
+    return DIGEST.fullmatch(text) is not None
+
+
+def kept_text(text: str) -> str:
+    """The text, or nothing where only its digest is kept."""
+    return "" if is_digest(text) else text
+
+
+def name_of(key: str) -> str:
+    """A key as samples without texts have it."""
+    return key if NAME.fullmatch(key) else digest_of(key)
+
+
+def holds_digests(samples: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether the texts of samples are not kept, from their columns `TEXTS`."""
+    cells = (cell for name in TEXTS for cell in samples.get(name, ()))
+    return any(is_digest(text) for cell in cells for text in ([cell] if isinstance(cell, str) else cell))
+
+
+def without_texts(table: Any, subtasks: Collection[str]) -> Any:
+    """A `pyarrow.Table` of samples with every text as its digest; names of modes and of these sub-tasks stay."""
+    import pyarrow as pa
+
+    kept = {"mode": MODES, "subtask": subtasks}
+
+    def bare(name: str, value: Json) -> Json:
+        if isinstance(value, list):
+            return [bare(name, part) for part in value]
+        if isinstance(value, str) and value not in kept.get(name, ()):
+            return name_of(value) if name in NAMES else digest_of(value)
+        assert value is None or isinstance(value, str | int | float), f"a text may stand in {name}"
+        return value
+
+    cells = ([bare(field.name, value) for value in table[field.name].to_pylist()] for field in table.schema)
+    return pa.table([pa.array(own, type=field.type) for own, field in zip(cells, table.schema, strict=True)],
+                    names=table.column_names)  # fmt: skip
+
+
+def column_digest(values: Sequence[Json]) -> str:
+    """Digest of the values of a column, in order; a text counts by its digest, so it holds without texts, too."""
+    text = json.dumps([_digested(value) for value in values], default=repr)  # what is no JSON is of no record
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _digested(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_digested(part) for part in value]
+    return digest_of(value) if isinstance(value, str) else value
+
+
+def store_table(path: Path, table: Any) -> None:
+    """Write a `pyarrow.Table` as Parquet, whole or not at all."""
+    import pyarrow.parquet as pq
+
+    try:
+        with replacing(path) as scratch:
+            pq.write_table(table.combine_chunks(), scratch, compression="zstd", compression_level=15,
+                           data_page_size=LARGEST_PAGE, dictionary_pagesize_limit=LARGEST_PAGE)  # fmt: skip
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+
+
+def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
+    """Write samples as Parquet, atomically; every sample has the same keys. Returns the digest of every column."""
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist([dict(sample) for sample in samples])
+    store_table(path, table)
+    return {name: column_digest(values) for name, values in table.to_pydict().items()}
+
+
+def has_samples(folder: Path) -> bool:
+    """Whether the answers of a run were kept: a packed suite may hold records alone."""
+    if (folder / RECORD_FILE).exists():
+        return (folder / SAMPLES_FILE).exists()
+    return _packed(folder) is not None
+
+
+def read_samples(
+    folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
+) -> dict[str, list[Any]]:
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
+
+    Raises:
+        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
+    """
+    wanted = None if columns is None else list(columns)
+    table = samples_table(folder, wanted)
+    if table is None:
+        fault = f"{folder} does not exist, or holds a record and not its answers."
+        raise UserError(fault, "Run the evaluation again with --force, or another --out.")
+    content: dict[str, list[Any]] = table.to_pydict()
+    if record is not None:
+        needed = [name for name in ("episode", "key") if wanted is None or name in wanted]
+        if wanted is None and (folder / RECORD_FILE).exists():
+            needed += record.sample_digests  # suites that are packed keep fewer
+        if wrong := _difference(content, record, needed):
+            fault = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
+            raise UserError(fault, "Restore both files, run again with --force, or remove the folder.")
+    return content
+
+
+def _difference(content: Mapping[str, Sequence[Any]], record: RunRecord, needed: Sequence[str]) -> str:
+    """Why these cannot be the samples of a record, in a few words; "" where they can."""
+    if missing := [name for name in needed if name not in content]:
+        return f"the column {missing[0]} is missing"
+    for name, values in content.items():
+        if len(values) != record.n:
+            return f"{len(values)} rows for {record.n} queries"
+        if record.sample_digests.get(name) != column_digest(values):
+            return f"the column {name} has other values"
+    return ""
+
+
+def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
+    """Columns (all for None) of the samples of a run as a `pyarrow.Table`, of its folder where it has one, else as they
+    are packed; None where there are none."""
+    if not (run / RECORD_FILE).exists():
+        if (packed := _packed(run)) is None:
+            return None
+        file, span = packed
+        names = [name for name in (span.columns if columns is None else columns) if name in span.columns]
+        return _columns(*file, tuple(names)).slice(span.first, span.rows)
+    if not (run / SAMPLES_FILE).exists():
+        return None
+    with parquet_file(run / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (stored, _):
+        known = stored.schema_arrow.names
+        return stored.read(columns=[name for name in (known if columns is None else columns) if name in known])
+
+
+class Span(NamedTuple):
+    """Where the samples of one run stand in a file of samples."""
+
+    columns: list[str]
+    first: int
+    rows: int
+
+
+def _packed(run: Path) -> tuple[Version, Span] | None:
+    """The file that has the samples of a packed run, and where they stand in it."""
+    suite = run.parent
+    if run.name in runs(suite):
+        for path in [suite] if file_of(run) else [suite / SAMPLES_FILE, suite / SCORES_FILE]:
+            file = version_of(path)
+            if file[1] and (span := _spans(*file).get(run.name)) and span.columns:
+                return file, span
+    return None
+
+
+@lru_cache(maxsize=64)
+def _spans(path: Path, _version: tuple[int, ...]) -> dict[str, Span]:
+    with parquet_file(path, RESTORE) as (file, _):
+        table = file.read(columns=["run", "own_columns"])
+        names, columns = texts_of(table, "run"), texts_of(table, "own_columns")
+    spans: dict[str, Span] = {}
+    start = 0
+    for (name, own), same in groupby(zip(names, columns, strict=True)):
+        if name in spans:
+            raise UserError(f"{path} has samples of the run {name} in two places.", RESTORE)
+        spans[name] = Span(own.split(), start, sum(1 for _ in same))
+        start += spans[name].rows
+    return spans
+
+
+@lru_cache(maxsize=4)
+def _columns(path: Path, _version: tuple[int, ...], columns: tuple[str, ...]) -> Any:
+    """Columns of all runs: they are asked for run by run."""
+    with parquet_file(path, RESTORE) as (file, _):
+        return file.read(columns=list(columns)).select(columns)

@@ -2,9 +2,14 @@
 
     OUT/<run id>/run.json          the record, written last: its presence means the run is finished
     OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
-    OUT/<run id>/partial.jsonl     finished queries of a run still going on (see store.py)
+    OUT/<run id>/partial.jsonl     finished queries of a run still going on (see folder.py)
 
-    OUT/runs.parquet, OUT/samples.parquet or scores.parquet      the same of all runs of a suite (see suite_archive.py)
+The runs of a suite, packed (see packing.py), and those of others in one file; one in a folder of its own is newer:
+
+    OUT/runs.parquet               one row a run: id, when it was created, and `record`, the text of its run.json
+    OUT/samples.parquet            the samples of all runs; `run` is the id, `own_columns` names those it has
+    OUT/scores.parquet             the same without a text, where texts may not be passed on
+    lab-b.parquet                  runs of others: as scores.parquet, with `created` and `record` in a run's first row
 
 Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
 """
@@ -12,16 +17,16 @@ Tables are computed from records and never typed. All figures of a record are in
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from ttabench.core.checked_file import json_of, reading
+from ttabench.core.checked_file import json_of, parquet_file, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
-from ttabench.records import suite_archive
 from ttabench.records.run_fields import RunConfig
 from ttabench.stats.metrics import declare
 from ttabench.stats.varying import Varying, unit_of
@@ -30,7 +35,14 @@ SCHEMA = 2
 """2: the id is a hash of what differs from the defaults."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
+"""Of a run in its folder, and of all runs of a packed suite."""
+RUNS_FILE = "runs.parquet"
 REMEDY = "Restore it, run again with --force, or remove its folder."
+RESTORE = "Restore it: runs are packed in it."
+SUFFIX = ".parquet"
+FORMAT, VERSION = b"ttabench submission", b"2"
+"""Of the metadata of a file of others' runs: a name, and its layout."""
+ASK = "Ask for a file that `ttabench export` wrote."
 SHARE = Annotated[float, Field(gt=0, le=1)]
 DECLARED: dict[str, Any] = {
     "summary": str, "scale": Annotated[float, Field(gt=0, le=1e9)], "digits": Annotated[int, Field(ge=0, le=9)],
@@ -168,6 +180,17 @@ class RunRecord(BaseModel):
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
 
 
+Version: TypeAlias = tuple[Path, tuple[int, ...]]
+"""A file with its number, size and time, nothing where it is not there: while it is the same, it is read once."""
+
+
+class Packed(NamedTuple):
+    """A packed run."""
+
+    record: str
+    created: str
+
+
 def text_of(record: RunRecord) -> str:
     """The text of `run.json`."""
     return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
@@ -182,26 +205,78 @@ def save_record(record: RunRecord, folder: Path) -> Path:
 
 def is_stored(folder: Path) -> bool:
     """Whether the record of this run is there: in its folder, or packed with those of its suite."""
-    return (folder / RECORD_FILE).exists() or suite_archive.record(folder) is not None
+    return (folder / RECORD_FILE).exists() or folder.name in runs(folder.parent)
 
 
 def load_record(path: Path) -> RunRecord:
-    """Read a record from `run.json`, from the run's folder, or from where it is packed.
+    """Read a record from `run.json`, from the run's folder, or from where it is packed (`lab-b.parquet/ID`).
 
     Raises:
         UserError: missing, corrupted, or of another schema.
     """
     file = path / RECORD_FILE if path.is_dir() else path
-    if file.name == suite_archive.RUNS_FILE:
-        suite_archive.runs(file.parent)  # says what is wrong with it
+    if file.name == RUNS_FILE:
+        runs(file.parent)  # says what is wrong with it
     if file.name != RECORD_FILE and file.exists():
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
-    text = None if file.is_file() else suite_archive.record(path)
-    if text is None and not file.exists():
+    packed = None if file.is_file() else runs(path.parent).get(path.name)
+    if packed is None and not file.exists():
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.")
     with reading(file, REMEDY, most=None):
-        content = json_of(file, hint=REMEDY) if text is None else json.loads(text)
+        content = json_of(file, hint=REMEDY) if packed is None else json.loads(packed.record)
         if (version := content["schema_version"]) != SCHEMA:
             fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA}."
             raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
         return RunRecord.model_validate(content)
+
+
+def file_of(run: Path) -> Path | None:
+    """The submission that a run lies in; None of one in a folder."""
+    return run.parent if run.parent.suffix == SUFFIX and run.parent.is_file() else None
+
+
+def is_submission(file: Path) -> bool:
+    """Whether a file is one, whole enough to be read."""
+    try:
+        return file.suffix == SUFFIX and file.is_file() and bool(runs(file))
+    except UserError:
+        return False
+
+
+def runs(suite: Path) -> dict[str, Packed]:
+    """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed."""
+    alone = suite.suffix == SUFFIX and suite.is_file()
+    path, version = version_of(suite if alone else suite / RUNS_FILE)
+    return _runs(path, version, alone) if version else {}
+
+
+@lru_cache(maxsize=64)
+def _runs(path: Path, _version: tuple[int, ...], alone: bool) -> dict[str, Packed]:
+    names = ("run" if alone else "id", "record", "created")
+    with parquet_file(path, ASK if alone else RESTORE) as (file, _):
+        layout: bytes | None = (file.schema_arrow.metadata or {}).get(FORMAT)
+        if alone and layout != VERSION:
+            fault = "no submission" if layout is None else f"a submission of layout {layout[:20]!r}"
+            raise UserError(f"{path} is {fault}, this ttabench reads layout {VERSION.decode()}.", ASK)
+        table = file.read(columns=list(names))
+        if alone:
+            table = table.filter(table["record"].is_valid())
+        run_names, records, created = (texts_of(table, name) for name in names)
+        return {name: Packed(*own) for name, *own in zip(run_names, records, created, strict=True)}
+
+
+def version_of(path: Path) -> Version:
+    """A file as it is now."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return path, ()
+    return path, (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def texts_of(table: Any, name: str) -> list[str]:
+    """A column of a `pyarrow.Table`, which holds texts alone."""
+    values: list[str] = table[name].to_pylist()
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(f"the column {name} has what is no text")
+    return values

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ttabench.core.identity import hashed
-from ttabench.core.sizes import short
+from ttabench.core.amounts import short
+from ttabench.core.digests import hashed
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults

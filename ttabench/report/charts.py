@@ -18,13 +18,11 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from ttabench.core.amounts import number, size
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.sizes import short
+from ttabench.core.amounts import number, short, size
+from ttabench.core.errors import UserError, printable
 from ttabench.report.blocks import short_source, told
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.entries import Entry, timed
+from ttabench.report.entries import PIECES, Entry, timed
 from ttabench.report.figures import shown
 from ttabench.report.phrases import PLURALS, enumerated
 from ttabench.report.pictures import styles, write_chart
@@ -107,7 +105,7 @@ def by_step(block: Block) -> list[Curves]:
     entries = [entry for entry in block.entries if len(entry.steps) > 1]
     points = [Point(at, entry, *figure) for entry in entries for at, figure in entry.steps.items()]
     step = entries[0].step if entries else None
-    return [Curves(block.place.name, step.axis, step.tokens, [block], _lines(points))] if step else []
+    return [Curves(block.place.name, step, step != PIECES, [block], _lines(points))] if step else []
 
 
 def over_blocks(blocks: Sequence[Block]) -> list[Curves]:

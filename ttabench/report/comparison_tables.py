@@ -7,7 +7,7 @@ and in what runs differ (--diff).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from ttabench.core.amounts import count, number, size
 from ttabench.core.types import Json
@@ -189,7 +189,7 @@ def steps_table(block: Block) -> Table:
         (entry.label, *(shown(entry.metric, *entry.steps[step][:2]) if step in entry.steps else "" for step in steps))
         for entry in entries
     ]
-    title = f"{block.place.brief}: {block.place.metric} {entries[0].step.by}"
+    title = f"{block.place.brief}: {block.place.metric} by {entries[0].step}"
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 
@@ -272,7 +272,7 @@ def comparison_data(comparison: Comparison) -> list[Table]:
              "runs": " ".join(entry.ids)}
             for entry in comparison.aside
         ],
-        "unpaired": [asdict(pair) for pair in comparison.unpaired],
+        "unpaired": [pair._asdict() for pair in comparison.unpaired],
     }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
 

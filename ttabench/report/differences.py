@@ -14,18 +14,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_up
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ttabench.report.entries import Entry, ceiling_of, floor_of, running
-from ttabench.stats.aggregation import Unit, paired_difference
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import SIGN, Apart, stratified
+from ttabench.stats.estimate import (
+    LEVEL,
+    SIGN,
+    Apart,
+    detectable,
+    holm,
+    needed,
+    paired_difference,
+    stratified,
+    unanimous,
+)
+from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
-from ttabench.stats.testing import LEVEL, detectable, holm, needed, unanimous
 
 Family = Literal["none", "icl", "room", "state", "others"]
 FEW = 4
@@ -40,24 +49,19 @@ class Standing:
 
     order: tuple[str, ...]
     """Labels, the best first; at least one."""
-    methods: Mapping[str, str]
+    second: str
+    """The best of another method, else of another setting; empty where there is none."""
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
     averaged: bool
     """Whether the order is that of means; else of mean ranks."""
-    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Lines that were not run in all of these blocks, and places of the blocks in which they were."""
+    left_out: tuple[str, ...] = ()
+    """Lines that were not run in all of these blocks."""
 
     @property
     def leader(self) -> str:
         """The first."""
         return self.order[0]
-
-    @property
-    def second(self) -> str:
-        """The best of another method, else of another setting; empty where there is none."""
-        others = [label for label in self.order[1:] if self.methods[label] != self.methods[self.leader]]
-        return next(iter([*others, *self.order[1:]]), "")
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
@@ -65,37 +69,34 @@ def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
     of them share: those that many share, so that lines times blocks is largest. The order is that of their means where
     values can be averaged, else of their mean ranks; of equal ones those with fewer bytes of state come first. Values
     alone choose; what is said of them rests on the tests."""
-    entries_of_blocks = [{entry.label: entry for entry in running(entries)} for entries in blocks]
-    labels = dict.fromkeys(label for own in entries_of_blocks for label in own)
-    places = {label: tuple(place for place, own in enumerate(entries_of_blocks) if label in own) for label in labels}
-    if not places:
+    lines: dict[str, dict[int, Entry]] = {}
+    for place, entries in enumerate(blocks):
+        for entry in running(entries):
+            lines.setdefault(entry.label, {})[place] = entry
+    if not lines:
         return None
 
     def size(own: tuple[int, ...]) -> tuple[bool, int, int]:
-        lines = sum(set(own) <= set(other) for other in places.values())
-        return lines > 1, lines * len(own), len(own)
+        alike = sum(set(own) <= other.keys() for other in lines.values())
+        return alike > 1, alike * len(own), len(own)
 
-    shared = max(dict.fromkeys(places.values()), key=size)
-    ranked = [label for label in places if set(shared) <= set(places[label])]
-    averaged = can_be_averaged([next(iter(entries_of_blocks[place].values())).metric for place in shared])
+    shared = max(dict.fromkeys(map(tuple, lines.values())), key=size)
+    ranked = {label: [own[place] for place in shared] for label, own in lines.items() if set(shared) <= own.keys()}
+    averaged = can_be_averaged([entry.metric for entry in next(iter(ranked.values()))])
+
+    def rank(place: int, entry: Entry) -> float:  # 1 for the best; the mean of their places for equal ones
+        values = [own[place].worth for own in lines.values() if place in own]
+        return sum(value > entry.worth for value in values) + (values.count(entry.worth) + 1) / 2
 
     def key(label: str) -> tuple[float, float, str]:
-        own = [entries_of_blocks[place][label] for place in shared]
-        ranks = [_rank(entry, entries_of_blocks[place].values()) for place, entry in zip(shared, own, strict=True)]
-        first = -fmean(entry.worth for entry in own) if averaged else fmean(ranks)
-        return first, fmean(entry.costs.get("state_bytes") or 0.0 for entry in own), label
+        own = ranked[label]
+        first = -fmean(one.worth for one in own) if averaged else fmean(map(rank, shared, own))
+        return first, fmean(one.costs.get("state_bytes") or 0.0 for one in own), label
 
-    return Standing(
-        order=tuple(sorted(ranked, key=key)), blocks=shared, averaged=averaged,
-        methods={label: entries_of_blocks[own[0]][label].method for label, own in places.items()},
-        left_out={label: own for label, own in places.items() if label not in ranked},
-    )  # fmt: skip
-
-
-def _rank(entry: Entry, others: Iterable[Entry]) -> float:
-    """1 for the best; the mean of their places for equal ones."""
-    values = [other.worth for other in others]
-    return sum(value > entry.worth for value in values) + (values.count(entry.worth) + 1) / 2
+    leader, *rest = order = sorted(ranked, key=key)
+    others = [label for label in rest if ranked[label][0].method != ranked[leader][0].method]
+    return Standing(order=tuple(order), second=next(iter([*others, *rest]), ""), blocks=shared, averaged=averaged,
+                    left_out=tuple(label for label in lines if label not in ranked))  # fmt: skip
 
 
 def can_be_averaged(metrics: Sequence[str]) -> bool:
@@ -122,15 +123,15 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
 def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
     """Pairs that are tested: all of at most four entries, or of any number if `every`. Of more: the ceiling (the floor
     where there is none) and the best against each; floor, ceiling and the leader against each that is running; a line
-    under its states. The floor stands right, then the ceiling; the best left; the own state before others."""
+    under its states. The floor stands right, then the ceiling; the best left, then the leader; the own state first."""
     ends, kept = _ends(entries), running(entries)
     places = range(len(entries))
     lines = [place for place in places if any(entries[place] is line for line in kept)]
     most = max((line.worth for line in kept), default=0.0)
     leader = [place for place in lines if standing and entries[place].label == standing.leader]
     most_worth = [place for place in lines if entries[place].worth == most]
-    rivals = {standing.leader, standing.second} if standing else set()
-    best = ([place for place in most_worth if entries[place].label in rivals] or most_worth)[:1]
+    rivals = {place for place in places if standing and entries[place].label in (standing.leader, standing.second)}
+    best = ([place for place in most_worth if place in rivals] or most_worth)[:1]
     pairs, many = list(combinations(places, 2)), not every and len(entries) > FEW
     if many:
         pairs = [(anchor, other) for anchor in ([*ends[-1:], *best] or [0]) for other in places]
@@ -139,8 +140,9 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
 
     def turned(pair: Pair) -> Pair:
         right = [] if family_of(entries, pair) == "state" else ends[::-1]
+        leads = [] if rivals.issuperset(pair) else leader
         one, other = sorted(pair, key=lambda at: (
-            1 + right.index(at) if at in right else -(many and at in best), at
+            1 + right.index(at) if at in right else -many * (2 * (at in best) + (at in leads)), at
         ))  # fmt: skip
         return one, other
 
@@ -222,8 +224,7 @@ class Difference(Apart):
         return needed(self.value, self.stderr, self.freedom, count, level=LEVEL / self.tests, fixed=fixed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unpaired:
+class Unpaired(NamedTuple):
     """Two entries of a block without a difference, and why."""
 
     block: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ttabench.core.accelerators import name_of
 from ttabench.core.types import Json
@@ -20,7 +20,7 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.pairing import Answers, Values
 from ttabench.run.caveats import kept_whole
-from ttabench.stats import aggregation
+from ttabench.stats import estimate as statistics
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 from ttabench.stats.varying import FRESH
@@ -32,19 +32,10 @@ Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
 
 
-class Step(NamedTuple):
-    """Names of the steps of a task, in a table and on an axis."""
-
-    by: str
-    axis: str
-    tokens: bool = True
-    """Whether they are numbers of tokens, each about twice the one before."""
-
-
-PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)
-LENGTHS = Step("up to so many tokens of each text", "tokens of each text, at most")
+PIECES = "pieces read before the query"
+LENGTHS = "tokens of each text, at most"
 """Each with all that stands before it."""
-DISTANCES = Step("by tokens read since the answer, at most", "tokens read since the answer, at most")
+DISTANCES = "tokens read since the answer, at most"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +53,8 @@ class Entry(Group):
     """Means over the runs, by `COSTS`."""
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
-    step: Step = PIECES
-    """Names of its steps."""
+    step: str = PIECES
+    """What its steps are."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
     load: float = 0.0
@@ -111,17 +102,17 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
 
 def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
-    among what their queries add (`values`); without any it is that of the rows, see `aggregation.pooled`. `draws`: each
+    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`. `draws`: each
     run is one draw of what varies."""
-    estimate = aggregation.estimated(known(rows[0].metric).kind, values) if values else None
+    estimate = statistics.estimated(known(rows[0].metric).kind, values) if values else None
     return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
-    """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
+    """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    value, stderr = aggregation.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
+    value, stderr = statistics.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
     return value, stderr, sum(row.n for row in rows)
 
 
@@ -139,7 +130,7 @@ def _load_of_others(record: RunRecord) -> float:
     return max(0.0, max(loads) - float(threads)) if isinstance(threads, int) else 0.0
 
 
-def _by_step(group: Group, answers: Answers, step: Step) -> dict[int, tuple[float, float | None, int]]:
+def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
     for row in (row for record in group.records for row in record.rows):
         if row.metric == group.metric and row.step is not None and row.subtask is None:

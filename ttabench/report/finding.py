@@ -22,8 +22,19 @@ from typing import NamedTuple
 from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
-from ttabench.records.schema import RECORD_FILE, REMEDY, RunRecord, is_stored, load_record
-from ttabench.records.suite_archive import ALL_SAMPLES_FILE, ASK, RUNS_FILE, SUFFIX, file_of, runs
+from ttabench.records.schema import (
+    ASK,
+    RECORD_FILE,
+    REMEDY,
+    RUNS_FILE,
+    SAMPLES_FILE,
+    SUFFIX,
+    RunRecord,
+    file_of,
+    is_stored,
+    load_record,
+    runs,
+)
 from ttabench.report.configuration import whole
 from ttabench.report.pairing import Run
 
@@ -116,15 +127,6 @@ def ids_in(folder: Path) -> list[str]:
     return sorted({*runs(folder), *(file.parent.name for file in folder.glob(f"*/{RECORD_FILE}"))})
 
 
-def completed(incomplete: str, out: Path) -> list[str]:
-    """Runs that what somebody typed may begin: ids in `out`, or SUITE/ID; nothing of what cannot be read."""
-    suite, slash, _ = incomplete.rpartition("/")
-    with suppress(OSError, UserError):
-        names = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
-        return [run for run in names if run.startswith(incomplete)]
-    return []
-
-
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)
@@ -142,7 +144,7 @@ def at_path(name: str) -> list[Path] | None:
     """Runs that a path or a pattern of paths leads to; None where it leads nowhere. A file that is no record is
     returned as it is: reading it says so. A folder without runs may hold folders of runs."""
     path = Path(name)
-    if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := packed_in(path.parent)):
+    if path.name in (RUNS_FILE, SAMPLES_FILE) and (packed := packed_in(path.parent)):
         return list(packed)
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]

@@ -33,16 +33,15 @@ GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 
 
 def show(what: str, name: str, out: Path, *, method: str = "", task: str = "", json: bool = False) -> None:
-    """Print a list (of runs those of a method, of a task); what can be listed where none is named."""
-    if what and what not in WHAT:
+    """Print a list (of runs those of a method, of a task)."""
+    if what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":
         raise UserError(f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`.")
     if what != "runs" and (method or task):
         raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
     tables: dict[str, Callable[[], Table]] = {
-        "": lambda: _overview(out),
-        "methods": (lambda: _settings(name)) if name else _methods,
+        "methods": (lambda: _settings(name)) if name else methods_table,
         "tasks": tasks_table,
         "models": models_table,
         "adapters": _adapters,
@@ -55,32 +54,6 @@ def _table(title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], ca
     """Rows of data as they are read: under each heading the cells of one key."""
     rows = tuple(tuple(str(row[key]) for key in heads) for row in data)
     return Table(title=title, columns=tuple(heads.values()), rows=rows, data=tuple(data), caption=caption)
-
-
-def _without(table: Table, *columns: str) -> Table:
-    for column in columns:
-        table = table.without(column)
-    return table
-
-
-def _overview(out: Path) -> Table:
-    """Kinds of lists, and how many items each has."""
-    from ttabench.readers.cards import names
-    from ttabench.report.finding import ids_in
-
-    methods = len(registry.methods()) + len(registry.families())
-    counts = {
-        "methods": (methods, "how to adapt; `list methods NAME`: settings"),
-        "tasks": (len(names()), "what is read and asked"),
-        "models": (len(architectures.names()), "base models known by name"),
-        "adapters": (len(shipped()), "trained parameters of methods that ship"),
-        "runs": (len(ids_in(out)), f"what is stored in {out}"),
-    }
-    data: list[dict[str, Cell]] = [
-        {"list": kind, "count": count, "meaning": meaning} for kind, (count, meaning) in counts.items()
-    ]
-    return replace(_table("lists", {"list": "ttabench list", "count": "#there are", "meaning": "of what"}, data),
-                   names=("ttabench list",))  # fmt: skip
 
 
 def methods_table() -> Table:
@@ -102,18 +75,16 @@ def methods_table() -> Table:
         for spec in specs
     )  # fmt: skip
     columns = ("method", "what it keeps", "state grows", "looks at", "", "presets", "arXiv")
-    caption = "Settings of one: ttabench list methods NAME"
-    return Table(title="methods", columns=columns, rows=rows, data=tuple(data), caption=caption)
-
-
-def _methods() -> Table:
-    """The same for people: a line a method."""
-    return replace(_without(methods_table(), "state grows", "looks at", "", "presets"), names=("method", "arXiv"))
+    return Table(title="methods", columns=columns, rows=rows, data=tuple(data), names=("method", "arXiv"),
+                 spare=("presets", "", "looks at", "state grows"),
+                 caption="Settings of one: ttabench list methods NAME")  # fmt: skip
 
 
 def _adapters() -> Table:
     """The adapters that ship, for people: a line an adapter."""
-    table = _without(adapters_table(), EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
+    table = adapters_table()
+    for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
+        table = table.without(column)
     return replace(table, caption=f"{table.caption} All of it: --json.")
 
 

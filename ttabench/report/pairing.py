@@ -3,7 +3,7 @@
     (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
     (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
 
-Samples without texts (`records.scores`) are paired by the digests of these.
+Samples without texts (`records.samples`) are paired by the digests of these.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.samples import digest_of, has_samples, is_digest, name_of, read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.records.scores import digest_of, is_digest, name_of
-from ttabench.stats.aggregation import Unit
 from ttabench.stats.clusters import Observed
+from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metrics import known
-from ttabench.stats.texts import Written
 from ttabench.stats.varying import FRESH, Draw, origin
 
 Run: TypeAlias = tuple[Path, RunRecord]

@@ -1,5 +1,4 @@
-"""Pictures: whether one can be written under a name, how it is written, and how all of them and the page look; and that
-of which pieces of a context questions look at (`ttabench ask --attention looked.png`)."""
+"""Pictures: whether one can be written under a name, how it is written, and how all of them and the page look."""
 
 from __future__ import annotations
 
@@ -12,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable, write_atomically
-from ttabench.core.printable import printable
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = (
@@ -30,14 +26,6 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
-MOST_QUESTIONS, MOST_PIECES = 200, 400
-"""Of a map; of more pieces those at which some question looks most."""
-ACROSS, DOWN, CELL = 1200, 1600, (60, 30)
-"""Pixels that a map is wide and high at most, and a cell of a small one."""
-LETTERS = 56
-"""Of a name, at most."""
-NUMBERED = 16
-"""Up to so many pieces cells hold their per cent."""
 WIDTH = 1600
 """Of a picture, in pixels."""
 
@@ -102,42 +90,3 @@ def write_chart(spec: dict[str, Any], path: Path) -> None:
         ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
     }  # fmt: skip
     write_atomically(path, to_bytes[kind](svg))
-
-
-def heat_map(
-    title: str, questions: Sequence[str], pieces: Sequence[str], shares_QK: NDArray[np.float32]
-) -> dict[str, Any]:
-    """A map in Vega-Lite: a row a question (Q), a column a piece (K), the darker the more it looks there."""
-    import altair as alt
-
-    asked_QK = shares_QK[:MOST_QUESTIONS]
-    kept = sorted((-asked_QK.max(0)).argsort(kind="stable")[:MOST_PIECES].tolist())
-    rows, columns = asked_QK.shape[0], len(kept)
-    cells = [
-        {"question": f"{row + 1}: {_short(questions[row])}", "share": float(asked_QK[row, at]),
-         "piece": f"{at + 1}: {_short(pieces[at])}"}
-        for row in range(rows) for at in kept
-    ]  # fmt: skip
-    lines = title.splitlines()
-    if columns < len(pieces):
-        lines.append(f"{columns:,} of {len(pieces):,} pieces: those with the largest shares")
-    if rows < len(questions):
-        lines.append(f"the first {rows:,} of {len(questions):,} questions")
-    axis = alt.Axis(title=None, labelLimit=400, labelOverlap=True)
-    base = alt.Chart({"values": cells}).encode(
-        x=alt.X("piece:N", sort=None, axis=axis), y=alt.Y("question:N", sort=None, axis=axis)
-    )
-    shades = alt.Color("share:Q", title=None, scale=alt.Scale(scheme="blues"), legend=alt.Legend(format=".1%"))
-    layers = [base.mark_rect().encode(color=shades)]
-    if columns <= NUMBERED:
-        ink = alt.condition(f"datum.share > {float(asked_QK.max()) / 2}", alt.value("white"), alt.value("black"))
-        layers.append(base.mark_text().encode(text=alt.Text("share:Q", format=".0%"), color=ink))
-    size = {"width": min(CELL[0] * columns, ACROSS), "height": min(CELL[1] * rows, DOWN)}
-    typed: dict[str, Any] = alt.layer(*layers).properties(title=lines, **size).to_dict(validate=False)
-    return typed
-
-
-def _short(text: str) -> str:
-    """One line, cut where it is long."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= LETTERS else f"{line[: LETTERS - 1]}…"

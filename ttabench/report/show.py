@@ -11,13 +11,21 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.records.sample_files import has_samples, read_samples
-from ttabench.records.samples import COLUMNS
+from ttabench.records.samples import (
+    COLUMNS,
+    TEXTS,
+    digest_of,
+    has_samples,
+    holds_digests,
+    is_digest,
+    kept_text,
+    name_of,
+    read_samples,
+)
 from ttabench.records.schema import RunRecord
-from ttabench.records.scores import TEXTS, digest_of, holds_digests, is_digest, kept_text, name_of
-from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
 from ttabench.report.finding import find_runs, load_run
+from ttabench.report.tables import about_tables, as_json
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
 from ttabench.terminal.table import Table

@@ -1,22 +1,38 @@
-"""Tables of runs: the end of `eval`, its dry run, and `list runs`."""
+"""Tables of runs: the end of `eval`, its dry run, `list runs`, and what a record says of its run: command, settings,
+costs, machine, figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import join
+from typing import TYPE_CHECKING, Any
 
-from ttabench.core.amounts import count, number, size
+from ttabench.core.accelerators import name_of
+from ttabench.core.amounts import count, figure, number, size, tokens_in
+from ttabench.core.architectures import NANO
+from ttabench.core.declared import declared
+from ttabench.core.digests import changed
+from ttabench.core.errors import UserError
+from ttabench.core.typed import as_typed
+from ttabench.core.types import Json
 from ttabench.cost import Cost
-from ttabench.records.sample_files import has_samples
+from ttabench.readers.cards import Card, load_card
+from ttabench.readers.sources import usual_source
+from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report import configuration
 from ttabench.report.blocks import STATES
+from ttabench.report.configuration import NAMED, changes, flat, told, whole
 from ttabench.report.entries import over_runs
 from ttabench.report.figures import shown
 from ttabench.report.pairing import answered
 from ttabench.run.budget import asked_of, told_kept
+from ttabench.run.plan import OURS
+from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
+from ttabench.run.resolve import resolve_method, resolve_prompting
 from ttabench.terminal.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -24,6 +40,13 @@ if TYPE_CHECKING:
 
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 """Of the end of `eval`; the last only of methods with a budget."""
+COSTS = {
+    "adapt_seconds": "{} s to adapt", "ask_ms": "{} ms a query", "state_bytes": "{} of state",
+    "kept_share": "kept {} of full context's bytes",
+    "peak_memory_bytes": "{} at most", "tokens_read": "{} tokens read", "wall_seconds": "{} s in all",
+}  # fmt: skip
+BASE = ("model", "base_checkpoint", "random_weights")
+"""Options that name the base model."""
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
@@ -65,8 +88,7 @@ def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str
     alike = [row for record, _ in runs if (row := record.value(metric)) is not None]
     if len(runs) == 1:
         return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
-    placed = [(path, record) for record, path in runs]
-    kept = answered(placed, metric) if all(has_samples(path) for _, path in runs) else {}
+    kept = answered([(path, record) for record, path in runs], metric)
     value, stderr, n = over_runs(alike, list(kept.values()), draws=runs[0][0].unit == "draw")
     return shown(metric, value, stderr), str(n)
 
@@ -102,7 +124,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
     for record, path in runs:
-        config, row, settings = record.config, record.value(record.main_metric), configuration.told(record)
+        config, row, settings = record.config, record.value(record.main_metric), told(record)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
         task, seed = str(config.get("task", "")), config.get("seed", "")
         made = record.created[:16].replace("T", " ")
@@ -144,3 +166,212 @@ def cost_table(cost: Cost) -> Table:
     columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
     caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
     return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)
+
+
+def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
+    """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
+    tables = [_about(record, everything=everything), _figures(record, everything=everything)]
+    if everything:
+        rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
+        costs = Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
+        tables[1:1] = [_configuration(record), costs]
+    return tables
+
+
+def as_json(record: RunRecord, folder: Path) -> dict[str, Json]:
+    """The record with its command, for other programs."""
+    return {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
+
+
+def _about(record: RunRecord, *, everything: bool) -> Table:
+    command, caveat = command_of(record)
+    about = {
+        "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
+        "command": command,
+        "settings": "" if everything else told(record) or "the defaults",
+        "model": _model(record),
+        "costs": _costs(record),
+        "made": _made(record),
+        "machine": _machine(record),
+        "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
+        "notes": "\n".join((*record.notes, *caveat, *_changed(record))),
+    }
+    kept = {key: value for key, value in about.items() if value}
+    return Table(title="", columns=("run", *kept), rows=((record.id, *kept.values()),), prose=True)
+
+
+def _changed(record: RunRecord) -> list[str]:
+    """Whether the command would read another model than the run did."""
+    from ttabench.lm.loading.hub import digest_of
+
+    before = record.config.get("inputs", {}).get("model")
+    if record.config.get("model") == NANO and before and before != digest_of(NANO):
+        return ["nano has changed since: the command makes a new run, with another id"]
+    return []
+
+
+def _model(record: RunRecord) -> str:
+    model = record.model
+    parts = [f"{count(model.get('parameters'))} parameters", f"{model.get('dtype')} on {model.get('device')}"]
+    if added := record.method.get("parameters"):
+        parts.append(f"{count(added)} added by {record.config.get('method')}")
+    if checkpoint := record.config.get("checkpoint"):
+        parts.append(f"checkpoint {checkpoint}")
+    return ", ".join(parts)
+
+
+def _costs(record: RunRecord) -> str:
+    def amount(name: str, value: float | int) -> str:
+        if name == "kept_share":
+            return told_kept(value, asked_of(record.config))
+        if name.endswith("_bytes"):
+            return size(value)
+        return f"{value:,}" if isinstance(value, int) else number(value, 2 if name.endswith("_seconds") else 1)
+
+    costs = {name: value for name in COSTS if (value := record.cost.get(name)) is not None}
+    return ", ".join(COSTS[name].format(amount(name, value)) for name, value in costs.items())
+
+
+def _made(record: RunRecord) -> str:
+    code, versions = record.code, dict(record.versions)
+    commit = (
+        f" (commit {str(code['commit'])[:7]}{', changed' * bool(code.get('changed'))})" if code.get("commit") else ""
+    )
+    ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
+    return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
+
+
+def _machine(record: RunRecord) -> str:
+    hardware = record.hardware
+    counts = [(hardware[name], name) for name in ("cores", "threads") if hardware.get(name)]
+    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
+    words = [str(hardware.get("cpu", "")), name_of(hardware),
+             *(f"{amount} {name if amount != 1 else name[:-1]}" for amount, name in counts),
+             memory, str(hardware.get("system") or "")]  # fmt: skip
+    return ", ".join(filter(None, words))
+
+
+def _configuration(record: RunRecord) -> Table:
+    """Everything that decides what was computed; what is no default is marked, and stands first."""
+    config, differing = flat(whole(record.config).to_json()), changes(record.config)
+    rows = tuple(
+        (key, as_typed(config[key]) or "-", "" if key in differing or key in NAMED else "default")
+        for key in sorted(config, key=lambda key: key not in differing)
+    )
+    return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
+
+
+def _figures(record: RunRecord, *, everything: bool) -> Table:
+    main, chance = record.main_metric, record.task.get("chance")
+    figures = [row for row in (record.rows if everything else main_rows(record)) if not told_already(row, record)]
+    ends = [[shown(row.metric, end, None) for end in (row.ci_low, row.ci_high) if end is not None] for row in figures]
+    rows = tuple(
+        (("* " if row.metric == main else "  ") + named(row), shown(row.metric, row.value, row.stderr),
+         f"[{', '.join(own)}]" if len(own) == 2 else "-", f"{row.n:,}")
+        for row, own in zip(figures, ends, strict=True)
+    )  # fmt: skip
+    return Table(
+        title="figures", columns=("metric", "#value ± stderr", "#95 % interval", "#n"), rows=rows,
+        data=tuple(row.model_dump() for row in figures), names=("metric",),
+        caption=f"Main metric: {main}{f', by chance {shown(main, chance, None)}' if chance else ''}.",
+    )  # fmt: skip
+
+
+def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
+    """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
+    gone) is written as the record has it."""
+    config, notes = whole(record.config), list[str]()
+    words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
+    card: Card | None = None
+    with suppress(UserError):  # a task that is gone
+        card = load_card(config.task)
+    if config.source != usual_source(card, nano=config.model == NANO):
+        words += ["--source", config.source]
+    words += [*_method(config, notes), *_options(config, notes)]
+    if origin := config.inputs.get(f"metric {record.main_metric}"):
+        words += ["--metric", record.main_metric]
+        if origin != OURS:
+            file = f"--metric ./FILE.py:{record.main_metric}"
+            notes.append(f"the metric is of {origin}: name its file, {file}, where it is no installed package")
+    for name, field in declared(RunFields).items():
+        words += field.words(getattr(config, name)) if name not in BASE else []
+    words += ["--state", config.state] if config.state else []
+    words += ["--seed", str(config.seed)] if config.seed else []
+    if config.state_of != "own":
+        words.append("--swap-state")
+        notes.append(f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}")
+    return join(words), tuple(notes)
+
+
+def _base(config: RunConfig) -> list[str]:
+    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
+    words = ["--model", standing or config.model] if (standing or config.model) != NANO else []
+    if config.base_checkpoint and not standing:
+        words += ["--base-checkpoint", config.base_checkpoint]
+    return words + (["--random-weights"] if config.random_weights else [])
+
+
+def _request(config: RunConfig) -> RunRequest:
+    """Options that were typed, without those that follow from them."""
+    return RunRequest(
+        method=config.method, task=config.task, model=config.model, source=config.source,
+        base_checkpoint=config.base_checkpoint, random_weights=config.random_weights, keep=config.keep,
+        keep_tokens=config.keep_tokens,
+    )  # fmt: skip
+
+
+def _method(config: RunConfig, notes: list[str]) -> list[str]:
+    """Checkpoint, preset and settings, as far as they do not follow from the rest."""
+    request, words = _request(config), list[str]()
+    if origin := config.inputs.get("method"):
+        notes.append(f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package")
+    try:
+        plain = resolve_method(request)
+        trainable = plain.spec.trainable
+        if trainable and plain.checkpoint_name() != config.checkpoint:
+            words += ["--checkpoint", config.checkpoint or NO_CHECKPOINT]
+            plain = resolve_method(replace(request, checkpoint=config.checkpoint or NO_CHECKPOINT))
+        if config.preset and plain.preset != config.preset and not config.checkpoint:
+            none = NO_CHECKPOINT if trainable else ""
+            plain = resolve_method(replace(request, checkpoint=none, preset=config.preset))
+            words += ["--preset", config.preset]
+        settings = plain.settings
+    except UserError:
+        settings = config.defaults.get("settings", {})
+        if config.checkpoint:
+            words = ["--checkpoint", config.checkpoint]
+            notes.append(f"checkpoint {config.checkpoint} is not here")
+    return words + _assigned("--set", changed(config.settings, settings))
+
+
+def _options(config: RunConfig, notes: list[str]) -> list[str]:
+    """Options of the task that are not what its card says, and whether it is asked in a chat template."""
+    words: list[str] = []
+    given: Mapping[str, Any] = config.task_options
+    try:
+        card, asked = load_card(config.task), resolve_prompting(_request(config))
+    except UserError:
+        notes.append(f"there is no card of {config.task} here")
+        return _assigned("--task-set", given)
+    if asked.chat != config.chat_template:
+        words.append("--chat-template" if config.chat_template else "--no-chat-template")
+        asked = resolve_prompting(replace(_request(config), chat_template=config.chat_template))
+    twin = card.twin if config.source == "mini" else None
+    plain = {**config.defaults.get("task_options", {}), **card.protocol}
+    plain |= {**twin.arguments, **twin.protocol} if twin else {}
+    if given.get("paper_quirks") and not plain.get("paper_quirks"):
+        words += _assigned("--task-set", {"paper_quirks": True})
+        plain |= {**card.quirks, "paper_quirks": True}
+    plain |= asked.options
+    typed = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
+    return words + _assigned("--task-set", typed)
+
+
+def _alike(one: Json, other: Json) -> bool:
+    """As options of a task are typed: `16k` in a card is 16,384 in a record."""
+    sizes = [[tokens_in(part) for part in as_typed(value).split(",")] for value in (one, other)]
+    return as_typed(one) == as_typed(other) or (sizes[0] == sizes[1] and None not in sizes[0])
+
+
+def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:
+    return [word for key, value in values.items() for word in (flag, f"{key}={as_typed(value)}")]

@@ -15,12 +15,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from ttabench.report.blocks import called
-from ttabench.report.cautions import cautions, theirs_sentences
 from ttabench.report.compare import BEYOND, Block, Comparison, recovered
 from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.phrases import Field, kept_bytes, listed
-from ttabench.stats.testing import LEVEL
+from ttabench.report.phrases import Field, cautions, kept_bytes, listed, theirs_sentences
+from ttabench.stats.estimate import LEVEL
 
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
 STATES = {"own": "own state", "other": "another text's", "none": "an empty one"}

@@ -1,22 +1,100 @@
-"""From a plan to a stored run: look whether it is stored, load, run, record."""
+"""From a plan to a stored run: look whether it is stored, load the base model, run, record.
+
+A checkpoint of a method that reads nothing (`lora`) is a change of weights: it is added to the base before anything is
+read, and the base's fingerprint is that of the changed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.progress import Tick, no_tick, no_word
-from ttabench.records.folder import Obtained, obtained
-from ttabench.run.base_model import ModelCache
+from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.methods import registry
+from ttabench.methods.checkpoint_header import header as header_of
+from ttabench.records.folder import Obtained, RunFolder, obtained
+from ttabench.records.schema import RunRecord
 from ttabench.run.plan import Plan
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import named
 
 if TYPE_CHECKING:
-    from ttabench.records.schema import RunRecord
-    from ttabench.records.store import RunFolder
+    from ttabench.lm.model import LM
 
-Outcome: TypeAlias = "Obtained[RunRecord]"
+Base: TypeAlias = "tuple[str | bool, ...]"
+"""Options that tell loaded base models apart."""
+Outcome: TypeAlias = Obtained[RunRecord]
+
+
+def base_of(request: RunRequest, *, chat_template: bool) -> Base:
+    """What tells the base model of a request from others."""
+    how = request.device, request.dtype, request.random_weights, request.bos, request.attention
+    return (request.base_name, *how, chat_template)
+
+
+class ModelCache:
+    """Base models loaded so far, so that several runs of one command load one once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Base, LM] = {}
+
+    def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
+        """The base model of a request, reading in its chat template or not."""
+        key = base_of(request, chat_template=chat_template)
+        if key not in self._loaded:
+            from ttabench.core.environment import quiet_libraries
+            from ttabench.lm.model import load as load_lm
+
+            quiet_libraries()
+            lm = load_lm(
+                request.model, random_weights=request.random_weights, device=request.device, dtype=request.dtype,
+                bos=request.bos, attention=request.attention,
+            )  # fmt: skip
+            if request.base_checkpoint:
+                lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+            if chat_template:
+                lm.use_chat_template()
+            self._loaded[key] = lm
+        return self._loaded[key]
+
+
+def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
+    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`."""
+    import torch
+
+    from ttabench.lm.forward.deltas import weight_changes
+    from ttabench.methods import checkpoints
+
+    header = header_of(folder)
+    if registry.find_installed(header.method).growth != "none":
+        fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
+        raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
+    if header.stands_on and not lm.stands_on:
+        _stand_below(lm, folder, header.stands_on)
+    method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
+    patch = method.patch(method.begin(1), [])
+    assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
+    with torch.no_grad():
+        for parameter_name, change in weight_changes(lm, patch.deltas).items():
+            parameter = lm.model.get_parameter(parameter_name)
+            parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
+    below = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
+    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **below})
+    return lm
+
+
+def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
+    """Let the base model stand on the checkpoint that the one in `folder` was trained on."""
+    name = str(under["name"])
+    below = named(name, lm.name)
+    if not below.exists():
+        raise UserError(f"{folder} was trained on top of {name}, which is not there.", "Put it back, or train again.")
+    if digest(below) != under["digest"]:
+        fault = f"{folder} was trained on top of {name}, which has changed since."
+        raise UserError(fault, f"Train {folder} again, or put the old {name} back.")
+    merge_checkpoint(lm, below, name)
 
 
 def execute(
@@ -29,14 +107,11 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-    from ttabench.records.store import RunFolder
-
-    where = out / plan.config.identity()
 
     def work(folder: RunFolder) -> RunRecord:
         return _run(plan, models, folder, tick, notify)
 
-    return obtained(RunFolder, where, work, force=force, notify=notify)
+    return obtained(RunFolder, out / plan.config.identity(), work, force=force, notify=notify)
 
 
 def _run(
@@ -75,8 +150,7 @@ def _run(
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    leftovers = folder.drop_leftovers()
     after = caveats_after(plan, method, folder.costs, folder.samples)
-    for note in [*after, *([leftovers] if leftovers else [])]:
+    for note in after:
         notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, [*notes, *after]))

@@ -19,9 +19,8 @@ from ttabench.readers.protocol_options import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
-from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ResolvedMethod, named, resolve_method
+from ttabench.run.resolve import ResolvedMethod, named, resolve_method, resolve_prompting
 from ttabench.stats.metric import Metric
 from ttabench.stats.metrics import check_judges, metric
 
@@ -30,22 +29,18 @@ OURS = "ttabench"
 """The origin of metrics that are."""
 
 
-class Shared:
+class Shared(dict[tuple[object, ...], Any]):
     """Values that plans of one command share, such as the rows of a task: made once, the newest few are kept."""
 
     MOST = 64
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Any] = {}
-
-    def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
-        """The value of `make`, or of the earlier call with the same kind and arguments."""
-        key = (kind, *of)
-        if key not in self._made:
-            if len(self._made) == self.MOST:
-                del self._made[next(iter(self._made))]
-            self._made[key] = make()
-        value: T = self._made[key]
+    def once(self, *key: object, make: Callable[[], T]) -> T:
+        """The value of `make`, or of the earlier call with the same key."""
+        if key not in self:
+            if len(self) == self.MOST:
+                del self[next(iter(self))]
+            self[key] = make()
+        value: T = self[key]
         return value
 
 
@@ -72,7 +67,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         raise UserError("--ask-only reads no context, and no state is given.", hint)
     if request.state_of != "own" and request.state is not None:
         raise UserError("--swap-state makes its own states, so --state cannot be given.", "Leave one of them out.")
-    known = shared or Shared()
+    known = Shared() if shared is None else shared
     read_card = known.once("card", request.task, make=lambda: load_card(request.task))
     source = request.source or usual_source(read_card, nano=request.model == NANO)
     known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))

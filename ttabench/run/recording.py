@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import environment
 from ttabench.core.meter import largest
 from ttabench.core.types import Json
+from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
-from ttabench.records.store import RunFolder
 from ttabench.run.budget import kept_share
 from ttabench.run.caveats import labels, lengths_of, truncated
-from ttabench.stats.aggregation import Unit, estimated
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import Estimate, interval_of_mean
+from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
+from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metric import Metric
-from ttabench.stats.texts import Written
 from ttabench.stats.varying import FRESH, Draw, origin, unit_of
 
 if TYPE_CHECKING:

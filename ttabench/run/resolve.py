@@ -1,4 +1,5 @@
-"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here."""
+"""From what a user typed to a resolved method (spec, preset, settings, checkpoint), and to how its task is asked: in
+turns of a chat template or not, in which words. No model is loaded here."""
 
 from __future__ import annotations
 
@@ -7,17 +8,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from ttabench.core.checked_file import json_of
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Json
+from ttabench.core.typed import assignments
+from ttabench.core.types import Ask, Json, Want
+from ttabench.lm.text.chat import has_template
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import HEADER, header, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
+from ttabench.readers.cards import Card, Manner, load_card
 from ttabench.run.budget import asked, budgeted
-from ttabench.run.request import OWN_QUESTIONS, RunRequest
+from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS, SHIPPED, RunRequest
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -28,10 +34,15 @@ ADAPTERS = Path(__file__).parents[1] / "assets" / "adapters"
 """Adapters in the package; `chosen.json` there names all of the project's."""
 HOMES = (ADAPTERS, Path(__file__).parents[2] / "results" / "adapters")
 """Folders of BASE/NAME; the second is there in a checkout only."""
-NO_CHECKPOINT = "none"
-SHIPPED = "shipped:"
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
+
+OWN_WORDS = ("qa_stream", "sessions")
+"""Readers whose tasks ask questions in words of their own."""
+_SCORED = {"book": "the text of a book", "dialogue": "the turns of a dialogue"}
+"""Texts of readers that ask for no answer: they score given texts."""
+TRAINED_WITH = "asked"
+"""Where a checkpoint's record of its training says how it was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +173,11 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         checkpoint = request.checkpoint if takes else ""
         alone = replace(request, method=part.name, settings=tuple(own), preset=preset_of_it, checkpoint=checkpoint)
         parts.append(_alone(alone, part))
-    settings = [(label, part.settings) for label, part in zip(spec.labels, parts, strict=True)]
     return ResolvedPair(
         spec=spec,
         preset=preset,
         changes=changes,
-        settings={f"{label}_{key}": value for label, own in settings for key, value in own.items()},
+        settings=joined(spec.labels, [part.settings for part in parts]),
         settings_object=spec.Settings(**joined(spec.labels, [part.settings_object for part in parts])),
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
         parts=tuple(parts),
@@ -251,3 +261,73 @@ def named(checkpoint: str, base: str) -> Path:
     if name not in known:
         raise UnknownName(f"adapter shipped for {base}", name, known)
     return _here(f"{base}/{name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompting:
+    """How a task is asked."""
+
+    card: Card
+    chat: bool
+    """Context and question stand in the model's chat template."""
+    options: Mapping[str, str]
+    """Of the task: those that were typed, and those of the prompt that follow from the model."""
+
+    def query(self, question: str, key: str, want: Want) -> Ask:
+        """A question in the words of the task, as the model is asked it."""
+        options = {**self.card.protocol, **self.options}
+        if self.card.reader not in OWN_WORDS or "prompt" not in options:
+            raise UserError(f"The task {self.card.name} has no prompt for questions of your own.", "Leave --task out.")
+        examples = int(str(options.get("examples", 0)))
+        prompt = self.card.prompt.asked(question, str(options["prompt"]), examples)
+        return Ask(prompt=prompt, question=question, key=key, joiner=self.card.prompt.joiner, want=want)
+
+    @property
+    def length(self) -> int:
+        """Most tokens of a written answer, as the card says."""
+        return int(str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16))))
+
+
+def resolve_prompting(request: RunRequest, card: Card | None = None) -> Prompting:
+    """How the task of a request is asked of its model; `card`: the task's, where it was read already."""
+    card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
+    scored = _SCORED.get(card.reader, "")
+    if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
+        scored = "the turns of a conversation"
+    if request.chat_template and scored:
+        fault = f"{card.name} scores {scored} and asks nothing, so it needs no chat template."
+        raise UserError(fault, "Leave --chat-template out.")
+    usual = _trained(request, card) or _of_card(request, card)
+    chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
+    words = {} if usual is None or "prompt" in typed else usual.options()
+    return Prompting(card=card, chat=chat, options={**words, **typed})
+
+
+def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
+    """The prompt that a checkpoint was trained with, see `TRAINED_WITH`; empty where its task has one way only."""
+    if "prompt" not in task_options:
+        return {}
+    return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
+
+
+def _of_card(request: RunRequest, card: Card) -> Manner | None:
+    """How the card has models with a chat template asked; in turns that were asked for, without worked examples."""
+    usual = card.prompt.chat
+    if usual is None or request.random_weights or not (request.chat_template or has_template(request.model)):
+        return None
+    if request.chat_template and not usual.turns:
+        return Manner(prompt=usual.prompt)
+    return usual
+
+
+def _trained(request: RunRequest, card: Card) -> Manner | None:
+    """How the tuned weights were asked in training, if these are words that the card knows."""
+    checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
+    if checkpoint in ("", "none"):
+        return None
+    try:
+        header = json_of(named(checkpoint, request.model) / "adapter.json")
+        manner = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
+    except (KeyError, TypeError, ValidationError, UserError):
+        return None  # no such record, or no checkpoint: whoever loads it says so
+    return manner if manner.prompt in card.prompt.templates else None

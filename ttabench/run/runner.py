@@ -21,22 +21,17 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
-from ttabench.core.progress import Tick
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe, Tick
 from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
-from ttabench.methods.base import BaseMethod, PieceShares
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
-from ttabench.records.samples import AskCost, EpisodeCost, Looked, Sample, kept
-from ttabench.records.store import RunFolder
+from ttabench.records.folder import RunFolder
+from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
 from ttabench.stats.metric import Metric
-
-MOST_PIECES = 256
-"""Of more that were read nothing is kept: telling where each query looks grows with queries times pieces (`mac` on one
-thread: 1.4 s of 4.4 over 165 documents, 262 s of 357 over 1,665)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +80,8 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
-        before = folder.take_up(episode, context.of_one_query())
-        if folder.finished(episode.key):
+        before, done = folder.take_up(episode, context.of_one_query())
+        if done:
             counts.add("read", 0 if context.ask_only else len(episode.observes()))
             counts.add("answered", len(asks))
         else:
@@ -115,8 +110,8 @@ class _EpisodeRun:
         self.meter = Meter(context.lm.device)
         self.pieces = 0
         self.done = {sample.key for sample in before}
-        self.asked = {sample.asked.group: sample.asked for sample in before if sample.asked is not None}
-        """Costs of asking, by the group that shared a patch; of a run that goes on, with those counted before."""
+        self.asked = before[-1].asked if before else AskCost()
+        """Of a run that goes on, with what was counted before."""
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
@@ -155,38 +150,36 @@ class _EpisodeRun:
         self.counts.add("answered", sum(ask.key in self.done for ask in asks))
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
-            if pending := [ask for ask in together if ask.key not in self.done]:
-                self._ask_under_one_window(pending, together[0].key)
-
-    def _ask_under_one_window(self, asks: list[Ask], group: str) -> None:
-        # the patch is encoded anew where a run goes on
-        self.asked[group] = replace(
-            self.asked.get(group, AskCost(group=group)), encode_seconds=0.0, encode_cpu_seconds=0.0
-        )
-        if not self.context.method.looks_at_question:
-            self._encode(asks, group)
-        for together in alike(self.context.lm, asks):
-            for samples in in_batches(together, self.size, lambda batch: self._answer(batch, group)):
-                self.folder.append(samples)
-                self.counts.add("answered", len(samples))
+            pending = [ask for ask in together if ask.key not in self.done]
+            if not pending:
+                continue
+            if not self.context.method.looks_at_question:
+                self._encode(pending[:1], counted=len(pending) < len(together))
+            for batch in alike(self.context.lm, pending):
+                for samples in in_batches(batch, self.size, self._answer):
+                    self.folder.append(samples)
+                    self.counts.add("answered", len(samples))
 
     @torch.no_grad()
-    def _encode(self, asks: list[Ask], group: str) -> None:
-        """Make the patch that the session keeps for all of these queries, and note what that costs."""
+    def _encode(self, asks: list[Ask], *, counted: bool) -> None:
+        """Make the patch that the session keeps for all queries under one window, and note what that costs.
+
+        `counted`: a run that goes on makes it anew, and counts its seconds once.
+        """
         with self.meter.phase("encode"):
-            patch = self.session.patch(asks[:1])
-        so_far = self.asked[group]
-        self.asked[group] = replace(
+            patch = self.session.patch(asks)
+        so_far, seconds, cpu = self.asked, self.meter.last_seconds, self.meter.last_cpu_seconds
+        self.asked = replace(
             so_far,
-            encode_seconds=self.meter.last_seconds,
-            encode_cpu_seconds=self.meter.last_cpu_seconds,
+            encode_seconds=so_far.encode_seconds + (0.0 if counted else seconds),
+            encode_cpu_seconds=so_far.encode_cpu_seconds + (0.0 if counted else cpu),
             encode_peak_bytes=largest([so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]]),
             held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
             read_slots=max(so_far.read_slots, self.session.context_slots(patch, asks[0])),
         )
 
     @torch.no_grad()
-    def _answer(self, asks: list[Ask], group: str) -> list[Sample]:
+    def _answer(self, asks: list[Ask]) -> list[Sample]:
         context = self.context
         with self.meter.phase("ask"):
             patch = self.session.patch(asks)
@@ -198,15 +191,13 @@ class _EpisodeRun:
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
         slots = self.session.context_slots(patch, asks[0]) if context.method.looks_at_question else 0
-        so_far = self.asked[group]
-        self.asked[group] = cost = replace(
+        so_far = self.asked
+        self.asked = replace(
             so_far,
             patch_bytes=max(so_far.patch_bytes, patch.nbytes),
             ask_peak_bytes=largest([so_far.ask_peak_bytes, self.meter.peak_bytes["ask"]]),
             read_slots=max(so_far.read_slots, slots),
         )
-        told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
-        looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
         metrics = context.of_one_query()
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
@@ -218,30 +209,26 @@ class _EpisodeRun:
                 context_tokens=_tokens_read(self.session.state),
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
-                asked=cost,
-                looked=its,
+                asked=self.asked,
             )
-            for ask, given, its in zip(asks, answers, looked, strict=True)
+            for ask, given in zip(asks, answers, strict=True)
         ]
 
-    def _largest(self, name: str) -> int:
-        return max((getattr(cost, name) for cost in self.asked.values()), default=0)
-
     def _cost(self) -> EpisodeCost:
-        state, asked = self.session.state, self.asked.values()
+        state, asked = self.session.state, self.asked
         return EpisodeCost(
             episode=self.episode.key,
             pieces=self.pieces,
             tokens_read=_tokens_read(state),
             adapt_seconds=self.meter.seconds["adapt"],
-            encode_seconds=sum(cost.encode_seconds for cost in asked),
+            encode_seconds=asked.encode_seconds,
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
             # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
-            state_bytes=max(self.session.answering().nbytes, self._largest("held_bytes")),
-            patch_bytes=self._largest("patch_bytes"),
-            adapt_peak_bytes=largest([self.meter.peak_bytes["adapt"], *(cost.encode_peak_bytes for cost in asked)]),
-            ask_peak_bytes=largest(cost.ask_peak_bytes for cost in asked),
-            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + sum(cost.encode_cpu_seconds for cost in asked),
+            state_bytes=max(self.session.answering().nbytes, asked.held_bytes),
+            patch_bytes=asked.patch_bytes,
+            adapt_peak_bytes=largest([self.meter.peak_bytes["adapt"], asked.encode_peak_bytes]),
+            ask_peak_bytes=asked.ask_peak_bytes,
+            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + asked.encode_cpu_seconds,
             slots=self._slots(state),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
             labels=dict(state.labels),
@@ -252,36 +239,13 @@ class _EpisodeRun:
         context, read = self.context, _tokens_read(state)
         if context.method.spec.keep is None or context.state_of != "own" or not read:
             return None
-        kept = max(state.nbytes / context.lm.slot_bytes, self._largest("read_slots"))
+        kept = max(state.nbytes / context.lm.slot_bytes, self.asked.read_slots)
         return kept, read + len(context.lm.start_ids)
 
 
 def _tokens_read(state: State) -> int | None:
     read = state.meta.get("tokens_read")
     return int(read[0]) if read else None
-
-
-def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
-    """How each query looks at the piece that holds its answer; empty where that is not told or known."""
-    if shares is None:
-        return [Looked() for _ in asks]
-    members = [name.split(" + ") for name in shares.names]
-    scores_QK = shares.shares_QK if shares.scores_QK is None else shares.scores_QK
-    found = []
-    for question, ask in enumerate(asks):
-        if not ask.source_key:
-            found.append(Looked())
-            continue
-        place = next((place for place, keys in enumerate(members) if ask.source_key in keys), None)
-        if place is None:
-            found.append(Looked(kept_pieces=len(members)))
-            continue
-        scores = scores_QK[question]
-        found.append(Looked(
-            gold_share=float(shares.shares_QK[question, place]), gold_rank=1 + int((scores > scores[place]).sum()),
-            gold_age=len(members) - 1 - place, kept_pieces=len(members),
-        ))  # fmt: skip
-    return found
 
 
 def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:

@@ -14,11 +14,9 @@ from pathlib import Path
 from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
-from ttabench.run.base_model import ModelCache
-from ttabench.run.prompting import resolve_prompting
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import resolve_method
-from ttabench.run.state_request import MADE, made_with
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.request import MADE, RunRequest, made_with
+from ttabench.run.resolve import resolve_method, resolve_prompting
 
 
 class Session(session.Session):

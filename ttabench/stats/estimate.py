@@ -2,6 +2,10 @@
 
     estimate([single("doc1", 1.0), single("doc1", 0.0), single("doc2", 1.0)])      mean 0.667, over two documents
     difference(left, right)                                                      paired by what varies
+    mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 changed for the better
+    holm([0.01, 0.04, None])            [0.02, 0.04, None]
+    detectable(0.02, None)              0.056: a true difference of 5.6 points is found 80 times in 100
+    needed(0.03, 0.02, None, 32)        112: of as many questions a difference of 3 points is found 80 times in 100
 
 A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
 queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
@@ -14,14 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import sub
+from typing import Any
 
 from ttabench.stats.clusters import Observed, Spread, spread
-from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
-from ttabench.stats.testing import mcnemar, unanimous
+from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure, Kind
 
+LEVEL = 0.05
+"""Below it a difference is called beyond chance."""
+POWER = 0.8
+MOST = 1024
+"""So many times the units are not in reach."""
 NORMAL_95 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
@@ -234,3 +243,107 @@ def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Ap
     return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
                  freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts),
                  shares=(first, second))  # fmt: skip
+
+
+def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
+    """The figure of at least one value (see `observed` of the kind); None where it is no number: where no word begins,
+    one word has all tokens, or a log-probability is not finite."""
+    assert values, "nothing to aggregate"
+    observed = kind.observed(values)
+    estimate_of_terms = None if observed is None else estimate(observed, kind.figure)
+    return None if estimate_of_terms is None else replace(estimate_of_terms, n=len(values))
+
+
+def paired_difference(kind: Kind, sides: Sequence[Sequence[Any]]) -> Apart | None:
+    """The difference of paired values, with its interval; None where a figure is no number. See `estimated`."""
+    left, right = map(kind.observed, sides)
+    return None if left is None or right is None else difference(left, right, kind.figure)
+
+
+def pooled(
+    figures: Sequence[tuple[float, float | None, float]], figure: Figure, *, draws: bool = False, fresh: bool = True
+) -> tuple[float, float | None]:
+    """One figure from those of runs that differ in their seed, where what their queries add is not kept.
+
+    The value is that of all their queries aggregated at once. The error of runs that are independent is that of a mean
+    with fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are
+    exponentials: how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the
+    error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
+    own: too wide, for part of it is in both.
+
+    Each run comes as (value, standard error, weight); with `draws` it is one draw of what varies, and `fresh` where it
+    has rows of its own, else it may ask what the others ask.
+    """
+    inner = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
+    total = sum(weight for _, weight in inner)
+    value = figure.finish(sum(own * weight for own, weight in inner) / total)
+    own = [None if error is None else weight * error / figure.slope(each) / total for each, error, weight in figures]
+    known = [error for error in own if error is not None]
+    if len(figures) > 1 and (draws or not fresh):
+        pooled_estimate = estimate([Observed(str(i), (own * weight, weight)) for i, (own, weight) in enumerate(inner)],
+                                   figure)  # fmt: skip
+        drawing = pooled_estimate.stderr if pooled_estimate else None
+        if not fresh and drawing is not None and len(known) == len(own):
+            return value, math.hypot(drawing, figure.slope(value) * sum(known))
+        if drawing:
+            return value, drawing
+    return value, figure.slope(value) * math.hypot(*known) if len(known) == len(own) else None
+
+
+def mcnemar(won: int, lost: int) -> float:
+    """Two-sided exact p of paired right and wrong answers (McNemar 1947): a fair coin for every query that changed."""
+    from scipy.special import bdtr
+
+    changed = won + lost
+    return min(1.0, 2 * float(bdtr(min(won, lost), changed, 0.5))) if changed else 1.0
+
+
+def unanimous(units: int) -> float:
+    """Two-sided p of a sign test where all units differ in the same direction: as many coins fall alike."""
+    return min(1.0, 2.0 ** (1 - units))
+
+
+def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:
+    """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979). None is the p
+    of a test that was not made, which does not count. Of a `family` of more tests, among which those were chosen by
+    what was found, the others count as if they had the largest p: never too small whatever the choice."""
+    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest, family = 0.0, max(family, len(order))
+    for rank, (p, place) in enumerate(order):
+        largest = max(largest, min(1.0, (family - rank) * p))
+        adjusted[place] = largest
+    return adjusted
+
+
+def detectable(stderr: float, freedom: float | None, level: float = LEVEL) -> float:
+    """The smallest true difference that a two-sided test finds four times in five, by the standard error of the paired
+    difference; None for degrees of freedom of Student's t takes the normal distribution."""
+    from scipy.special import ndtri, stdtrit
+
+    ends = (1 - level / 2, POWER)
+    return stderr * float(sum(ndtri(end) if freedom is None else stdtrit(freedom, end) for end in ends))
+
+
+def needed(
+    value: float, stderr: float, freedom: float | None, units: int, *, level: float = LEVEL, fixed: float = 0.0
+) -> int | None:
+    """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
+
+    The variance falls with the units (documents, draws or questions), and the degrees of freedom grow with them; a
+    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family.
+    """
+
+    def found(times: float) -> bool:
+        more = None if freedom is None else freedom * times
+        return detectable(stderr * math.sqrt((1 - fixed) / times + fixed), more, level) <= abs(value)
+
+    low, high = 0.0, 1.0
+    while not found(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 0.001 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return math.ceil(units * high)

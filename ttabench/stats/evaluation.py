@@ -16,10 +16,11 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
-from ttabench.stats.aggregation import aggregate, estimated
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import estimated, single
+from ttabench.stats.figures import Written
 from ttabench.stats.metric import Metric
 from ttabench.stats.metrics import METRICS, metric
-from ttabench.stats.texts import Written
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
 
@@ -42,11 +43,13 @@ def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | 
     if () in golds:
         fault = f"Reference {golds.index(())} has no gold answer."
         raise UserError(fault, "Give one, or a list of them, target first.")
-    pairs = list(zip(map(str, range(len(golds))), predictions, golds, strict=True))
-    if chosen.corpus is None:
-        asks = (Ask(prompt="", key=place, want=Generate(answers=own)) for place, _, own in pairs)
-        return aggregate([chosen(prediction, ask) for (_, prediction, _), ask in zip(pairs, asks, strict=True)]).mean
-    figure = estimated(chosen.corpus, [Written(place, prediction, own[0]) for place, prediction, own in pairs])
+    values: list[Written | Observed] = []
+    for place, (prediction, own) in enumerate(zip(predictions, golds, strict=True)):
+        ask = Ask(prompt="", key=str(place), want=Generate(answers=own))
+        values.append(
+            single(ask.key, chosen(prediction, ask)) if chosen.corpus is None else Written(ask.key, prediction, own[0])
+        )
+    figure = estimated(chosen.kind, values)
     assert figure is not None, "answers have a figure"
     return figure.mean
 

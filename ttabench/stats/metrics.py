@@ -18,10 +18,8 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, offered
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
-from ttabench.stats.aggregation import RATIOS
-from ttabench.stats.metric import DECLARED, Metric
-from ttabench.stats.plugins import GROUP, of_file, of_package
-from ttabench.stats.texts import CORPORA
+from ttabench.stats.figures import CORPORA, RATIOS
+from ttabench.stats.metric import DECLARED, GROUP, Metric, of_file, of_package
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
@@ -141,83 +139,71 @@ def _per_character(scored: Answer, ask: Ask) -> list[float]:
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
 
 
-TEXTS: dict[str, tuple[str, Callable[[str, Ask], float]]] = {
-    "em": ("exact match with the target answer after SQuAD normalisation (strict)", of_target(exact)),
-    "em_lower": (
-        "the same text as the target answer but for case (Generative Adapter on MetaICL)",
-        of_target(lambda prediction, gold: float(prediction.strip().lower() == gold.strip().lower())),
-    ),
-    "em_prefix": (
-        "prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
-        of_target(prefix_exact),
-    ),
-    "f1": ("token F1 against the target (shortest) answer", of_target(token_f1)),
-    "f1_max": (
-        "token F1 against the best of all gold answers, additional ones included",
-        lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
-    ),
-    "f1_characters": (
-        "F1 of characters, without punctuation and blanks, against the best of all gold answers (for Chinese)",
-        lambda prediction, ask: max(characters_f1(prediction, gold) for gold in ask.answers),
-    ),
-    "contains_em": (
-        "a gold answer stands in the prediction, both in SQuAD's normalisation",
-        lambda prediction, ask: float(any(normalise(gold) in normalise(prediction) for gold in ask.answers)),
-    ),
-    "first_number": (
-        "the first number of the prediction is the target answer; of a whole one its whole part",
-        of_target(same_number),
-    ),
-    "string_match": (
-        "share of the gold answers that the prediction holds; of alternatives, whether it holds one (RULER)",
-        string_match,
-    ),
-}
-CHOICES: dict[str, tuple[str, Callable[[Answer, Ask], Sequence[float]]]] = {
-    "acc": ("the right option has the largest summed log-probability", lambda scored, _: scored.logprobs),
-    "acc_norm": ("the same with sums divided by the characters of the option (lm-eval's acc_norm)", _per_character),
-    "acc_mean": ("the same with sums divided by the tokens of the option", _per_token),
-    "acc_pmi": ("the same with what the option is worth without the question subtracted", _without_question),
-    "acc_ccm": (
-        "acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
-        _as_ccm,
-    ),
-}
-PERPLEXITIES = {
-    "ppl": "perplexity: exp of the mean negative log-likelihood of all tokens",
-    "ppl_unit_mean": "mean of the perplexities of the strides, by their tokens (Temp-LoRA's figure); never under ppl",
-    "ppl_book_mean": "mean of the perplexities of the texts, each counting alike",
-    "ppl_dialogue_mean": "the same of dialogues: short turns weigh as much as long ones",
-    "ppl_word": "exp of the negative log-likelihood a word: comparable between tokenizers",
-}
-LIKELIHOODS = {
-    "answer_nll": "negative log-likelihood a token of the target answer and its end, in nats",
-    "answer_nll_sum": "the same an answer",
-}
-NUMBERS = {"mae": "mean absolute error of the number that is answered", "rmse": "root of the mean squared error of it"}
-NATS: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
+LIKELIHOODS = ("answer_nll", "answer_nll_sum")
+_NATS: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
 """How nats, and errors of numbers, are read."""
-ROUGES = {
-    "rouge1": "ROUGE-1 F-measure (single words), without stemming",
-    "rougeL": "ROUGE-L F-measure (longest common subsequence), without stemming",
-    "rougeLsum": "the same of a summary, line by line",
-}
+_PPL = {**_NATS, "digits": 2}
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        *(Metric(name=name, summary=words, function=function) for name, (words, function) in TEXTS.items()),
+        Metric(name="em", function=of_target(exact),
+               summary="exact match with the target answer after SQuAD normalisation (strict)"),
+        Metric(name="em_lower",
+               function=of_target(lambda one, gold: float(one.strip().lower() == gold.strip().lower())),
+               summary="the same text as the target answer but for case (Generative Adapter on MetaICL)"),
+        Metric(name="em_prefix", function=of_target(prefix_exact),
+               summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1"),
+        Metric(name="f1", function=of_target(token_f1), summary="token F1 against the target (shortest) answer"),
+        Metric(name="f1_max", function=lambda one, ask: max(token_f1(one, gold) for gold in ask.answers),
+               summary="token F1 against the best of all gold answers, additional ones included"),
+        Metric(name="f1_characters", function=lambda one, ask: max(characters_f1(one, gold) for gold in ask.answers),
+               summary="F1 of characters, without punctuation and blanks, against the best of all gold answers (for "
+                       "Chinese)"),
+        Metric(name="contains_em",
+               function=lambda one, ask: float(any(normalise(gold) in normalise(one) for gold in ask.answers)),
+               summary="a gold answer stands in the prediction, both in SQuAD's normalisation"),
+        Metric(name="first_number", function=of_target(same_number),
+               summary="the first number of the prediction is the target answer; of a whole one its whole part"),
+        Metric(name="string_match", function=string_match,
+               summary="share of the gold answers that the prediction holds; of alternatives, whether it holds one "
+                       "(RULER)"),
         Metric(name="macro_f1", corpus=CORPORA["macro_f1"],
                summary="mean F1 of the labels that are right or chosen somewhere, each counting alike"),
-        *(Metric(name=name, summary=words, corpus=CORPORA[name], **NATS) for name, words in NUMBERS.items()),
-        *(Metric(name=name, summary=words, function=rouge(name)) for name, words in ROUGES.items()),
+        Metric(name="mae", corpus=CORPORA["mae"], **_NATS,
+               summary="mean absolute error of the number that is answered"),
+        Metric(name="rmse", corpus=CORPORA["rmse"], **_NATS, summary="root of the mean squared error of it"),
+        Metric(name="rouge1", function=rouge("rouge1"), summary="ROUGE-1 F-measure (single words), without stemming"),
+        Metric(name="rougeL", function=rouge("rougeL"),
+               summary="ROUGE-L F-measure (longest common subsequence), without stemming"),
+        Metric(name="rougeLsum", function=rouge("rougeLsum"), summary="the same of a summary, line by line"),
         Metric(name="rougeL_recall", function=rouge("rougeL", "recall"),
                summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has"),
-        *(Metric(name=name, summary=words, of_choice=choice(worth)) for name, (words, worth) in CHOICES.items()),
-        Metric(name="option_nll", of_choice=_nats, most=None, **NATS, summary="negative log-likelihood of the right "
+        Metric(name="acc", of_choice=choice(lambda scored, _: scored.logprobs),
+               summary="the right option has the largest summed log-probability"),
+        Metric(name="acc_norm", of_choice=choice(_per_character),
+               summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)"),
+        Metric(name="acc_mean", of_choice=choice(_per_token),
+               summary="the same with sums divided by the tokens of the option"),
+        Metric(name="acc_pmi", of_choice=choice(_without_question),
+               summary="the same with what the option is worth without the question subtracted"),
+        Metric(name="acc_ccm", of_choice=choice(_as_ccm),
+               summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own "
+                       "code)"),
+        Metric(name="option_nll", of_choice=_nats, most=None, **_NATS, summary="negative log-likelihood of the right "
                "option among the options, in nats: its exp is a perplexity"),
-        *(Metric(name=name, summary=words, ratio=RATIOS[name], **{**NATS, "digits": 2})
-          for name, words in PERPLEXITIES.items()),
-        *(Metric(name=name, summary=words, ratio=RATIOS[name], **NATS) for name, words in LIKELIHOODS.items()),
+        Metric(name="ppl", ratio=RATIOS["ppl"], **_PPL,
+               summary="perplexity: exp of the mean negative log-likelihood of all tokens"),
+        Metric(name="ppl_unit_mean", ratio=RATIOS["ppl_unit_mean"], **_PPL, summary="mean of the perplexities of the "
+               "strides, by their tokens (Temp-LoRA's figure); never under ppl"),
+        Metric(name="ppl_book_mean", ratio=RATIOS["ppl_book_mean"], **_PPL,
+               summary="mean of the perplexities of the texts, each counting alike"),
+        Metric(name="ppl_dialogue_mean", ratio=RATIOS["ppl_dialogue_mean"], **_PPL,
+               summary="the same of dialogues: short turns weigh as much as long ones"),
+        Metric(name="ppl_word", ratio=RATIOS["ppl_word"], **_PPL,
+               summary="exp of the negative log-likelihood a word: comparable between tokenizers"),
+        Metric(name="answer_nll", ratio=RATIOS["answer_nll"], **_NATS,
+               summary="negative log-likelihood a token of the target answer and its end, in nats"),
+        Metric(name="answer_nll_sum", ratio=RATIOS["answer_nll_sum"], **_NATS, summary="the same an answer"),
     )
 }  # fmt: skip
 

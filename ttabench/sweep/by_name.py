@@ -14,7 +14,7 @@ from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.records.run_fields import DEFAULT_OUT
-from ttabench.records.sample_files import read_samples
+from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.compare import compared
 from ttabench.report.comparison_tables import comparison_data
@@ -22,8 +22,7 @@ from ttabench.report.figures import shown
 from ttabench.report.finding import at_path, loaded
 from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
-from ttabench.run.base_model import base_of
-from ttabench.run.evaluation import execute
+from ttabench.run.evaluation import base_of, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import models_of
 from ttabench.sweep.grid import cells

@@ -1,23 +1,21 @@
-"""Where the runs of a sweep are made: processes of this machine, a Ray cluster, or a job array of Slurm.
+"""A sweep, and where its runs are made: processes of this machine, a Ray cluster, or a job array of Slurm.
 
-engine("local")(jobs, Resources(jobs=2))         a `Report` of every job, in any order
-
-An engine decides where runs are made and nothing else: what is stored is told from the folder of the results, and two
-sweeps that meet in one folder keep out of each other's way by the locks in it.
+An engine gives a `Report` of every job, in any order, and decides nothing else: what is stored is told from the folder
+of the results, and two sweeps that meet in one folder keep out of each other's way by the locks in it.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +28,8 @@ from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
-from ttabench.run.base_model import ModelCache
-from ttabench.run.evaluation import execute
+from ttabench.records.schema import is_stored
+from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -40,9 +38,10 @@ LONGEST = 300
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 LOGS = ".submitit"
 """Below the folder of the results: what submitit keeps of its jobs."""
-SLURM = ("partition", "qos", "account", "constraint")
-"""Words of Slurm; `NUMBERS` are those that submitit has for every cluster."""
 NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}
+"""What submitit has for every cluster, and the usual value, 0 for its own; other options are words of Slurm."""
+FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""Errors of the system after which nothing can be written: no other run would come to an end."""
 State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
 """Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
 
@@ -72,7 +71,8 @@ class Job:
     @property
     def label(self) -> str:
         """The run in words, without a comma."""
-        return f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
+        words = f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
+        return words.replace(",", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,32 @@ class Resources:
 Engine: TypeAlias = Callable[[Sequence[Job], Resources], Iterator[Report]]
 
 
+def swept(
+    runs: Sequence[Job], out: Path, engine: Engine, resources: Resources, *, force: bool = False
+) -> Generator[Report]:
+    """Make these runs where they are not stored; for every one a report. What was lost, or busy, is made once more.
+
+    Raises:
+        UserError: the engine runs nothing, or nothing more can be written.
+    """
+    jobs = {run.id: replace(run, out=str(out.absolute()), folder=str(Path.cwd()), force=force) for run in runs}
+    stored = {id_ for id_ in jobs if not force and is_stored(out / id_)}
+    yield from (Report(id=id_, state="stored") for id_ in stored)
+    todo = [job for job in jobs.values() if job.id not in stored]
+    for patient in (False, True):
+        again: list[Job] = []
+        for report in engine(todo, resources) if todo else ():
+            if report.state in ("busy", "lost") and not patient:
+                again.append(replace(jobs[report.id], patient=True))
+                continue
+            yield replace(report, state="failed") if report.state in ("busy", "lost") else report
+            if report.state == "failed" and any(sign in report.reason for sign in FULL):
+                raise UserError(report.reason, "What is stored is stored; the same command goes on.")
+        todo = again
+
+
 def engine(name: str, options: Iterable[str] = ()) -> Engine:
-    """The engine of this name; its package is missing, or it lacks one of these options: a UserError."""
+    """The engine of this name; its package is missing, or it has no such option: a UserError."""
     if name not in ENGINES:
         raise UnknownName("engine", name, list(ENGINES))
     made, package, known = ENGINES[name]
@@ -129,11 +153,14 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     def made(job: Job) -> Report:
         place = free.get()
         if place not in children:
-            children[place] = Child(answer, ("ttabench.lm.model",), environments[place])
+            children[place] = Child(_answer, ("ttabench.lm.model",), environments[place])
         *_, report = children[place].ask((job, threads))
         if isinstance(report, Death):
             children.pop(place).close()
-            report = Report(id=job.id, state="lost", reason=_reason(report))
+            how = f"ended with code {report.code}: {report.said}"
+            if report.code == -signal.SIGKILL:
+                how = "was killed (signal 9), as a system does that runs out of memory."
+            report = Report(id=job.id, state="lost", reason=f"Its process {how}")
         free.put(place)
         assert isinstance(report, Report)
         return report
@@ -146,13 +173,6 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in list(children.values()):
                 child.close()
-
-
-def _reason(death: Death) -> str:
-    if death.code == -signal.SIGKILL:
-        return "Its process was killed (signal 9), as a system does that runs out of memory."
-    how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
-    return f"Its process {how}: {death.said}"
 
 
 def shared_gpus(count: int, gpus: float) -> list[dict[str, str]]:
@@ -178,15 +198,12 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
 
     with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
         address = resources.options.get("address", "auto")
-        host, colon, port = address.rpartition(":")
         where = {"num_cpus": resources.jobs * (resources.threads or 1)} if address == "local" else {"address": address}
         try:
-            if colon and "/" not in host:  # Ray itself would wait for minutes
-                socket.create_connection((host, int(port)), timeout=5.0).close()
             ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except (RuntimeError, ValueError, OSError) as error:
             fault = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
-            raise UserError(fault, "Start one: ray start --head; or give --address HOST:PORT, or local.") from None
+            raise UserError(fault, "Start one: ray start --head; or set address=HOST:PORT, or local.") from None
         task = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(take_all)
         tasks = {task.remote([job], resources.threads): job for job in jobs}
         try:
@@ -194,8 +211,6 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
                 (done, *_), _ = ray.wait(list(tasks), num_returns=1)
                 yield from _results(partial(ray.get, done), [tasks.pop(done)])
         finally:
-            for left in tasks:
-                ray.cancel(left, force=True)
             ray.shutdown()
 
 
@@ -204,40 +219,32 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
 
     Of jobs that were lost a task takes one: the others of a task are lost with the one that ends it.
     """
-    count = len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
-    shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
-    for at in range(0, count, resources.jobs):
-        tasks = _submitted(shares[at : at + resources.jobs], resources)
-        try:
-            for task, share in zip(tasks, shares[at:], strict=False):
-                yield from _results(task.result, share)
-        finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
-
-
-def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
-    """The tasks of the array, one a share."""
     import submitit
 
-    options = dict(resources.options)
+    options, count = dict(resources.options), len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
+    shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
     cluster = options.pop("cluster", "slurm")
     python = f"{quote(sys.executable)} -P"  # which imports nothing from the current folder
     try:
-        executor = submitit.AutoExecutor(
-            Path(shares[0][0].out) / LOGS, cluster=cluster, local_python=python, slurm_python=python
-        )
+        folder = Path(jobs[0].out) / LOGS
+        executor = submitit.AutoExecutor(folder, cluster=cluster, local_python=python, slurm_python=python)
         numbers = {name: int(options.pop(name, usual)) for name, usual in NUMBERS.items()}
         executor.update_parameters(
             name="ttabench", cpus_per_task=resources.threads or 1, gpus_per_node=math.ceil(resources.gpus),
-            slurm_array_parallelism=len(shares), **{name: value for name, value in numbers.items() if value},
+            slurm_array_parallelism=resources.jobs, **{name: value for name, value in numbers.items() if value},
             **{f"slurm_{name}": value for name, value in options.items()},
         )  # fmt: skip
-        return list(executor.map_array(take_all, shares, [resources.threads] * len(shares)))
+        tasks = executor.map_array(take_all, shares, [resources.threads] * count)
     except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
         fault = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
-        raise UserError(fault, "Mend --engine-set, or try --cluster local.") from None
+        raise UserError(fault, "Mend --engine-set, or try --engine-set cluster=local.") from None
+    try:
+        for task, share in zip(tasks, shares, strict=True):
+            yield from _results(task.result, share)
+    finally:
+        for task in tasks:
+            if not task.done():
+                task.cancel()
 
 
 def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[Report]:
@@ -252,7 +259,7 @@ def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[R
 ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
     "local": (_local, "", ()),
     "ray": (_ray, "ray", ("address",)),
-    "slurm": (_slurm, "submitit", ("cluster", *SLURM, *NUMBERS)),
+    "slurm": (_slurm, "submitit", ("cluster", "partition", "qos", "account", "constraint", *NUMBERS)),
 }
 """By name: the engine, the package that it needs, and its options."""
 
@@ -265,37 +272,32 @@ def models_of(_base: str) -> ModelCache:
 
 def take(job: Job) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report."""
-    began = time.monotonic()
-
-    def report(state: State, reason: str = "") -> Report:
-        short = " ".join(reason.split())
-        short = short if len(short) <= LONGEST else f"{short[: LONGEST // 2]} ... {short[-LONGEST // 2 :]}"
-        return Report(id=job.id, state=state, reason=short, seconds=time.monotonic() - began)
-
+    began, state, reason = time.monotonic(), "failed", ""
     try:
         os.chdir(job.folder)
         plan = make_plan(job.request, job.seed)
         if plan.config.identity() != job.id:
             raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
         if not job.patient and held(Path(job.out) / job.id):
-            return report("busy")
-        outcome = execute(plan, models_of(job.base), Path(job.out), force=job.force)
+            state = "busy"
+        else:
+            state = execute(plan, models_of(job.base), Path(job.out), force=job.force).how
     except UserError as error:
-        return report("failed", str(error))
+        reason = str(error)
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
-        if memory.out_of_memory(error):
-            return report("failed", str(memory.told(error, FITS)))
-        return report("failed", f"{type(error).__name__}: {error}")
-    return report(outcome.how)
-
-
-def answer(request: tuple[Job, int | None], tell: Callable[[Report], None]) -> None:
-    """Make a run with so many threads in a process of this machine, see `core.child`."""
-    job, threads = request
-    tell(*take_all([job], threads))
+        full = memory.out_of_memory(error)
+        reason = str(memory.told(FITS)) if full else f"{type(error).__name__}: {error}"
+    reason = " ".join(reason.split())
+    reason = reason if len(reason) <= LONGEST else f"{reason[: LONGEST // 2]} ... {reason[-LONGEST // 2 :]}"
+    return Report(id=job.id, state=state, reason=reason, seconds=time.monotonic() - began)  # type: ignore[arg-type]
 
 
 def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
-    """Make runs in a process of a cluster."""
+    """Make runs with so many threads in a process of a cluster."""
     use_threads(threads)
     return [take(job) for job in jobs]
+
+
+def _answer(request: tuple[Job, int | None], tell: Callable[[Any], None]) -> None:
+    """Make a run in a process of this machine, see `core.child`."""
+    tell(*take_all([request[0]], request[1]))

@@ -1,29 +1,32 @@
 """What a suite may say, as models of pydantic: the options of `ttabench eval`, each once, and lists of them.
 
-The models check a suite, and its JSON schema follows from them.
+The models check a suite, which stands in a file of YAML or is typed, and its JSON schema follows from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
+import yaml
 from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from ttabench.core.architectures import NANO
+from ttabench.core.checked_file import reading
 from ttabench.core.declared import Field as Option
 from ttabench.core.declared import declared
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed, assignments
 from ttabench.core.types import Json
+from ttabench.readers import cards
 from ttabench.readers.cards import STRICT
 from ttabench.readers.faults import first_fault
 from ttabench.records.run_fields import SWAPPED
 from ttabench.run.request import RunRequest
-from ttabench.sweep.file import KIND
 
+KIND = "suite of runs"
 SEED = Annotated[int, Field(ge=0)]
 Value: TypeAlias = str | int | float | bool | None
 """Of a setting; a list of them stands for a run each."""
@@ -54,6 +57,24 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     SWAP: (bool, SWAPPED),
 }  # fmt: skip
 """Type of a value, as an annotation, and help, by name."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Values of YAML, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Json]:
+        """The mapping of a node."""
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} stands there twice", problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> Json:
+    """What a suite in a file says."""
+    with reading(path):
+        return yaml.load(cards.checked(path, KIND), _Loader)  # a safe one
 
 
 def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:

@@ -25,7 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ttabench.core.progress import Tick, no_tick
+from ttabench.core.types import Tick, no_tick
 
 EVERY = 30.0
 """Seconds between plain lines."""

@@ -12,7 +12,6 @@ import io
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -23,8 +22,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ttabench.core.errors import UnknownName
-from ttabench.core.printable import printable
+from ttabench.core.errors import UnknownName, printable
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import progress as progress
 from ttabench.terminal.table import GLUE, Bold, explained
@@ -96,14 +94,19 @@ def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
         screen.print(Text(lines.replace(GLUE, " "), style=style), soft_wrap=True)
 
 
-def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """Lines of at most so many cells, cut between words, behind `first` and `rest`."""
-    lines = enumerate(text.split("\n"))
-    return "\n".join(
-        textwrap.fill(line, width, initial_indent=rest if number else first, subsequent_indent=rest,
-                      break_long_words=False, break_on_hyphens=False)
-        for number, line in lines
-    )  # fmt: skip
+def _wrapped(text: str, width: int) -> str:
+    """Lines of at most so many cells, cut between words; a wider word has a line of its own. (Neither textwrap nor rich
+    does: one takes every character for a cell, the other crops before some wide ones.)"""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        lines.append("")
+        for word in [line] if cell_len(line) <= width else filter(None, re.split(r"[ \t]", line)):
+            more = f"{lines[-1]} {word}" if lines[-1] else word
+            if lines[-1] and cell_len(more) > width:
+                lines.append(word)
+            else:
+                lines[-1] = more
+    return "\n".join(lines)
 
 
 def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
@@ -178,14 +181,16 @@ def _grid(table: Table, widths: Sequence[int], framed: bool) -> RichTable:
     grid = RichTable(box=box.HEAVY_HEAD if framed else None, header_style="bold", pad_edge=framed,
                      padding=(0, 1) if framed else (0, 2, 0, 0))  # fmt: skip
     for column, width in zip(table.columns, widths, strict=True):
-        grid.add_column(Text(column.lstrip("#")), justify="right" if column.startswith("#") else "left", width=width)
+        grid.add_column(_text(column.lstrip("#"), width), justify="right" if column.startswith("#") else "left",
+                        width=width, no_wrap=True, overflow="crop")  # fmt: skip
     for row in table.rows:
-        grid.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        grid.add_row(*map(_text, row, widths))
     return grid
 
 
-def _style(cell: str) -> str:
-    return "bold" if isinstance(cell, Bold) else ""
+def _text(cell: str, width: int) -> Text:
+    style = "bold" if isinstance(cell, Bold) else ""
+    return Text(_wrapped(cell, width), style=style, no_wrap=True, overflow="crop")
 
 
 def _blocks(table: Table, screen: Console) -> None:
@@ -198,8 +203,8 @@ def _blocks(table: Table, screen: Console) -> None:
         for heading, cell in zip(headings[1:], row[1:], strict=True):
             first = f"  {heading}".ljust(wide)
             if cell:
-                text = first + cell if COMMAND.match(cell) else _wrapped(cell, screen.width, first, " " * wide)
-                screen.print(Text(text), soft_wrap=True)
+                text = cell if COMMAND.match(cell) else _wrapped(cell, max(1, screen.width - wide))
+                screen.print(Text(first + text.replace("\n", "\n" + " " * wide)), soft_wrap=True)
 
 
 def as_markdown(table: Table) -> str:

@@ -6,13 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated
 
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
 from ttabench.core.types import Episode, Json
+from ttabench.methods.recipe import Recipe
 
-Stored: TypeAlias = Literal["float32", "float16", "bfloat16"]
-CHOICES = {"schedule": ("constant", "cosine"), "optimizer": ("adam", "muon"), "dtype": get_args(Stored)}
+CHOICES = {
+    "schedule": ("constant", "cosine"),
+    "optimizer": ("adam", "muon"),
+    "stored": ("float32", "float16", "bfloat16"),
+}
+UNSAID = ("out", "resume", "also", "first", "documents", "rounds", "questions", "batch_documents")
+"""Fields that the record of a checkpoint has under `data`, or not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,45 +50,23 @@ class TrainOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How long and how fast to train."""
+class TrainConfig(Recipe, TrainOptions):
+    """What the loop is told: recipe and options, where it writes, and what its checkpoint says of where it comes from.
 
-    steps: int
-    """Optimiser steps in all, those before a resume included."""
-    lr: float = 1e-4
-    warmup: int = 0
-    """Steps of linear warm-up."""
-    schedule: str = "constant"
-    """constant or cosine."""
-    optimizer: str = "adam"
-    """Adam for all parameters, or Muon for matrices and Adam for the others, see `muon`."""
-    beta2: float = 0.999
-    """Adam's decay of squared gradients."""
-    clip: float = 100.0
-    """Largest norm of the gradient of all parameters together."""
-    decay: float = 0.0
-    """Weight decay, decoupled from the gradient: AdamW; 0 is Adam."""
-    seed: int = 0
-    accumulate: int = 1
-    """Parts in which the episodes of a step are taken, one after the other: less memory, see `Trainable`."""
-    validate_every: int = 0
-    """Steps between validations; 0 does none."""
-    best: bool = False
-    """Keep the parameters of the lowest validation loss, not the last ones."""
+    What stands in a recipe of documents, questions and earlier stages is in the batches by then.
+    """
+
     save_every: int = 0
-    """Steps between saves; 0 writes the checkpoint at the end, and nothing to go on from."""
+    validate_every: int = 0
+    resume: bool = False
     out: Path | None = None
     """Folder of the checkpoint; None keeps the result in memory."""
-    resume: bool = False
-    """Go on from the last save in `out`, if there is one; False starts anew there."""
     fresh: bool = True
     """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
     data: Mapping[str, Json] = field(default_factory=dict)
     """Source of the batches, for the record of the checkpoint."""
     stands_on: Mapping[str, Json] = field(default_factory=dict)
     """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
-    dtype: Stored = "float32"
-    """Number format of the parameters in the checkpoint; saves to go on from are float32."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -143,7 +127,7 @@ class TrainRecord:
         """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
         width = max(1, math.ceil(len(self.losses) / points))
         parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
-        settings = {key: value for key, value in asdict(config).items() if key not in ("out", "resume")}
+        settings = {key: value for key, value in asdict(config).items() if key not in UNSAID}
         means = [round(sum(part) / len(part), 4) for part in parts]
         return {**asdict(self), "losses": means, "steps_per_loss": width, "config": settings}
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UserError
-from ttabench.core.identity import changed, hashed, text_of
-from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.typed import as_typed, assignments, whole_numbers
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods.checkpoint_header import HEADER, header, is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.records.local_paths import source_name
-from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.prompting import trained_with
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.run.request import NO_CHECKPOINT, RunRequest
+from ttabench.run.resolve import resolve_method, trained_with
 from ttabench.training import batches as training_batches
 from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord
 
@@ -216,12 +215,10 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
 
 def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     """How the loop trains, with what its checkpoint tells of the data."""
-    of_recipe = asdict(replace(stage.recipe, first=None))
-    del of_recipe["first"]
-    sizes = {key: of_recipe.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
     task, run = plan.task, plan.config
     asked = list(stage.request.task_options)
-    data = {"task": task.card.name, "source": source_name(task.source), "split": task.split, "options": asked, **sizes}
+    data = {"task": task.card.name, "source": source_name(task.source), "split": task.split, "options": asked}
+    data |= {key: getattr(stage.recipe, key) for key in ("documents", "rounds", "questions", "batch_documents")}
     data |= trained_with(run.task_options, run.chat_template)
     data["digest"] = run.inputs.get("rows", "")
     data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
@@ -229,15 +226,12 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
     data |= training_batches.described(training_batches.further(plan.request, options.also, options.seed))
-    of_training = asdict(options)
-    del of_training["also"]
-    of_training["dtype"] = of_training.pop("stored")
     begins = plan.resolved.checkpoint
     if begins is not None and is_peft(begins):
         hint = "Train on top of it: --base-checkpoint."
         raise UserError(f"No training goes on from {begins}, an adapter of peft.", hint)
-    fresh = begins is None
+    said = {**vars(stage.recipe), **vars(options)}
     try:
-        return TrainConfig(**of_recipe, **of_training, out=stage.out, fresh=fresh, data=data)
+        return TrainConfig(**said, out=stage.out, fresh=begins is None, data=data)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None

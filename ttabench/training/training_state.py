@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -113,7 +113,8 @@ def publish(
     summary, step = record.summary(config), record.steps
     last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
     fill(method, best)
-    checkpoints.save(method, out, summary, config.dtype, step=step, stands_on=config.stands_on)
+    stored = cast(checkpoints.Stored, config.stored)
+    checkpoints.save(method, out, summary, stored, step=step, stands_on=config.stands_on)
     fill(method, last)
 
 
@@ -131,7 +132,7 @@ def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
     if out is None or not (config.resume and (out / HEADER).exists() and (out / WEIGHTS).exists()):
         return None
     stored = header(out)
-    if (stored.step, stored.training.get("config", {}).get("dtype")) != (config.steps, config.dtype):
+    if (stored.step, stored.training.get("config", {}).get("stored")) != (config.steps, config.stored):
         return None
     taken = taken_up(out, method, config)
     if taken is None or taken[0].steps != config.steps:

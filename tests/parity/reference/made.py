@@ -225,7 +225,6 @@ def ccm_model() -> tuple[dict[str, Any], dict[str, Tensor]]:
         context = tokens(generator, told["vocab"], sum(told["context_lens"]))
         context[0] = told["bos_id"]
         given |= {"context_tokens": context, "query_tokens": tokens(generator, told["vocab"], told["query_len"])}
-        given["run/full/input_ids"] = torch.cat([given["context_tokens"], given["query_tokens"]])[None]
         if "stream" in told:
             given["stream/text"] = tokens(generator, told["vocab"], told["stream"]["tokens"])
         inputs.update({f"{name}/{key}": t for key, t in given.items()})

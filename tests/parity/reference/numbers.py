@@ -95,7 +95,6 @@ def of_ccm_model(fixture: Fixture) -> Numbers:
         trained = {key: t.requires_grad_() for key, t in state.items() if "lora" in key or "comp_embeddings" in key}
         ccm, pieces = Ccm(sizes, state), list(part.tensors["context_tokens"].split(told["context_lens"]))
         query, read = part.tensors["query_tokens"], sum(told["context_lens"])
-        found[f"{name}/run/full/logits"] = ccm.read(part.tensors["run/full/input_ids"][0], 0, ccm.empty)[0][None]
         for way in WAYS:
             memories = ccm.memories(pieces, way)
             logits = ccm.read(query, read, memories[-1])[0]
@@ -249,7 +248,6 @@ def _adapted(mac: Mac, inputs: Numbers, latent: Tensor) -> Numbers:
         "prompts": prompts,
         "qa_logits": mac.logits("gpt2", ids, mask, prompts),
         "qa_logits_llama": mac.logits("llama", ids, mask, prompts),
-        "qa_logits_noprompt": mac.logits("gpt2", ids, mask, prompts[..., :0, :]),
         "greedy": written,
     }
 

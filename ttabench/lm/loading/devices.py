@@ -19,7 +19,7 @@ def find_device(name: str) -> torch.device:
         device = torch.device(accelerators.here() if name == "auto" else name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        known = accelerators.function(name, "device_count") is not None
+        known = hasattr(getattr(torch, name.partition(":")[0], None), "device_count")
         fault = f"No {name.upper()} device found (--device {name})." if known else f"Unknown device {name!r}."
         raise UserError(fault, "Use --device cpu.") from error
     if device.type == "cuda":
@@ -48,11 +48,11 @@ def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
 def limit_memory(most: int, device: torch.device) -> None:
     """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's."""
     if device.type != "cpu":
-        names = ("get_device_properties", "set_per_process_memory_fraction")
-        properties, bound = (accelerators.function(device, name) for name in names)
+        properties = accelerators.called(device, "get_device_properties", device)
+        bound = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
         if properties is None or bound is None:
             raise UserError(f"torch cannot limit the memory of {device}.", "Leave --memory-limit out.")
-        bound(min(1.0, most / properties(device).total_memory), device)
+        bound(min(1.0, most / properties.total_memory), device)
         return
     torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
     memory.limit(most)

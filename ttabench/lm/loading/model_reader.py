@@ -170,7 +170,7 @@ def refusal(source: Source, error: Exception) -> UserError:
     if memory.out_of_memory(error):
         memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        return UserError(f"Model {source.name!r} does not fit into memory{memory.lacking(error)}.", hint)
+        return UserError(f"Model {source.name!r} does not fit into memory.", hint)
     place = str(source.gguf or source.place)
     shown = "" if place == source.name else f" from {place}"
     return UserError(f"Model {source.name!r} could not be loaded{shown}: {reason(error)}.", source.hint)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from ttabench.core import amounts, memory
+from ttabench.core import memory
 from ttabench.core.accelerators import release
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
@@ -44,26 +44,25 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
-        failed, wanted = False, None
+        failed = False
         try:
             done = work(batch)
         except (RuntimeError, MemoryError) as error:
-            failed, wanted = out_of_memory(error), memory.wanted(error)
+            failed = out_of_memory(error)
             if not failed:
                 raise
         if failed:  # out of the handler, so that what the traceback holds is free again
-            _halve(size, len(batch), wanted)
+            _halve(size, len(batch))
             continue
         yield done
         begin += len(batch)
 
 
-def _halve(size: BatchSize, failed: int, wanted: int | None) -> None:
+def _halve(size: BatchSize, failed: int) -> None:
     if failed == 1:
         memory.released()
         hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        more = f": it wants {amounts.size(wanted)} more" if wanted else ""
-        raise UserError(f"One query alone does not fit into memory{more}.", hint)
+        raise UserError("One query alone does not fit into memory.", hint)
     size.rows = failed // 2
     gc.collect()
     release()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import at_least
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Factors, Shape, targeted

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, in_window, read_again
 from ttabench.cost.shape import LEARNED_POSITIONS, Shape

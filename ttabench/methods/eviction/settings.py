@@ -74,21 +74,14 @@ class WindowSettings(ReadingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, n_sink=self.n_sink)
-        if self.budget is None:
-            self._check("recent", self.recent)
-        else:
-            self._check("budget", self.budget)
-        if self.mode == "postprefill" and self.positions == "cache":
-            raise ValueError("mode=postprefill keeps original positions, got positions=cache")
-        if self.mode == "stride" and self.positions != "auto":
-            raise ValueError(f"mode=stride keeps no cache that has positions, got positions={self.positions}")
-
-    def _check(self, name: str, amount: Amount) -> None:
+        name, amount = ("recent", self.recent) if self.budget is None else ("budget", self.budget)
         check_amount(name, amount)
         if isinstance(amount, float) and self.mode != "postprefill":
             raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got {name}={amount}")
         if self.mode == "stride" and amount < 2:
             raise ValueError(f"mode=stride keeps {name} - 1 tokens, got {name}={amount}")
+        if (self.mode, self.positions) in (("postprefill", "cache"), ("stride", "cache"), ("stride", "original")):
+            raise ValueError(f"mode={self.mode} keeps no cache with positions={self.positions}")
 
     def amounts(self, read: int) -> tuple[int, int]:
         """Sinks and recent tokens that stay of so many that were read."""

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, pad
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
 from ttabench.methods.base import tokens_read
@@ -167,7 +164,9 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             rows = [row for row, own in enumerate(chunks) if number < len(own)]
             which = ALL_ROWS if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
             known = {name: tensor[:, which] for name, tensor in tensors.items()} if in_turn else {}
-            sum_NBRK = self._summed(known, [chunks[row][number] for row in rows])
+            own = [chunks[row][number] for row in rows]
+            _, _, sum_NBRK = self.networks.read(own, self.networks.deltas(known))
+            assert sum_NBRK is not None
             before_NBRK = tensors["sum"] if "sum" in tensors else sum_NBRK.new_zeros(
                 len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
             )  # fmt: skip
@@ -176,20 +175,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             done = in_turn or number + 1 == longest
             tensors = self.networks.kept(after_NBRK) if done else {"sum": after_NBRK}
         return tensors
-
-    def _summed(self, known: Mapping[str, Tensor], chunks: Sequence[list[int]]) -> Tensor:
-        """The outer products [N, B, R, K] of these chunks, read by the weights adapted to what is known."""
-        ids_BT, real_BT = (each.to(self.lm.device) for each in pad(chunks, self.lm.pad_id, "right"))
-        check_fits(self.lm, None, real_BT.sum(1), "Cut it: --set chunk=512, or fewer tokens.")
-        padded = not bool(real_BT.all())
-        window = Window(self.lm, None, len(chunks), retain=False)
-        with (
-            deltas_applied(self.lm, self.networks.deltas(known), len(chunks)),
-            self.networks.reading(len(chunks), real_BT if padded else None) as sums,
-        ):
-            # padding stands behind the text, where causal attention never looks
-            window.feed(ids_BT)
-        return torch.stack(sums)
 
 
 def _by_part(rows: Sequence[Row], values: Sequence[Tensor]) -> dict[str, list[Tensor]]:

@@ -6,15 +6,16 @@ Shape letters: N adapted maps · L layers · M maps of a layer · B rows · T to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
+from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.hooks import Place, observe_inputs
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -50,17 +51,24 @@ class GenerativeAdapterNetworks(nn.Module):
         """The maps of a layer, each with its generator."""
         return [(name, self._by_name[name]) for name in self.names[layer]]
 
-    @contextmanager
-    def reading(self, rows: int, real_BT: Tensor | None) -> Iterator[list[Tensor]]:
-        """Sum the outer products of what the forward of the block reads: [B, R, K] of every map, in order."""
+    def read(
+        self, rows: Sequence[list[int]], deltas: Mapping[str, LowRank], *, summed: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Texts, each by itself, under weight deltas: their ids [B, T], padded behind, their last hidden states, and
+        where `summed` the outer products [N, B, R, K] of what they are, map by map."""
+        ids_BT, real_BT = (padded.to(self.lm.device) for padded in pad(rows, self.lm.pad_id, "right"))
+        check_fits(self.lm, None, real_BT.sum(1), "Cut it: --set chunk=512, or fewer tokens.")
         sums: list[Tensor] = []
 
         def see(layer: Place, hidden_BTC: Tensor) -> None:
             assert isinstance(layer, int)
             sums.extend(generator.summed(hidden_BTC, real_BT) for _, generator in self.generators_of(layer))
 
-        with observe_inputs(self.lm, see, range(self.lm.layers), rows):
-            yield sums
+        seen = range(self.lm.layers) if summed else ()
+        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, seen, len(rows)):
+            # padding stands behind the text, where causal attention never looks
+            hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
+        return ids_BT, hidden_BTC, torch.stack(sums) if summed else None
 
     def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
         """The sums, and with `norm=svd` the factors of their deltas, `a0` [L, B, Q, I] and `b0` [L, B, O, Q] of the

@@ -7,7 +7,6 @@ Shape letters: N adapted maps · B rows · T tokens · D width · R values · K 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -15,11 +14,8 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_of
-from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import pad, piece_ids, window_ids
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.tokens import piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
@@ -125,21 +121,15 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
     in_turn = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
     for group in [*in_turn, *alike([row for row in rows if row.chunk is None])]:
-        ids_BT, real_BT = (padded.to(lm.device) for padded in pad([row.ids for row in group], lm.pad_id, "right"))
-        check_fits(lm, None, real_BT.sum(1), "Train with shorter chunks: --set chunk=512.")
         which = [known.index((row.owner, row.after)) if row.after else len(known) for row in group]
-        own = _spread(deltas, torch.tensor(which, device=lm.device))
-        reading = networks.reading(len(group), real_BT) if group[0].chunk is not None else nullcontext(list[Tensor]())
-        with deltas_applied(lm, own, len(group)), reading as read:
-            # padding stands behind the text, where causal attention never looks
-            hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT)
+        own, chunk = _spread(deltas, torch.tensor(which, device=lm.device)), group[0].chunk
+        ids_BT, hidden_BTD, sum_NBRK = networks.read([row.ids for row in group], own, summed=chunk is not None)
         by_row |= {id(row): value for row, value in zip(group, _targets(lm, group, hidden_BTD, ids_BT), strict=True)}
-        if not read:
+        if sum_NBRK is None or chunk is None:
             continue
-        for row, sum_NRK in zip(group, torch.stack(read, 1), strict=True):
+        for row, sum_NRK in zip(group, sum_NBRK.unbind(1), strict=True):
             sums[row.owner] = sums[row.owner] + sum_NRK if row.owner in sums else sum_NRK
-        after = 1 + (group[0].chunk or 0)
-        if readers := [(row.owner, after) for row in group if (row.owner, after) in wanted]:
+        if readers := [(row.owner, chunk + 1) for row in group if (row.owner, chunk + 1) in wanted]:
             made = networks.made(
                 torch.stack([sums[owner] for owner, _ in readers], 1), learning=torch.is_grad_enabled()
             )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 
 import torch
-from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
@@ -42,26 +41,20 @@ class InContext(BaseMethod[InContextSettings]):
         before: list[int] = state.meta["tokens_read"]
         seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
         if self.settings.truncate == "error" and max(seen) > self.limit:
-            self._refuse(max(seen))
+            fault = f"The context has {max(seen)} tokens, more than the {self.limit} that stand in the window of"
+            hint = "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces."
+            raise UserError(f"{fault} {self.lm.name}.", hint)
         meta = {"tokens_read": seen, "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen]}
         if self.settings.truncate == "left":
             return replace(state, tensors=appended(self.lm, state.tensors, rows_new, self.limit), meta=meta)
-        room = [max(0, self.limit - tokens) for tokens in before]
-        return replace(state, tensors=self._extended(state, rows_new, room), meta=meta)
+        rooms = [max(0, self.limit - tokens) for tokens in before]
+        rows = [new[:room] for new, room in zip(rows_new, rooms, strict=True)]
+        ids_BT, mask_BT = (part.to(self.lm.device) for part in pad(rows, self.lm.pad_id, "right"))
+        if not ids_BT.numel():
+            return replace(state, meta=meta)
+        prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), ids_BT, mask_BT)
+        return replace(state, tensors=cached(prefix), meta=meta)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
         return window_of(state.tensors) if "tokens" in state.tensors else Patch(prefix=prefix_of(state.tensors))
-
-    def _refuse(self, tokens: int) -> None:
-        raise UserError(
-            f"The context has {tokens} tokens, more than the {self.limit} that stand in the window of {self.lm.name}.",
-            "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces.",
-        )
-
-    def _extended(self, state: State, rows_new: list[list[int]], room: list[int]) -> dict[str, Tensor]:
-        ids, mask = pad([new[:free] for new, free in zip(rows_new, room, strict=True)], self.lm.pad_id, "right")
-        if not ids.numel():
-            return dict(state.tensors)
-        prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), ids.to(self.lm.device), mask.to(self.lm.device))
-        return cached(prefix)

@@ -187,19 +187,6 @@ Document = tuple[list[int], Tensor]
 Parts = Mapping[str, Tensor]
 
 
-def document_losses(
-    lm: LM, trained: Weights | Factors, parts: Parts, documents: Sequence[Document], settings: OnlineSettings
-) -> Tensor:
-    """Mean of the weighted losses of these documents, which are read in one batch; differentiable twice."""
-    with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
-        logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
-        losses = [
-            weighted_loss(settings, logprobs_T, weights)
-            for logprobs_T, (_, weights) in zip(logprobs, documents, strict=True)
-        ]
-        return torch.stack(losses).mean()
-
-
 def stepped(
     lm: LM,
     trained: Weights | Factors,
@@ -217,7 +204,10 @@ def stepped(
     now, losses = dict(parts), []
     for documents in steps:
         at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now
-        loss = document_losses(lm, trained, at, documents, settings)
+        with torch.enable_grad(), second_order(), trained.in_place(at) as patch:
+            logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
+            weighed = zip(logprobs, documents, strict=True)
+            loss = torch.stack([weighted_loss(settings, values, weights) for values, (_, weights) in weighed]).mean()
         slopes = torch.autograd.grad(loss, list(at.values()), create_graph=True)
         now = {name: part - rate * slope for (name, part), slope in zip(now.items(), slopes, strict=True)}
         losses.append(loss)

@@ -265,13 +265,10 @@ def spacy_entities(model: str) -> Finder:
 
 def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
     """Which tokens have a character of a span in them, blanks aside. `starts`: first character of each token."""
-    counts = [False] * len(text)
-    for first, behind in spans:
-        for place in range(first, behind):
-            counts[place] = not text[place].isspace()
+    marked = {place for first, behind in spans for place in range(first, behind) if not text[place].isspace()}
     ends = [*starts[1:], len(text)]
     # a character of several tokens begins them all
-    return [any(counts[start : max(end, start + 1)]) for start, end in zip(starts, ends, strict=True)]
+    return [not marked.isdisjoint(range(start, max(end, start + 1))) for start, end in zip(starts, ends, strict=True)]
 
 
 class SalientSpans(Online[SalientSettings]):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Growth, Json
+from ttabench.core.types import Growth
 from ttabench.cost.load import Cost, Workload, closed_book
 from ttabench.cost.shape import Shape
-from ttabench.methods.parts.amount import Amount
 from ttabench.methods.spec import MethodSpec
 
 SIGN = "+"
@@ -27,8 +26,6 @@ class PairSpec(MethodSpec):
 
     parts: tuple[MethodSpec, ...]
     """The methods, in the order in which their tokens stand in the window."""
-    parted: Callable[[Any], list[tuple[MethodSpec, Any]]]
-    """Each part with its settings, out of those of all."""
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -38,11 +35,8 @@ class PairSpec(MethodSpec):
     @cached_property
     def owners(self) -> Mapping[str, tuple[int, str]]:
         """Place of the part, and its own name of the setting, by setting."""
-        return {
-            f"{label}_{field.name}": (place, field.name)
-            for place, (label, part) in enumerate(zip(self.labels, self.parts, strict=True))
-            for field in fields(part.Settings)
-        }
+        named = enumerate(zip(self.labels, self.parts, strict=True))
+        return {f"{label}_{one.name}": (n, one.name) for n, (label, part) in named for one in fields(part.Settings)}
 
     def load(self) -> type[Any]:
         """A class of its own, which the parts are instances within."""
@@ -55,13 +49,18 @@ def label_of(name: str) -> str:
     return re.sub(r"\W+", "_", name.partition("?")[0]).strip("_")
 
 
-def joined(labels: Sequence[str], settings: Sequence[Any]) -> dict[str, Any]:
-    """The settings of all parts by their common names."""
-    return {
-        f"{label}_{field.name}": getattr(own, field.name)
-        for label, own in zip(labels, settings, strict=True)
-        for field in fields(own)
-    }
+def joined(labels: Sequence[str], by_part: Iterable[Any]) -> dict[str, Any]:
+    """What is told of all parts by their common names: settings, or values by the name of a setting."""
+    told = (own if isinstance(own, Mapping) else {one.name: getattr(own, one.name) for one in fields(own)}
+            for own in by_part)  # fmt: skip
+    return {f"{label}_{key}": value for label, own in zip(labels, told, strict=True) for key, value in own.items()}
+
+
+def parted(parts: Sequence[MethodSpec], settings: Any) -> list[tuple[MethodSpec, Any]]:
+    """Each part with its settings, out of those of all."""
+    own = [{one.name: getattr(settings, f"{label_of(part.name)}_{one.name}") for one in fields(part.Settings)}
+           for part in parts]  # fmt: skip
+    return [(part, part.Settings(**values)) for part, values in zip(parts, own, strict=True)]
 
 
 def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
@@ -71,65 +70,40 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
 
-    def parted(settings: Any) -> list[tuple[MethodSpec, Any]]:
-        """Each part with its settings, out of those of all."""
-        return [
-            (
-                part,
-                part.Settings(**{one.name: getattr(settings, f"{label}_{one.name}") for one in fields(part.Settings)}),
-            )
-            for label, part in zip(labels, parts, strict=True)
-        ]
-
-    def tells(settings: Any) -> bool:
-        """Whether a part tells which pieces it looks at."""
-        return any(part.piece_shares(own) for part, own in parted(settings))
-
-    def kept(amount: Amount) -> dict[str, Json]:
-        """The settings of every part that has a budget."""
-        by_label = [(label, part.keep(amount)) for label, part in zip(labels, parts, strict=True) if part.keep]
-        return {f"{label}_{key}": value for label, own in by_label for key, value in own.items()}
-
     def cost(settings: Any, shape: Shape, work: Workload) -> Cost | None:
         """The sum of the parts beyond the closed book, and the closed book once; None where a part has none."""
-        bare, costs = closed_book(shape, work), []
-        for part, own in parted(settings):
-            cost_of_part = part.cost(own, shape, work) if part.cost else None
-            if cost_of_part is None:
-                return None
-            costs.append(cost_of_part)
-        figures = {one.name: getattr(bare, one.name) for one in fields(Cost)}
-        return Cost(**{key: value + sum(getattr(one, key) - value for one in costs) for key, value in figures.items()})
+        bare = asdict(closed_book(shape, work))
+        costs = [part.cost(own, shape, work) if part.cost else None for part, own in parted(parts, settings)]
+        known = [asdict(one) for one in costs if one is not None]
+        figures = {key: value + sum(one[key] - value for one in known) for key, value in bare.items()}
+        return Cost(**figures) if len(known) == len(costs) else None
 
-    made = _settings_class(labels, parts, parted)
+    made = _settings_class(labels, parts)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
         name=name,
         parts=tuple(parts),
-        parted=parted,
         summary=" and ".join(part.name for part in parts) + ": both read, and their patches are merged",
         Settings=made,
         presets={
-            preset: made(**joined(labels, [part.presets.get(preset) or part.Settings() for part in parts]))
+            preset: made(**joined(labels, (part.presets.get(preset) or part.Settings() for part in parts)))
             for preset in presets
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
-        piece_shares=tells,
-        keep=kept if any(part.keep for part in parts) else None,
+        piece_shares=lambda settings: any(part.piece_shares(own) for part, own in parted(parts, settings)),
+        keep=(lambda amount: joined(labels, (part.keep(amount) if part.keep else {} for part in parts)))
+        if any(part.keep for part in parts)
+        else None,
         looks_at_question=any(part.looks_at_question for part in parts),
-        checked=made(**joined(labels, [part.checked or part.Settings() for part in parts])),
+        checked=made(**joined(labels, (part.checked or part.Settings() for part in parts))),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
-        retired={
-            f"{label}_{key}": value
-            for label, part in zip(labels, parts, strict=True)
-            for key, value in part.retired.items()
-        },
+        retired=joined(labels, (part.retired for part in parts)),
         origin=", ".join(part.origin for part in parts if part.origin),
         cost=cost if all(part.cost for part in parts) else None,
     )
 
 
-def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec], check: Callable[[Any], object]) -> type[Any]:
+def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[Any]:
     """A frozen dataclass of the fields of all parts, which refuses what a part refuses; `MADE_OF`: settings of the
     parts by label, where the meaning of each field is written."""
     described = []
@@ -139,7 +113,7 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec], check: C
             value = field(default_factory=partial(getattr, own, setting.name))
             described.append((f"{label}_{setting.name}", hints[setting.name], value))
     space = {
-        "__post_init__": lambda settings: check(settings) and None,
+        "__post_init__": lambda settings: parted(parts, settings) and None,
         "__doc__": f"Settings of {SIGN.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
     }

@@ -13,7 +13,7 @@ from ttabench.core.types import JOINER, Ask, Json, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod, PieceShares, Reads
-from ttabench.methods.pair import BY_SIZE, PairSpec
+from ttabench.methods.pair import BY_SIZE, PairSpec, parted
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
@@ -28,7 +28,7 @@ class Pair(BaseMethod[Any]):
 
     def __init__(self, lm: LM, settings: Any, parts: Sequence[BaseMethod[Any]] = ()) -> None:
         super().__init__(lm, settings)
-        self._parts = tuple(parts) or tuple(spec.load()(lm, own) for spec, own in self.spec.parted(settings))
+        self._parts = tuple(parts) or tuple(spec.load()(lm, own) for spec, own in parted(self.spec.parts, settings))
         self.growth = max((part.growth for part in self._parts), key=BY_SIZE.index)
         self.looks_at_question = any(part.looks_at_question for part in self._parts)
         self.one_reader = any(part.one_reader for part in self._parts)

@@ -104,32 +104,28 @@ class DenseRetriever:
 
 def manner_of(place: str) -> Manner:
     """How a model says that its texts are read, in sentence-transformers' files; the mean over tokens without them."""
-    modules = _json(place, "modules.json")
+
+    def told(name: str) -> Json:
+        file = small_file(place, f"{name}.json")
+        return None if file is None else json_of(file, hint="Copy it again.")
+
+    modules = told("modules")
     if modules is None:
         return Manner()
     kinds = {str(module.get("type", "")).rpartition(".")[2]: str(module.get("path", "")) for module in modules}
-    if odd := sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"}):
-        fault = f"{place} has a module {odd[0]!r} (modules.json); Transformer, Pooling and Normalize are known here."
-        raise UserError(fault, "Give another encoder.")
     folder = kinds.get("Pooling", "")
-    if kinds.get("Transformer") or not folder.replace("_", "").isalnum():
-        raise UserError(f"modules.json of {place} names other folders than that of its pooling.", HINT)
-    pooling = _json(place, f"{folder}/config.json") or {}
+    if set(kinds) - {"Transformer", "Pooling", "Normalize"} or kinds.get("Transformer"):
+        raise UserError(f"{place} has other modules (modules.json) than a transformer, its pooling and norm.", HINT)
+    if not folder.replace("_", "").isalnum():
+        raise UserError(f"modules.json of {place} names no folder of its own pooling.", HINT)
+    pooling = told(f"{folder}/config") or {}
     asked = [key for key, value in pooling.items() if key.startswith("pooling_mode") and value is True]
     if len(asked) != 1 or asked[0] not in POOLINGS:
         raise UserError(f"{place} pools by {', '.join(asked)}; one of {', '.join(POOLINGS)} is known here.", HINT)
-    cut, more = (
-        _json(place, f"{name}.json") or {} for name in ("sentence_bert_config", "config_sentence_transformers")
-    )
+    cut, more = told("sentence_bert_config") or {}, told("config_sentence_transformers") or {}
     return Manner(
         pooling=POOLINGS[asked[0]],
         normalised="Normalize" in kinds or more.get("similarity_fn_name", "cosine") in (None, "cosine"),
         max_tokens=int(cut.get("max_seq_length") or 512),
         prompts={str(key): str(value) for key, value in (more.get("prompts") or {}).items()},
     )
-
-
-def _json(place: str, name: str) -> Json:
-    """Content of a small file of the model, None where there is none."""
-    file = small_file(place, name)
-    return None if file is None else json_of(file, hint="Copy it again.")

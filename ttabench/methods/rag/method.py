@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import bm25s
 import numpy as np
@@ -68,8 +68,9 @@ def unpacked(data: Tensor) -> Observe:
     text, nul, tail = whole.rpartition(NUL)
     if not nul:
         return Observe(text=whole)
-    more = {name: value if name == "joiner" else tuple(value) for name, value in json.loads(tail).items()}
-    return replace(Observe(text=text), **more)
+    told = json.loads(tail).items()
+    more: dict[str, Any] = {name: value if name == "joiner" else tuple(value) for name, value in told}
+    return Observe(text=text, **more)
 
 
 @lru_cache(maxsize=2**16)

@@ -12,22 +12,44 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ttabench.core.amounts import figure
 from ttabench.core.checked_file import read_text
+from ttabench.core.errors import printable
 from ttabench.core.files import write_atomically
-from ttabench.core.printable import printable
+from ttabench.core.typed import as_typed
 from ttabench.core.version import __version__
 from ttabench.records.local_paths import without_homes
+from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
-from ttabench.report.compare import Comparison
-from ttabench.report.comparison_tables import legend, not_paired, title_of
-from ttabench.report.page.samples import disagreeing
-from ttabench.report.page.tables import about_runs, steps_of, tables_of
-from ttabench.report.verdict import sentences
+from ttabench.report.blocks import called
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.comparison_tables import (
+    GLOSSARY,
+    differences_table,
+    entries_table,
+    legend,
+    not_paired,
+    overview,
+    steps_table,
+    title_of,
+)
+from ttabench.report.configuration import flat, whole
+from ttabench.report.differences import worth
+from ttabench.report.entries import running
+from ttabench.report.figures import plain, shown
+from ttabench.report.finding import file_called
+from ttabench.report.pairing import Place, Query, cells_of, seed_of
+from ttabench.report.show import Cells, gold, likelihood, prediction
+from ttabench.report.tables import about_tables
+from ttabench.report.verdict import Outcome, sentences, state_outcomes
+from ttabench.stats.metrics import known
+from ttabench.terminal.table import Bold, Table
 
 if TYPE_CHECKING:
     from ttabench.report.charts import Chart
@@ -42,6 +64,24 @@ SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
 """Queries of a block that are shown, by default."""
+Row: TypeAlias = dict[str, str]
+MISSING = -1e308
+"""Order of a number that is not known."""
+UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+NUMBER = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
+MARKS = {
+    Outcome.HOLDS: "●", Outcome.HELPS: "◐", Outcome.EMPTY: "◐", Outcome.ANOTHER: "◐",
+    Outcome.OPEN: "○", Outcome.HURTS: "○",
+}  # fmt: skip
+HELD = (
+    "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
+    "shown to be better than either, or worse."
+)
+HEADINGS = {"": "block", "of": "best method"}
+"""Of the table of all blocks, where a terminal needs none or a short one."""
+ROUGH = "~: other programs ran, so the time is rough."
+COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
+LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 
 
 class Libraries(NamedTuple):
@@ -139,3 +179,174 @@ def embedded(value: Any) -> str:
 def _finalized(value: Any) -> Any:
     """A value as a template puts it into the page: control characters are shown, and no home folder is."""
     return printable(without_homes(value)) if type(value) is str else value
+
+
+class Cell(NamedTuple):
+    """A cell as it is read and as it is sorted: numbers by their size, what is missing before them."""
+
+    text: str
+    order: float | str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A table of the page."""
+
+    name: str
+    """Its id there; empty for one that has none."""
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    live: bool = True
+
+
+def tables_of(comparison: Comparison) -> list[Shown]:
+    """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
+    blocks = comparison.blocks
+    lines, pairs = list[Row](), list[Row]()
+    for block in blocks:
+        name = {"block": called(block.place, [other.place for other in blocks])} if len(blocks) > 1 else {}
+        for row in _rows(entries_table(block, every=True)):
+            value = f"#{block.place.metric} ± stderr"
+            cells = [("#value ± stderr" if column == value else column, cell) for column, cell in row.items()]
+            cells[1:1] = [("metric", block.place.metric)]
+            lines.append(name | dict(cells))
+        pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
+    tables = [_shown("lines", "Lines", ROUGH, lines), _shown("differences", "Differences", "", pairs)]
+    if len(blocks) > 1 and (whole := overview(blocks)) is not None:
+        rows, marked = _marked(comparison, _rows(whole))
+        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold. {marked}"
+        tables.insert(0, _shown("overview", "All blocks", caption.rstrip(), rows))
+    return [table for table in tables if table.rows]
+
+
+def _marked(comparison: Comparison, rows: list[Row]) -> tuple[list[Row], str]:
+    """Rows of the table of all blocks, where a line is a method with a mark for what its own state holds; and what the
+    marks mean."""
+    if not rows or "method" not in rows[0]:
+        return [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in rows], ""
+    columns, found = list(rows[0])[1:], False
+    for column, block in zip(columns, comparison.blocks, strict=True):
+        outcomes = state_outcomes(comparison, block)
+        for row in rows:
+            mark = MARKS.get(outcomes.get(row["method"], Outcome.UNTESTED))
+            if mark:
+                cell, found = row[column], True
+                row[column] = (Bold if isinstance(cell, Bold) else str)(f"{cell} {mark}")
+    return rows, HELD if found else ""
+
+
+def _rows(table: Table) -> list[Row]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def _shown(name: str, title: str, caption: str, rows: Sequence[Row], *, live: bool = True) -> Shown:
+    """Rows of cells by their columns; those of numbers begin with "#"."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
+    cells = tuple(tuple(_cell(row.get(column, ""), column) for column in columns) for row in rows)
+    return Shown(name=name, title=title, caption=" ".join(filter(None, [*meanings, caption])), rows=cells, live=live,
+                 columns=tuple(column.removeprefix("#") for column in columns))  # fmt: skip
+
+
+def _cell(text: str, column: str) -> Cell:
+    order: float | str = text
+    if column.startswith("#"):
+        match = NUMBER.match(text)
+        order = float(match[1].replace(",", "")) * UNITS.get(match[2], 1.0) if match else MISSING
+    return Cell(text, order, isinstance(text, Bold))
+
+
+def steps_of(block: Block) -> Shown | None:
+    """Figures of the curves, for those who do not see them."""
+    if not any(len(entry.steps) > 1 for entry in block.entries):
+        return None
+    caption = f"{block.place.metric} ± stderr by {block.entries[0].step}"
+    return _shown("", "Figures of the curves", caption, _rows(steps_table(block)), live=False)
+
+
+def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
+    places = [block.place for block in comparison.blocks]
+    for entry in comparison.entries:
+        file = [("from", file_called(entry.theirs))] if entry.theirs else []
+        for record in entry.records:
+            row, config = record.value(entry.metric), flat(whole(record.config).to_json())
+            about = about_tables(record, everything=False)[0]
+            yield {
+                "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
+                "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                "facts": [*file, *zip(about.columns[1:], about.rows[0][1:], strict=True)],
+                "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
+                "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
+                                   for name, value in record.cost.items()),
+            }  # fmt: skip
+
+
+def disagreeing(block: Block, most: int) -> dict[str, Any]:
+    """The queries of a block that its methods did not answer equally well: so many at most (`shown`), how many there
+    are (`count`), and which columns are not kept (`note`)."""
+    if not any(entry.values for entry in block.entries):
+        return {"shown": [], "count": 0, "note": "Answers are not stored with these runs, only their figures."}
+    gains: dict[Query, dict[int, float]] = {}  # by the place of the line in the block; more is better
+    for place, entry in enumerate(block.entries):
+        for query, value in entry.values.items():
+            if (gain := worth(value, block.place.metric)) is not None:
+                gains.setdefault(query, {})[place] = gain
+    counted = _counted(block)
+    among = {query: [gain for place, gain in own.items() if place in counted] for query, own in gains.items()}
+    apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
+    chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
+    first = chosen[:most]
+    texts = [cells_of(entry.runs, COLUMNS) for entry in block.entries] if first else []
+    hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
+    note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
+    shown = [_disagreement(block, query, gains[query], texts, counted) for query in first]
+    return {"shown": shown, "count": len(chosen), "note": note}
+
+
+def _counted(block: Block) -> set[int]:
+    """Places of the lines among which a disagreement counts: methods, and ends only where there are not two others."""
+    own = [entry for entry in block.entries if entry.state_of == "own" and not entry.aside]
+    lines = next((lines for lines in (running(block.entries), own) if len(lines) > 1), block.entries)
+    return {place for place, entry in enumerate(block.entries) if entry in lines}
+
+
+def _disagreement(
+    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]], counted: set[int]
+) -> dict[str, Any]:
+    """One query, and what every line that was asked it answered, the best first; best and worst of those that count."""
+    ordered = sorted(gains, key=lambda place: -gains[place])
+    kept = [texts[place].get(query[:3], {}) for place in ordered]
+    first = next(filter(None, kept), {})
+    seed, episode, key = query[:3]
+    step = f"step {first['step']:,}" if first.get("step") else ""
+    prompt = kept_text(str(first.get("prompt") or ""))
+    ends = []
+    among = {place: gain for place, gain in gains.items() if place in counted}
+    for word, end in (("best", max(among.values())), ("worst", min(among.values()))):
+        label, *more = [block.entries[place].marked for place in sorted(among) if among[place] == end]
+        ends.append(f"{word} {label}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
+    sides = [
+        {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
+         "nats": likelihood(cells), "gain": _figure(block, gains[place])}
+        for place, cells in zip(ordered, kept, strict=True)
+    ]  # fmt: skip
+    return {
+        "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
+        "question": _end(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": _end(prompt, LONGEST_PROMPT),
+        "gold": gold(first)[:LONGEST_ANSWER], "ends": ", ".join(ends), "sides": sides,
+    }  # fmt: skip
+
+
+def _figure(block: Block, gain: float) -> str:
+    """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
+    metric = block.place.metric
+    return f"{abs(gain):,.2f} nats" if known(metric).ratio else plain(metric, abs(gain))
+
+
+def _end(text: str, most: int) -> str:
+    """The end of a prompt: a question stands behind what it is about."""
+    return text if len(text) <= most else f"... {text[-most:]}"

@@ -1,4 +1,4 @@
-"""Adapters of peft on the base model: the logits of peft itself, and the three ways to give one."""
+"""LoRAs of ours and of peft on the base model: the logits of peft itself, and a base as methods and records see it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.loading import safetensors_io
@@ -20,8 +21,49 @@ from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.checkpoints import PEFT_WEIGHTS, save_lora
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
-from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.evaluation import merge_checkpoint
+
+MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2}
+
+
+def trained(lm: LM, folder: Path) -> Lora:
+    """A LoRA that changes every linear map."""
+    method = Lora(lm, LoraSettings(rank=2, alpha=4.0))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(3)
+        for b in method.b:
+            b.normal_(std=0.2)
+    checkpoints.save(method, folder, {"steps": 7})
+    return method
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_a_base_on_a_checkpoint_is_the_base_under_its_patch(make: str, tmp_path: Path) -> None:
+    lm, other = MAKES[make](), MAKES[make]()
+    method = trained(lm, tmp_path / "tuned")
+    ids = torch.tensor([[65, 66, 67, 68]])
+    with torch.no_grad():
+        expected = forward(lm, method.patch(method.begin(1), []), ids)[0]
+        plain = forward(other, Patch(), ids)[0]
+        before = other.fingerprint
+        found = forward(merge_checkpoint(other, tmp_path / "tuned", "tuned"), Patch(), ids)[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (found - plain).abs().max() > 0.1
+    assert other.fingerprint not in (before, lm.fingerprint)
+    told = other.describe()["stands_on"]
+    assert (told["name"], told["training"]) == ("tuned", {"steps": 7})
+    with pytest.raises(UserError, match="another base model"):
+        checkpoints.load(Lora, other, tmp_path / "tuned")
+
+
+def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
+    with pytest.raises(UserError, match="Give --base-checkpoint a checkpoint of lora"):
+        merge_checkpoint(lm, tmp_path / "mac", "mac")
+
 
 IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
 ALL = "all-linear"
@@ -65,7 +107,6 @@ def read(lm: LM, folder: Path) -> Patch:
     return method.patch(method.begin(1), [])
 
 
-MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
     "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
