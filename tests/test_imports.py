@@ -85,7 +85,8 @@ def test_every_dependency_serves() -> None:
     whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     served = {name.split(".")[0] for name in whole | parts}
-    assert {name for name in promised if named.get(name, name) not in served} == set()
+    unserved = {name for name in promised if named.get(name, name) not in served}
+    assert unserved == {"accelerate"}, "transformers takes it, to lay a model onto several devices"
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

@@ -167,9 +167,9 @@ def _named_digest(value: str) -> str:
             return digest(place)
     if value.count("/") != 1:
         return ""
-    from ttabench.lm.loading.hub import cached_commit
+    from ttabench.lm.loading.hub import commit_of
 
-    return cached_commit(value)
+    return commit_of(value, fetch=False)
 
 
 def _check_model(request: RunRequest, source: str) -> None:

@@ -22,7 +22,7 @@ from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, 
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import REASONS, Ways, take
+from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
@@ -261,3 +261,6 @@ def _same_angles(lm: LM, angles: Sequence[Angles]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if _changed(lm, angles, 5, middle) else (middle, high)
     return low
+
+
+probes[:] = [tried]

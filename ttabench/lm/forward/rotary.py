@@ -46,7 +46,7 @@ class Turn:
         given = whole[..., self.part]
         done = self.apply(given, given, cos, -sin if back else sin)[0]
         if back:  # by the square of the factor; a feature that is not rotated keeps its 1
-            ones = torch.ones_like(given)
+            ones = torch.ones_like(given[(0,) * (given.dim() - 4)][:, :1])
             done = done / self.apply(ones, ones, cos.square() + sin.square(), torch.zeros_like(sin))[0]
         if done.shape != whole.shape:
             before, behind = whole[..., : self.part.start or 0], whole[..., self.part.stop or whole.shape[-1] :]

@@ -103,17 +103,13 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
     Returns:
         for each query one pair with all options; or, where options differ in their prefix, one pair an option.
     """
-    return [
-        [_pair(lm, ask, want, prefix, options, follows) for prefix, options in _together(want)]
-        for ask, want in zip(asks, wanted(asks, Choose), strict=True)
-    ]
-
-
-def _together(want: Choose) -> list[tuple[str, Sequence[str]]]:
-    """What stands between prompt and options, and the options that stand behind it."""
-    if not want.option_prefixes:
-        return [("", want.options)]
-    return [(prefix, [option]) for prefix, option in zip(want.option_prefixes, want.options, strict=True)]
+    pairs = []
+    for ask, want in zip(asks, wanted(asks, Choose), strict=True):
+        # what stands between prompt and options, and the options that stand behind it
+        apart = zip(want.option_prefixes, ([option] for option in want.options), strict=True)
+        together = apart if want.option_prefixes else [("", want.options)]
+        pairs.append([_pair(lm, ask, want, prefix, options, follows) for prefix, options in together])
+    return pairs
 
 
 def _pair(lm: LM, ask: Ask, want: Choose, prefix: str, options: Sequence[str], follows: bool) -> Pair:

@@ -88,25 +88,16 @@ def digest_of(name: str) -> str:
     return digest(Path(place)) if Path(place).exists() else commit_of(place)
 
 
-def commit_of(hub: str) -> str:
+def commit_of(hub: str, *, fetch: bool = True) -> str:
     """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     with suppress(OSError, ValueError, EntryNotFoundError, HfHubHTTPError):
-        if commit := cached_commit(hub):
-            return commit
-        offline_if_unreachable()
-        return Path(hf_hub_download(hub, "config.json")).parent.name
-    return ""
-
-
-def cached_commit(hub: str) -> str:
-    """The commit of a hub id in the cache; "" where it is not there, or no such id."""
-    from huggingface_hub import try_to_load_from_cache
-
-    with suppress(OSError, ValueError):
         file = try_to_load_from_cache(hub, "config.json")
+        if not isinstance(file, str) and fetch:
+            offline_if_unreachable()
+            file = hf_hub_download(hub, "config.json")
         return Path(file).parent.name if isinstance(file, str) else ""
     return ""
 
