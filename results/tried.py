@@ -111,7 +111,11 @@ def _how(training: dict[str, Any]) -> str:
 def settings_of(training: dict[str, Any]) -> list[str]:
     """The preset that a training's settings are nearest to, and those that differ from it."""
     apart = {
-        name: {key: value for key, value in training["settings"].items() if value != json.loads(json.dumps(plain[key]))}
+        name: {
+            key: value
+            for key, value in training["settings"].items()
+            if key in plain and value != json.loads(json.dumps(plain[key]))
+        }
         for name, preset in registry.find(training["method"]).presets.items()
         for plain in [asdict(preset)]
     }

@@ -122,7 +122,8 @@ def _of_words(error: typer.TyperException) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if context is None or not message:
         return message
-    return f"{message.removesuffix('.')}. `{context.command_path} --help` lists what it takes."
+    message = message.removesuffix(".")
+    return f"{message}{'' if message.endswith('?') else '.'} `{context.command_path} --help` lists what it takes."
 
 
 def _of_system(error: OSError) -> int | None:

@@ -85,7 +85,7 @@ def sweep(
     of what it says of all runs. A run that fails is a row with its reason, and the others go on; the command then
     leaves with 1.
     """
-    from ttabench.core.typed import assignments, parse_value
+    from ttabench.core.typed import assignments, whole_numbers
     from ttabench.profiling.job import method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites
@@ -97,10 +97,14 @@ def sweep(
     typed = suites.as_said(said) | ({suites.SWAP: True} if swap_state else {})
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
         typed |= {name: method_names(text, ())} if text else {}
-    for name, text, kind in (("seeds", seeds, int), ("keep", keep, float), ("keep_tokens", keep_tokens, int)):
+    for name, text in (("seeds", seeds), ("keep_tokens", keep_tokens)):
         if text:
-            values = parse_value(text, tuple[kind, ...], f"--{name.replace('_', '-')}")  # type: ignore[valid-type]
-            typed[name] = list(dict.fromkeys(values))
+            typed[name] = list(dict.fromkeys(whole_numbers(f"--{name.replace('_', '-')}", text)))
+    if keep:
+        try:
+            typed["keep"] = list(dict.fromkeys(map(float, keep.split(","))))
+        except ValueError:
+            raise UserError(f"--keep {keep!r} is not a list of shares.", "Write --keep 0.1,0.2.") from None
     try:
         runs = planned(cells(_suite(suite, typed)))
     except UserError as error:
@@ -161,7 +165,10 @@ def _run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: b
         lines = [f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.",
                  f"Compare: ttabench compare --out {quote(str(out))}",
                  *(["The same command tries the failed runs again."] if failed else [])]  # fmt: skip
-        _table(f"Runs in {out}", rows if len(rows) <= MOST_ROWS else failed, "\n".join(lines))
+        if shown := rows if len(rows) <= MOST_ROWS else failed:
+            _table(f"Runs in {out}", shown, "\n".join(lines))
+        else:
+            render.print_line("\n".join(lines))
     return not failed
 
 

@@ -26,6 +26,8 @@ LONGEST = 256 * 2**20
 """Bytes; no record or header of this package comes near."""
 ANY = 1 << 46
 """Bytes; whatever a disk holds, of files that are not read into memory at once."""
+DEEPEST = 100
+"""Lists and objects in each other, in JSON."""
 MEND = "Check the path, mend the file, or get it anew."
 
 
@@ -123,7 +125,22 @@ def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
 def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
     """The value in a JSON file."""
     with reading(path, hint, most=most):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json_in(path.read_text(encoding="utf-8"))
+
+
+def json_in(text: str) -> Json:
+    """The value of a text in JSON; what is nested too deep for recursion is a ValueError."""
+    value = json.loads(text)
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        ]
+    if level:
+        raise ValueError("it is nested too deep")
+    return value
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:

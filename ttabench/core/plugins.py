@@ -124,12 +124,23 @@ def told(error: BaseException, path: Path) -> str:
     return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
 
 
+class _Finder(ModuleFinder):
+    """Leaves out folders without `__init__.py`, which have no loader."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """As the library, and `ImportError` for such a folder."""
+        try:
+            return super().find_module(name, path, parent)
+        except (AttributeError, TypeError) as error:
+            raise ImportError(name) from error
+
+
 def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
     """16 hexadecimal digits that change with a file of Python and with every local module that it, or one of the loaded
     modules named in `also` that lie beside it, imports."""
     folder = path.resolve().parent
     places = [str(folder), *(place for place in sys.path if _is_local(Path(place)))]
-    finder = ModuleFinder(places, excludes=["ttabench"])
+    finder = _Finder(places, excludes=["ttabench"])
     finder.run_script(str(path))
     for name in also:
         file = getattr(sys.modules.get(name), "__file__", None)

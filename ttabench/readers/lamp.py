@@ -42,7 +42,7 @@ from ttabench.readers.base import (
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.formats import RawRow, brief, rows, stem, text_of
+from ttabench.readers.formats import RawRow, brief, parsing, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
@@ -106,7 +106,12 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Tabl
 
 
 def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
-    answers, seen = {_cell(row, "id"): row for row in golds}, set[str]()
+    answers, seen = dict[str, RawRow](), set[str]()
+    for row in golds:
+        with parsing(row.place):
+            if (key := _cell(row, "id")) in answers:
+                raise ValueError(f"the id {brief(key)} stands twice")
+            answers[key] = row
 
     def user_of(raw: RawRow) -> User | str:
         key = _cell(raw, "id")

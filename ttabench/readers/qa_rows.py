@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
 from ttabench.readers.cards import Card, Split, load_card
-from ttabench.readers.formats import RawRow, brief, opened, rows, text_of
+from ttabench.readers.formats import RawRow, brief, opened, parsing, rows, text_of
 from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000
@@ -77,7 +77,7 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
             return "no question" if not question else "no answer"
         position: Any = cells.get("position")
         article, _, number = key.rpartition("_")
-        if texts is not None and "title" in card.columns and number.isdecimal():
+        if texts is not None and article and "title" in card.columns and number.isdecimal():
             title, position = title or article, number if position is None else position
         return QARow(
             id=told_apart(_label("id", cells.get("id")) or fingerprint(text, question), seen),
@@ -115,8 +115,11 @@ def _companion(card: Card, data: Table) -> dict[str, str] | None:
         if wanted is not None:
             hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
         raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
-    held = (row for path in files for row in rows(path))
-    return {str(row.needed(wanted.key)): row.text(*wanted.text) for row in held}
+    texts = {}
+    for row in (row for path in files for row in rows(path)):
+        with parsing(row.place):
+            texts[str(row.needed(wanted.key))] = row.text(*wanted.text)
+    return texts
 
 
 def _text(field: str, value: object) -> str:

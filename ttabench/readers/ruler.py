@@ -33,7 +33,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, readable, rows, stem
+from ttabench.readers.formats import RawRow, parsing, readable, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import answers_of
 from ttabench.readers.ruler_texts import (
@@ -302,7 +302,10 @@ def material_of(path: Path) -> Material:
 
 
 def _essay(file: Path) -> str:
-    return read_text(file) if file.suffix == ".txt" else str(object_of(file).get("text", ""))
+    if file.suffix == ".txt":
+        return read_text(file)
+    with parsing(str(file)):
+        return text_of("text", object_of(file).get("text"))
 
 
 def _squad(file: Path) -> Documents:

@@ -150,7 +150,8 @@ def obtained(
 ) -> Obtained[RecordT]:
     """The result if it is stored, else what `work` makes of its folder."""
     stored = not force and kind.is_stored(where)
-    if stored and not (where / kind.partial_file).exists():  # neither a lock nor a right to write is needed
+    tidy = not (where / kind.partial_file).exists()
+    if stored and (tidy or files.held(where) or not os.access(where, os.W_OK)):
         return Obtained(record=kind.load(where), folder=where, how="stored")
     folder = kind(where.parent, where.name)
     with folder.locked(notify):

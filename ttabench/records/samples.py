@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ttabench.core.checked_file import parquet_file
+from ttabench.core.checked_file import parquet_file, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable
 from ttabench.core.types import Answer, Ask, Json, Score
@@ -253,7 +253,8 @@ def read_samples(
     if table is None:
         fault = f"{folder} does not exist, or holds a record and not its answers."
         raise UserError(fault, "Run the evaluation again with --force, or another --out.")
-    content: dict[str, list[Any]] = table.to_pydict()
+    with reading(folder / SAMPLES_FILE, most=None):
+        content: dict[str, list[Any]] = table.to_pydict()
     if record is not None:
         needed = [name for name in ("episode", "key") if wanted is None or name in wanted]
         if wanted is None and (folder / RECORD_FILE).exists():

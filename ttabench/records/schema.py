@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from ttabench.core.checked_file import json_of, parquet_file, reading
+from ttabench.core.checked_file import json_in, json_of, parquet_file, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
@@ -223,7 +223,7 @@ def load_record(path: Path) -> RunRecord:
     if packed is None and not file.exists():
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.")
     with reading(file, REMEDY, most=None):
-        content = json_of(file, hint=REMEDY) if packed is None else json.loads(packed.record)
+        content = json_of(file, hint=REMEDY) if packed is None else json_in(packed.record)
         if (version := content["schema_version"]) != SCHEMA:
             fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA}."
             raise UserError(fault, "Install the ttabench that wrote it, or run it again.")

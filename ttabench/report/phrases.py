@@ -192,7 +192,8 @@ def kept_bytes(pairs: Sequence[tuple[Block, Entry, Entry]], other: str) -> str:
         sides = shares if all(all(own) for own in shares) else sides
     ratios = [math.log(a / b) for a, b in sides if a and b]
     percent = 100 * math.exp(fmean(ratios)) if ratios else 100.0
-    return "" if math.isclose(percent, 100) else f"{percent:,.{int(percent < 10)}f} % of the bytes of {other}"
+    shown = f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
+    return "" if math.isclose(percent, 100) else f"{shown} % of the bytes of {other}"
 
 
 def cautions(comparison: Comparison) -> Iterator[str]:

