@@ -29,7 +29,12 @@ HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"
 SUITE = "nine"
 HOLDS = "✓"
-TOLD = {"-labels-diet": ", told the document", "_merge-diet": ", merged", "-diet": "", "": ", trained on fewer families"}
+TOLD = {
+    "-labels-diet": ", told the document",
+    "_merge-diet": ", merged",
+    "-diet": "",
+    "": ", trained on fewer families",
+}
 """What is said of adapters whose names end so; those that learned all families end in -diet."""
 LEAST = -100.0
 """Per cent of that way; a method that does harm may be any distance below."""
