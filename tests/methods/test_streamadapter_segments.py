@@ -107,7 +107,7 @@ def test_the_state_goes_on_and_rows_learn_as_they_do_alone() -> None:
         torch.testing.assert_close(p.grad, (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
         assert float(p.grad.abs().max()) > 1e-7
     ids = torch.tensor([text(6 * SEGMENT + 1), text(6 * SEGMENT + 1, 1)])
-    _, h = segments.read(whole.networks, whole.networks.empty(2)["h"], ids)
+    _, h = segments.read(whole.networks, whole.networks.empty(2)["h"], ids, 1.0)
     carried = both.training_state()["h"]
     torch.testing.assert_close(carried, h.detach(), atol=1e-5, rtol=1e-5)
     both.accumulate_gradients(steps[0])
@@ -115,6 +115,22 @@ def test_the_state_goes_on_and_rows_learn_as_they_do_alone() -> None:
     both.accumulate_gradients(steps[0])
     assert torch.equal(both.training_state()["h"], again), "a new text begins with an empty state"
     assert not torch.equal(again, carried)
+
+
+def test_gradients_of_one_segment_at_a_time_are_those_of_the_whole_stretch() -> None:
+    lm = tiny_llama()
+    apart, whole = taught(lm), taught(lm)
+    ids, h = torch.tensor([text(4 * SEGMENT + 1)]), whole.networks.empty(1)["h"]
+    losses, _ = segments.read(apart.networks, h, ids, 0.5)
+    total = torch.zeros(())
+    for end in range(SEGMENT, ids.shape[1], SEGMENT):
+        loss, seen = segments._segment(whole.networks, h, ids[:, end - SEGMENT : end + 1])
+        total, h = total + 0.5 * loss.sum(), segments._after(whole.networks, h, seen)
+    total.backward()  # type: ignore[no-untyped-call]
+    assert float(0.5 * losses.sum()) == pytest.approx(total.item(), rel=1e-6)
+    for one, other in zip(apart.modules().parameters(), whole.modules().parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4)
 
 
 def books() -> Iterator[list[Episode]]:

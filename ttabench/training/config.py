@@ -37,7 +37,7 @@ class TrainOptions:
     ] = ()  # fmt: skip
     seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0
     best: Annotated[bool, Declared("Keep the weights of the lowest validation loss, not the last.", RECIPE)] = False
-    save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 500
+    save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 100
     validate_every: Annotated[
         int, Declared("Steps between validations on the task's validation split; 0: none.", HOW)
     ] = 100

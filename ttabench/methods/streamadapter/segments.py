@@ -79,25 +79,33 @@ def learned(
     h_LBMRE = carried["h"] if carried and episodes[0].start else networks.empty(len(rows))["h"]
     states, losses = list[Tensor](), list[Tensor]()
     for row, ids_1T in enumerate(rows):
-        loss_1T, state = read(networks, h_LBMRE[:, row : row + 1].detach(), ids_1T)
-        (loss_1T.mean() / len(rows)).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss_1T.detach().mean())
-        states.append(state.detach())
+        loss_1T, state = read(networks, h_LBMRE[:, row : row + 1], ids_1T, 1 / (ids_1T[:, 1:].numel() * len(rows)))
+        losses.append(loss_1T.mean())
+        states.append(state)
     return torch.stack(losses).mean(), {"h": torch.cat(states, 1)}
 
 
-def read(networks: StreamAdapterNetworks, h_LBMRE: Tensor, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """NLL [B, T - 1] of all tokens but the first, and the state after them; differentiable, keys and values aside.
+def read(networks: StreamAdapterNetworks, h_LBMRE: Tensor, ids_BT: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Add the gradient of the loss of a stretch, in the memory of one segment: what a segment saw counts as given, so
+    its loss is differentiated at once, down to the state before it, and these gradients then go through the states.
 
-    `ids_BT`: whole segments, and one token in front, which the first of them is predicted from.
+    `ids_BT`: whole segments, and one token in front, which the first of them is predicted from; `share`: factor of the
+    summed loss. Returns the NLL [B, T - 1] of all tokens but the first, and the state after them.
     """
-    segment, losses = networks.settings.stride, list[Tensor]()
+    segment, losses, state = networks.settings.stride, list[Tensor](), h_LBMRE.detach()
     assert (ids_BT.shape[1] - 1) % segment == 0, f"{ids_BT.shape[1] - 1} tokens are no whole segments of {segment}"
+    reached = list[tuple[Tensor, Tensor]]()
     for end in range(segment, ids_BT.shape[1], segment):
-        loss_BT, seen = _segment(networks, h_LBMRE, ids_BT[:, end - segment : end + 1])
-        losses.append(loss_BT)
-        h_LBMRE = _after(networks, h_LBMRE, seen)
-    return torch.cat(losses, 1), h_LBMRE
+        leaf = state.detach().requires_grad_()
+        loss_BT, seen = _segment(networks, leaf, ids_BT[:, end - segment : end + 1])
+        (share * loss_BT.sum()).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss_BT.detach())
+        if state.requires_grad and leaf.grad is not None:
+            reached.append((state, leaf.grad))
+        state = _after(networks, state, seen)
+    if reached:
+        torch.autograd.backward(*zip(*reached, strict=True))  # type: ignore[arg-type]
+    return torch.cat(losses, 1), state.detach()
 
 
 @torch.no_grad()
