@@ -57,7 +57,11 @@ def find_source(name: str) -> str:
         return str(packaged) if packaged else known.hub
     place = Path(name).expanduser()
     if place.is_dir():
-        return str(place)
+        if (place / "config.json").is_file():
+            return str(place)
+        inside = sorted(place.glob(f"*{GGUF}"))
+        hint = f"Give the file: --model {inside[0]}" if inside else "Give a folder written by save_pretrained."
+        raise UserError(f"Folder {place} has no config.json.", hint)
     if place.is_file() or place.suffix == GGUF:
         # once dequantised it takes more memory than its own length
         most, hint = memory_bytes() or ANY, f"Give a {GGUF} file, or a folder written by save_pretrained."
