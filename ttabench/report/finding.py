@@ -122,11 +122,6 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(made, key=lambda run: (made[run], run))
 
 
-def ids_in(folder: Path) -> list[str]:
-    """Ids of the runs directly below a folder, by name; no record is read."""
-    return sorted({*runs(folder), *(file.parent.name for file in folder.glob(f"*/{RECORD_FILE}"))})
-
-
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)
@@ -185,6 +180,8 @@ def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
     ids = [run.name for run in (*folders, *place)]
     if not ids:
         raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
+    if name in registry.methods():
+        raise UserError(f"{name} is a method, not a run.", f"See `ttabench list runs --method {name}`.")
     fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
     hint = f"See `ttabench list runs --out {quote(str(out))}` and `ttabench list methods`."
     raise UnknownName("run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint)
