@@ -26,7 +26,7 @@ GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
 READERS = (
     "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
-    "ruler",
+    "ruler", "lm_eval",
 )  # fmt: skip
 """Modules here, each with a function `read`."""
 
