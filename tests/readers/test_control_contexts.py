@@ -21,7 +21,7 @@ QA = {"documents": 6, "questions": 2}
 TWINS: list[tuple[str, dict[str, Any]]] = [
     ("streamingqa", QA),
     ("squad_seq", {**QA, "order": "titles"}),
-    ("archivalqa", {**QA, "downsample": "rows"}),
+    ("archivalqa", QA),
     ("streamingqa", {**QA, "kind": "grouped", "group_tokens": 200}),
     ("streamingqa", {**QA, "kind": "grouped", "group_documents": 3}),
     ("streamingqa", {**QA, "kind": "retention", "probe": 2, "every": 2}),
@@ -37,11 +37,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
     ("shared_context", {"contexts": 2, "people": 3, "piece": "4k"}),
     ("shared_context", {"contexts": 1, "people": 3, "piece": "4k", "mode": "turns"}),
-    *(
-        ("msc", {"conversations": number, "ask": ask})
-        for ask in ("questions", "next", "last", "turns")
-        for number in (1, 3)
-    ),
+    *(("msc", {"conversations": number, "ask": ask}) for ask in ("questions", "turns") for number in (1, 3)),
     ("dailydialog", {"rows": 12, "turns": 9}),
     ("ruler", {"length": 1500, "contexts": 2, "questions": 2, "piece": 1500}),
 ]

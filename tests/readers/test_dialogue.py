@@ -15,7 +15,7 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Episode, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
-from ttabench.readers.dialogue import Wording, detokenised
+from ttabench.readers.dialogue import detokenised
 
 LM = tiny_llama()
 """A token is a byte."""
@@ -47,22 +47,17 @@ def shape(episode: Episode) -> list[str | tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("wording", "published", "plain"),
+    ("published", "plain"),
     [
-        ("plain", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        ("plain", " I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
-        ("plain", "Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
-        ("plain", "my parents ' home , ' I said '", "my parents ' home, ' I said '"),
-        ("plain", "It's  fine .", "It's fine."),
-        ("released", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        ("released", "Well ... it is 3.5 .", "Well. . . it is 3. 5."),
-        ("released", " He said ' no ' ； really ?", "He said'no'； really?"),
-        ("released", "No.I don ' t .", "No. I don't."),
+        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        (" I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
+        ("Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
+        ("my parents ' home , ' I said '", "my parents ' home, ' I said '"),
+        ("It's  fine .", "It's fine."),
     ],
 )
-def test_turns_lose_the_blanks_of_tokenising(wording: Wording, published: str, plain: str) -> None:
-    assert detokenised(published, wording) == plain
-    assert wording == "released" or detokenised(plain) == plain
+def test_turns_lose_the_blanks_of_tokenising(published: str, plain: str) -> None:
+    assert detokenised(published) == detokenised(plain) == plain
 
 
 def test_turns_are_read_and_the_next_one_is_scored(tmp_path: Path) -> None:
@@ -118,12 +113,7 @@ def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
 
     assert asked() == {1: 6, 2: 5, 4: 4, 8: 3, 12: 2}
     assert asked(same_dialogues=True) == dict.fromkeys((1, 2, 4, 8, 12), 2)
-    assert any("each t has its own" in note for note in of(path).notes)
-    assert not any("each t has its own" in note for note in of(path, same_dialogues=True).notes)
-    assert asked(context_at_12=13) == {1: 6, 2: 5, 4: 4, 8: 3, 12: 1}
-    assert asked(steps="0,1") == {0: 6, 1: 6}
-    assert not any("nothing is asked there" in note for note in of(path).notes)
-    assert "no dialogue has the turns of t = 14, 20: nothing is asked there" in of(path, steps="1,14,20").notes
+    assert asked(steps="0,1,20") == {0: 6, 1: 6}
 
 
 # --- the miniature world -------------------------------------------------------------------------------------------
@@ -174,7 +164,5 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
 def test_real_rows_are_counted_by_reason() -> None:
     task = load("dailydialog", source=shared("dailydialog"))
     assert dict(task.dropped) == {"fewer than 3 turns": 15, "a turn of more than 128 tokens": 1}
-    assert {name: task.describe()[name] for name in ("dialogues", "turns", "in_training")} == {
-        "dialogues": 285, "turns": 2357, "in_training": 1,
-    }  # fmt: skip
+    assert (task.describe()["dialogues"], task.describe()["turns"]) == (285, 2357)
     assert Counter(a.at.count for e in task.episodes() for a in e.asks()) == {1: 284, 2: 276, 4: 204, 8: 104, 12: 28}

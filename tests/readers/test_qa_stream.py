@@ -40,17 +40,6 @@ def test_orders(stream: Callable[..., Task]) -> None:
         list(stream(order="titles").episodes())
 
 
-def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
-    assert [len(part) for part in steps(stream(documents=3))] == [3, 6]
-    texts, asks = steps(stream(documents=3, downsample="rows"))
-    assert len(asks) == 3
-    assert len(texts) == len(set(texts)) <= 3
-    assert [len(part) for part in steps(stream(dedupe="false", documents="all"))] == [10, 10]
-    quirky = stream(paper_quirks="true", documents=4)
-    assert [len(part) for part in steps(quirky)] == [4, 4]
-    assert any("paper_quirks" in note for note in quirky.notes)
-
-
 def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
     task = stream(limit=5, order="file")
     texts, asks = steps(task)

@@ -129,8 +129,6 @@ class Bound(Generic[SettingsT]):
             reasons = ", ".join(counted) if len(counted) > 1 else next(iter(unused))
             rows_were = "row of {} was" if count == 1 else "rows of {} were"
             sentences.append(f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}")
-        if self.settings.paper_quirks:
-            sentences.append(f"paper_quirks: {dict(self.card.quirks)}")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)

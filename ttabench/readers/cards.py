@@ -204,14 +204,10 @@ class Prompt(_Part):
             leads=self.leads,
         )
 
-    def chosen(self, options: Sequence[str], answer: str, unconditional_prompt: str = "") -> Choose:
+    def chosen(self, options: Sequence[str], answer: str) -> Choose:
         """The want of a query that is answered by one of the options."""
-        return Choose(
-            options=tuple(self.delimiter + option for option in options),
-            gold=options.index(answer),
-            delimiter=self.delimiter,
-            unconditional_prompt=unconditional_prompt,
-        )
+        texts = tuple(self.delimiter + option for option in options)
+        return Choose(options=texts, gold=options.index(answer), delimiter=self.delimiter)
 
     @model_validator(mode="after")
     def _has_question(self) -> Prompt:
@@ -274,8 +270,6 @@ class Card(_Part):
     splits: dict[str, Split]
     prompt: Prompt = Prompt()
     protocol: dict[str, Scalar] = {}
-    quirks: dict[str, Scalar] = {}
-    """Protocol settings that `paper_quirks=true` switches on together: deviations of the papers' own code."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     main_metric: str
     chance: float | None = None

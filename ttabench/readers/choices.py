@@ -75,13 +75,9 @@ class Item:
         return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
 
 
-def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False) -> list[Item]:
-    """Items in file order; left out are those with a hidden label, or a text or option without words.
-
-    `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
-    """
+def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
+    """Items in file order; left out are those with a hidden label, or a text or option without words."""
     seen = Counter[str]()
-    one_blank = single_blank and part.shape == "copa"
 
     def item_of(raw: RawRow) -> Item | str:
         row = SHAPES[part.shape](part, raw)
@@ -99,7 +95,7 @@ def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool =
         return Item(
             id=told_apart(str(name), seen),
             prompts={key: _FIELD.sub(field, template) for key, template in part.templates.items()},
-            options=tuple(delimiter + (option.lstrip() if one_blank else option) for option in row.options),
+            options=tuple(delimiter + option for option in row.options),
             gold=row.gold,
             option_prefixes=row.option_prefixes,
         )
@@ -142,35 +138,30 @@ class Part:
         return [item for item in order[count:] if item.told not in taken][:count]
 
 
-Words = Callable[[SubTask, Table], list[Item]]
-"""How rows are put in words: `parse` for a card."""
-
-
-def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
+def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Part:
     """A sub-task of the miniature world that stands for a split."""
     made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
-    return _part(card.parts[name], name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]), words)
+    return _part(card, name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]))
 
 
-def real_part(card: Card, request: Request, name: str, words: Words) -> Part:
-    """A sub-task from its own folder, from a file, or from the hub."""
-    part, one_file = card.parts[name], request.source != "hub" and Path(request.source).is_file()
+def real_part(card: Card, request: Request, name: str) -> Part:
+    """A sub-task from its own folder or from the hub; splits but `test` ask those training rows that are not shown."""
+    part = card.parts[name]
     narrowed = _narrow(card, part, request.split)
-    same = request.split != "test" or one_file
-    pool = None if same else _with_labels(part, table(narrowed, replace(request, split="train")))
     asked = _with_labels(part, table(narrowed, request))
-    notes = (*(pool.notes if pool else ()), *asked.notes)
-    if one_file:
-        notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
-    return _part(part, name, pool, replace(asked, notes=notes), words)
+    if request.split != "test":
+        return _part(card, name, None, asked)
+    pool = _with_labels(part, table(narrowed, replace(request, split="train")))
+    return _part(card, name, pool, replace(asked, notes=(*pool.notes, *asked.notes)))
 
 
-def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
+def _part(card: Card, name: str, pool: Table | None, asked: Table) -> Part:
     """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
-    items = words(part, asked)
+    part, delimiter = card.parts[name], card.prompt.delimiter
+    items = parse(part, asked, delimiter)
     if pool is None:
         return Part(name=name, pool=items, asked=items, same=True, data=asked)
-    held, taken = words(part, pool), {item.told for item in items}
+    held, taken = parse(part, pool, delimiter), {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
     if len(kept) < len(held):
         asked.unused["demonstration equal to a query"] = len(held) - len(kept)
@@ -202,22 +193,17 @@ def _narrow(card: Card, part: SubTask, wanted: str) -> Card:
     return card.model_copy(update={"source": source, "splits": splits})
 
 
-def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
+def folder_of(card: Card, name: str, base: Path) -> Path | None:
     """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
-    the sub-task's own name (sst2/SST-2) is found, too. `alone`: no other is wanted, so files may stand in `base`
-    itself.
+    the sub-task's own name (sst2/SST-2) is found, too.
     """
-    part = card.parts[name]
-    above = tops(base, card.source.folders)
-    folders = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
-    folders += [place / folder for place in folders for folder in part.folders if (place / folder).is_dir()]
-    here = base.absolute().name
-    names = {other: [Path(folder).name for folder in one.folders] for other, one in card.parts.items()}
-    if here in names[name] or (alone and not any(here in known for known in names.values())):
+    part, above = card.parts[name], tops(base, card.source.folders)
+    folders = [top / folder for top in above for folder in part.folders]
+    folders += [place / folder for place in folders for folder in part.folders]
+    if len(card.parts) == 1 or base.absolute().name in part.folders:
         folders += above
     narrowed = _narrow(card, part, "test")
-    full = (place for place in folders if find(part.test, places(narrowed, place))[0])
-    return next(full, folders[0] if folders else None)
+    return next((place for place in folders if find(part.test, places(narrowed, place))[0]), None)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------

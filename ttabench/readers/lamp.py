@@ -4,7 +4,7 @@
 
 One episode a user and one pass, so that every step asks the same users; the seed draws the entries and their order. A
 card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
-2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than `least_kept`
+2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than nine tenths
 of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
 
 As published:
@@ -23,9 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import Any, NamedTuple
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
@@ -51,6 +49,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
 JOINER = "\n"
 """Between a profile and the query."""
+LEAST_KEPT = 0.9
+"""Users of whose entries a smaller share is short enough are left out."""
 WORLDS, OTHERS = 4, 64
 """Other seeds of the miniature world whose users are tried for another context, and users of each."""
 
@@ -164,8 +164,6 @@ class Settings(ProtocolSettings):
     """Entries after which the query is asked."""
     max_entry_tokens: TokenLimit = 99
     """Longer entries are left out; 0 for no limit."""
-    least_kept: Annotated[float, Field(ge=0, le=1)] = 0.9
-    """Users of whose entries a smaller share is kept are left out."""
     max_tokens: TokenLimit = 1024
     """Most tokens of the entries with the query and its longest answer; 0 for no limit."""
     max_new_tokens: TokenCount = 32
@@ -198,7 +196,7 @@ class Profiles(Bound[Settings]):
         for user in some:
             kept = self._short(user, size)
             dropped["entry too long"] += len(user.entries) - len(kept)
-            if not kept or len(kept) < self.settings.least_kept * len(user.entries):
+            if not kept or len(kept) < LEAST_KEPT * len(user.entries):
                 dropped["user with too many long entries"] += 1
                 continue
             fit = self._read(user, _drawn(kept, max(self.settings.steps), f"{user.id} {self.seed}"), size)
@@ -232,12 +230,7 @@ class Profiles(Bound[Settings]):
             yield Episode(key=key + (f"/seed{self.seed}" if self.mini else ""), steps=steps)
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the profile of another user, of a twin one who reads of other topics."""
-        for (_, other), episode in zip(self._pairs(tokens), self.episodes(tokens), strict=True):
-            yield with_pieces(episode, map(self._observe, other.shown))
-
-    def _pairs(self, tokens: Tokens | None) -> Iterator[tuple[Read, Read]]:
-        """Each user with the next who is told nothing of the own, or else the next.
+        """Each with the profile of the next user who is told nothing of the own, or else the next.
 
         A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
         """
@@ -247,19 +240,15 @@ class Profiles(Bound[Settings]):
             sizes, seeds = {**self.arguments, "users": OTHERS}, islice(other_seeds(self.seed), WORLDS)
             some = [user for seed in seeds for user in twin_users(self.card, self.split, seed, sizes)]
             every, apart = self._fitted(some, counted_by(tokens))[0], 0
-        for place, one in enumerate(own, start=apart):
-            others = (every[number % len(every)] for number in range(place, place + len(every) - apart))
-            yield one, self.apart(self._told(one), others, self._told, at_worst=True)
+        for place, (one, episode) in enumerate(zip(own, self.episodes(tokens), strict=True), start=apart):
+            candidates = (every[number % len(every)] for number in range(place, place + len(every) - apart))
+            other = self.apart(self._told(one), candidates, self._told, at_worst=True)
+            yield with_pieces(episode, map(self._observe, other.shown))
 
     def _told(self, read_: Read) -> set[str]:
         """What two users must not share."""
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
-
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
-        """Notes on the other contexts."""
-        alike = sum(not self._told(own).isdisjoint(self._told(other)) for own, other in self._pairs(None))
-        return [f"{alike} of the other profiles share entries or topics with the own"] if alike else []
 
     def _steps(self, one: Read) -> Iterator[Step]:
         user, places = one.user, sorted(one.places.items())

@@ -41,7 +41,6 @@ from ttabench.readers.base import (
     fitting,
     in_order,
     named,
-    names_in_list,
     other_seeds,
     shares,
     spread,
@@ -129,17 +128,16 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
         raise UserError(fault, "Give seeds 0 to 4.")
     configured = object_of(base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL.")
     known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
-    chosen = [name for name in known if name not in names_in_list(settings.omit)]
-    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
+    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
     missing = [name for name, path in paths.items() if not path.is_file()]
-    if missing and (settings.task != "all" or len(missing) == len(chosen)):
+    if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
     notes = card.splits[request.split].notes
     if missing:
-        notes += (f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}",)
+        notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
     tasks, unused = list[MetaTask](), Counter[str]()
-    for name in [name for name in chosen if name not in missing]:
-        task, dropped = _task(base, name, request, choosing=settings.answer == "choose")
+    for name in [name for name in known if name not in missing]:
+        task, dropped = _task(base, name, request, choosing=not settings.how.writes)
         if task.asked:
             tasks.append(task)
             unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
@@ -172,58 +170,48 @@ def _task(base: Path, name: str, request: Request, *, choosing: bool) -> tuple[M
     return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool), +last.unused
 
 
-_INSTRUCTION = (
-    "## Instruction: Based on the demonstration above, provide a short and concise answer, without any explanation or "
-    "additional words.\n\n"
-)
-_LINES = "Input: {input}\nOutput:"
-LAYOUTS = {
-    "ccm": ("", "Input: {input} Output:", " "),
-    "genadapter": ("", _LINES, "\n\n"),
-    "genadapter_instruction": (_INSTRUCTION, _LINES, "\n\n"),  # of Llama 2, Figure 7
+class Protocol(NamedTuple):
+    """What one of the papers does."""
+
+    prompt: str
+    """Words around the input of a query."""
+    joiner: str
+    """Between two examples."""
+    writes: bool
+    """Answers are written, not chosen."""
+    limits: Mapping[str, int]
+    """Settings that are others than by default; options of the user win."""
+
+
+PROTOCOLS = {
+    "ccm": Protocol("Input: {input} Output:", " ", False, {}),
+    "genadapter": Protocol("Input: {input}\nOutput:", "\n\n", True, {"max_example_tokens": 0, "max_tokens": 4096}),
 }
-"""What stands in front of a query, words around its input, and what joins two examples."""
 STOPS = ("\n\n", "Input:")
-"""Where the next demonstration would begin, in every layout: a base model goes on to write one."""
+"""Where the next demonstration would begin, in every protocol: a base model goes on to write one."""
 GENERATED = ("em_lower", "em", "em_prefix", "rougeL")
 """Metrics of answers that are written, accuracy first."""
-PROTOCOLS: Mapping[str, Mapping[str, object]] = {
-    "ccm": {},
-    "genadapter": {
-        "layout": "genadapter", "answer": "generate", "max_new_tokens": 10, "max_example_tokens": 0,
-        "max_tokens": 4096, "too_long": "skip",
-    },
-}  # fmt: skip
-"""Settings of the card that a protocol changes; options of the user win."""
 
 
 class Settings(ProtocolSettings):
     """The protocol part of a card of the reader `metaicl`, and what `--task-set` may change."""
 
     protocol: Literal["ccm", "genadapter"] = "ccm"
-    """Sets the others as one of the papers has them."""
     task: str = "all"
     """Tasks, separated by commas; "all" for every test task of the configuration."""
     steps: StepCounts = (1, 2, 4, 8, 16)
     """Demonstrations after which the rows are asked."""
-    layout: Literal["ccm", "genadapter", "genadapter_instruction"] = "ccm"
-    """Words around input and output."""
-    answer: Literal["choose", "generate"] = "choose"
-    pmi: bool = False
-    """Also score options after the prompt without its input (doubles the queries' cost)."""
     max_new_tokens: TokenCount = 10
+    """Of an answer that is written."""
     max_example_tokens: TokenLimit = 256
     """Demonstrations and queries that are longer, with their answer, are left out; 0 for no limit."""
     max_tokens: TokenLimit = 1024
     """Most tokens of the demonstrations with a query and its longest answer; 0 for no limit."""
-    too_long: Literal["cut", "skip"] = "cut"
-    """Past `max_tokens`: ask after as many demonstrations as fit, or do not ask."""
-    omit: str = ""
-    """Tasks left out, separated by commas."""
-    pmi_tasks: str = ""
-    """Tasks whose choice `acc_ccm` takes from `acc_pmi` and not from `acc_mean`."""
-    drop_last: bool = False
-    """Leave the last row of every task out."""
+
+    @property
+    def how(self) -> Protocol:
+        """The protocol."""
+        return PROTOCOLS[self.protocol]
 
 
 class Fitted(NamedTuple):
@@ -250,25 +238,22 @@ class MetaIcl(Bound[Settings]):
     def _fitted(self, task: MetaTask, size: Count) -> tuple[Fitted, dict[str, int]]:
         settings, wanted = self.settings, max(self.settings.steps)
         own, asked = (self._short(rows, size) for rows in (task.shown[:wanted], task.asked))
-        if settings.drop_last:
-            asked = asked[:-1]
         taken = {row.pair for row in (*own, *task.asked)}
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
-        sizes = [size(self._text(row) + LAYOUTS[settings.layout][2]) for row in shown]
+        sizes = [size(self._text(row) + settings.how.joiner) for row in shown]
         fit = {row.id: self._room(row, sizes, size) for row in asked}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
         past = {key for key, number in wished.items() if number > fit[key[0]]}
-        cut = settings.too_long == "cut"
-        places = {key: min(number, fit[key[0]]) for key, number in wished.items() if cut or key not in past}
+        skips = settings.protocol == "genadapter"
+        places = {key: min(number, fit[key[0]]) for key, number in wished.items() if not skips or key not in past}
         read_ = max(places.values(), default=0)
         dropped = {
             "demonstration too long": len(task.shown[:wanted]) - len(own),
-            "query too long": len(task.asked) - len(asked) - settings.drop_last,
-            "last row": int(settings.drop_last),
+            "query too long": len(task.asked) - len(asked),
             "no other demonstration instead": wanted - len(shown),
             "demonstration past max_tokens": len(shown) - read_,
-            "query asked after fewer demonstrations" if cut else "query past max_tokens": len(past),
+            "query past max_tokens" if skips else "query asked after fewer demonstrations": len(past),
         }
         counted = {f"{task.name}: {reason}": number for reason, number in dropped.items() if number}
         return Fitted(shown[:read_], asked, places), counted
@@ -283,18 +268,15 @@ class MetaIcl(Bound[Settings]):
         settings, answer = self.settings, self.settings.max_new_tokens
         if not settings.max_tokens:
             return len(sizes)
-        if settings.answer == "choose":
+        if not settings.how.writes:
             answer = max(size(self.card.prompt.delimiter + option) for option in row.options)
-        return fitting(sizes, settings.max_tokens, answer + size(self._prompt(row)))
+        return fitting(sizes, settings.max_tokens, answer + size(self._turns(row)[0]))
 
     def _turns(self, row: MetaRow) -> tuple[str, str]:
-        return LAYOUTS[self.settings.layout][1].replace("{input}", row.input), row.output
+        return self.settings.how.prompt.replace("{input}", row.input), row.output
 
     def _text(self, row: MetaRow) -> str:
         return self.card.prompt.delimiter.join(self._turns(row))
-
-    def _prompt(self, row: MetaRow) -> str:
-        return LAYOUTS[self.settings.layout][0] + self._turns(row)[0]
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
         """One episode a task; `limit` counts every step of every row."""
@@ -331,18 +313,17 @@ class MetaIcl(Bound[Settings]):
         yield from pieces[max((place for place, *_ in asked), default=0) :]
 
     def _observe(self, row: MetaRow) -> Observe:
-        joiner = LAYOUTS[self.settings.layout][2]
-        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=joiner, turns=self._turns(row))
+        joiner, turns = self.settings.how.joiner, self._turns(row)
+        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=joiner, turns=turns)
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
-        prompt, bare = self.card.prompt, self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
+        prompt, how = self.card.prompt, self.settings.how
         written = replace(prompt.generated((row.output,), self.settings.max_new_tokens), stops=STOPS)
-        chosen = self.settings.answer == "choose" and prompt.chosen(row.options, row.output, "Output:" if bare else "")
         return Ask(
-            prompt=self._prompt(row),
+            prompt=self._turns(row)[0],
             key=key,
-            want=chosen or written,
-            joiner=LAYOUTS[self.settings.layout][2],
+            want=written if how.writes else prompt.chosen(row.options, row.output),
+            joiner=how.joiner,
             after_turns=True,
             subtask=row.task,
             at=At(step),
@@ -383,8 +364,9 @@ def _categories(rows: Sequence[MetaRow]) -> set[str]:
 
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
-    chosen = request.options.get("protocol", card.protocol.get("protocol", "ccm"))
-    request = replace(request, options={**PROTOCOLS.get(str(chosen), {}), **request.options})
+    chosen = request.options.get("protocol", card.protocol.get("protocol"))
+    if chosen in PROTOCOLS:
+        request = replace(request, options={**PROTOCOLS[chosen].limits, **request.options})
     settings, arguments = resolve(card, request, Settings)
     if request.source == "mini":
         tasks, data = twin_tasks(card, request.split, request.seed, arguments, settings.task), Table()
@@ -394,6 +376,6 @@ def read(card: Card, request: Request) -> MetaIcl:
     if max(settings.steps) > given:
         fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
         raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
-    first, last = ("acc_ccm",) * bool(settings.pmi_tasks), ("acc_pmi",) * settings.pmi
-    card = card.measured(*((*first, *card.metrics, *last) if settings.answer == "choose" else GENERATED))
+    if settings.how.writes:
+        card = card.measured(*GENERATED)
     return MetaIcl(card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks)
