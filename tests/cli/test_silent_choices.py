@@ -17,8 +17,9 @@ RTE = {"premise": "P.", "hypothesis": "H.", "label": "entailment", "idx": 0}
 
 
 def rte_folder(tmp_path: Path, train: list[dict[str, Any]], val: list[dict[str, Any]]) -> str:
+    (tmp_path / "RTE").mkdir(exist_ok=True)
     for split, rows in (("train", train), ("val", val)):
-        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+        write_jsonl(tmp_path / "RTE" / f"{split}.jsonl", rows)
     return str(tmp_path)
 
 

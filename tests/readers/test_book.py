@@ -98,7 +98,7 @@ def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
     assert found.asks()[0].prompt == "t", "a stride is predicted from the token before it, which is read after it"
     assert [score(ask).position for ask in found.asks()] == [20, 28, 36, 44]
     assert {(len(score(ask).prompt_ids), ask.at) for ask in found.asks()} == {(1, At(100, "tokens"))}
-    assert pieces(only(source=path, score_first=True))[:2] == [("ask", 0, 20), ("read", 0, 19)]
+
     units = pieces(only(source=path, protocol="units", unit=16))
     assert units == [("ask", 0, 16), ("read", 0, 15), ("ask", 16, 16), ("read", 15, 16), ("ask", 32, 13)]
     assert pieces(only(source=path, tokens="30"))[-1] == ("ask", 28, 2)

@@ -130,10 +130,3 @@ def test_metaicl_reads_another_published_draw(tmp_path: Path) -> None:
     ((own, other),) = words(task)
     assert [piece.text for piece in own.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(4)]
     assert [piece.text for piece in other.observes()] == [f"Input: in {10000 + i} Output: yes" for i in range(4)]
-
-
-@pytest.mark.parametrize(("rules", "alike"), [("fixed", 5), ("fresh", 0)])
-def test_demonstrations_of_a_fixed_rule_have_others_of_the_same_and_say_so(rules: str, alike: int) -> None:
-    task = load("superglue", options={"shots": 4, "rules": rules})
-    notes = task.describe_others()["notes"]
-    assert [note.split(" other contexts")[0] for note in notes] == ([f"{alike} of 5"] if alike else [])

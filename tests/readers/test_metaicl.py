@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.qa_files import shared, write_jsonl
-from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
+from ttabench.core.types import Ask, Choose, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.metaicl import DRAWS
 
@@ -90,7 +90,7 @@ def test_published_files() -> None:
     assert task.dropped["superglue-cb: query too long"] == 2
 
 
-# --- lengths and protocols -----------------------------------------------------------------------------------------
+# --- lengths --------------------------------------------------------------------------------------------------------
 
 
 def sized(base: Path, demonstrations: list[int], queries: list[int], spare: int = 20) -> Path:
@@ -140,27 +140,7 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     read, before = asked_after(source, steps="4,8,16", max_tokens=300)
     assert len(read) == 8
     assert before == {"0@4": 4, "1@4": 4, "0@8": 8, "1@8": 7, "0@16": 8, "1@16": 7}
-    skipped = asked_after(source, steps="4,8,16", max_tokens=300, protocol="genadapter")[1]
-    assert 0 < len(skipped) < 6, "not asked at all"
     assert asked_after(source, steps="16", max_tokens=300 + 8 * 31)[1] == {"0@16": 16, "1@16": 15}
     task = load("metaicl", source=str(source), options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60})
     list(task.episodes(LETTERS))
-    assert task.dropped == {
-        "quarel: demonstration past max_tokens": 8, "quarel: query asked after fewer demonstrations": 3,
-    }  # fmt: skip
-
-
-def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
-    source = str(official(tmp_path / "MetaICL"))
-    task = load("metaicl", source=source, options={"protocol": "genadapter"})
-    told = task.describe()["protocol"]
-    assert (told["max_tokens"], told["max_example_tokens"]) == (4096, 0)
-    assert task.card.metrics == ("em_lower", "em", "em_prefix", "rougeL")
-    episode = next(task.episodes())
-    first, (shown, *_) = episode.asks()[0], episode.observes()
-    (want,) = wanted([first], Generate)
-    assert (want.max_new_tokens, first.prompt) == (10, "Input: in 7\nOutput:")
-    assert (shown.joiner, "\nOutput: " in shown.text) == ("\n\n", True)
-    for protocol in ("ccm", "genadapter"):
-        piece = next(load("metaicl", source=source, options={"protocol": protocol}).episodes()).observes()[1]
-        assert any(stop in piece.joiner + piece.text for stop in want.stops), "where the next demonstration begins"
+    assert task.dropped == {"quarel: query asked after fewer demonstrations": 3}

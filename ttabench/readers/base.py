@@ -173,8 +173,8 @@ class Bound(Generic[SettingsT]):
                 raise self.no_other()
             yield other
 
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002  # for some
-        """Notes of this reader on the other contexts; `pairs`: own and other episodes."""
+    def remarks_on_others(self) -> list[str]:
+        """Notes of this reader on the other contexts."""
         return []
 
     def describe_others(self) -> dict[str, Json]:
@@ -183,7 +183,7 @@ class Bound(Generic[SettingsT]):
         fewer = sum(len(other.observes()) < len(own.observes()) for own, other in pairs)
         notes = [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"] if fewer else []
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
-        return {"notes": [*notes, *self.remarks_on_others(pairs)], "digest": digest}
+        return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
 
     def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
         """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""

@@ -52,8 +52,6 @@ PART_CHARACTERS = 32
 Candidate = Callable[[], tuple[str, str, str]]
 """Reads a book: (id, title, text)."""
 _BOOKS_OF_A_TWIN = 4
-_SHORT = 256
-"""Characters; a longer text is more than one token."""
 
 
 class Span(NamedTuple):
@@ -115,8 +113,6 @@ class Settings(ProtocolSettings):
     stride: TokenCount = 512
     unit: TokenCount = 1024
     """Tokens of a unit (`units`)."""
-    score_first: bool = False
-    """Score the first window, too (`strides`)."""
     books: Annotated[int, Field(gt=0)] | None = None
     """How many books, drawn by the seed; None for all of them."""
     sequence_tokens: TokenCount = 8192
@@ -134,7 +130,7 @@ class Settings(ProtocolSettings):
 
     def spans(self, total: int) -> list[Span]:
         """The pieces of a text of so many tokens."""
-        return spans(total, *self.sizes, score_first=self.score_first or self.protocol == "units")
+        return spans(total, *self.sizes, score_first=self.protocol == "units")
 
 
 class Book(NamedTuple):
@@ -190,10 +186,7 @@ class Books(Bound[Settings]):
         return [same] if self.whole and not self.mini else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
-        """One episode a book; whether short ones can be scored is seen before any is."""
-        for book, _ in self._shared_out():
-            if book.characters <= _SHORT:
-                self._cut(book, tokens)
+        """One episode a book."""
         for book, share in self._shared_out():
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)

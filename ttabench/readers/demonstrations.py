@@ -101,9 +101,9 @@ class Demonstrations(Bound[Settings]):
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
 
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
+    def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return same_rules(pairs) if self.mini else [OTHER_ROWS]
+        return [] if self.mini else [OTHER_ROWS]
 
     def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
         """A sub-task of the miniature world."""
@@ -166,14 +166,6 @@ def _texts(step: Observe | Ask) -> list[str]:
     (want,) = wanted([step], Choose)
     window = (piece.text for piece in step.window)
     return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
-
-
-def same_rules(pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
-    """A note on other demonstrations of a twin with categories of words like one's own, as fixed rules have."""
-    words = [[categories_in(step.text for step in one.observes()) for one in pair] for pair in pairs]
-    alike = sum(not own.isdisjoint(other) for own, other in words)
-    told = f"{alike} of {len(pairs)} other contexts have categories of words in common with the own"
-    return [f"{told}: they may follow the same rule"] if alike else []
 
 
 def _categories(items: Sequence[Item]) -> set[str]:

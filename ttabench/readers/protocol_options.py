@@ -125,10 +125,10 @@ def _validated(card: Card, place: str, model: type[M], base: Mapping[str, object
 FORMER: Mapping[str, Json] = {
     "paper_quirks": False, "copa_single_blank": False, "downsample": "contexts", "dedupe": True,
     "document_tokens": 512, "question_tokens": 128, "answer_tokens": 24, "score_first": False, "every": 0,
-    "ask": "question", "session": None, "include_current": False, "window_turns": 16, "layout": "ccm",
-    "answer": "choose", "pmi": False, "too_long": "cut", "omit": "", "pmi_tasks": "", "drop_last": False,
-    "speakers": "same", "wording": "plain", "eval_split": "test", "context_at_12": 12,
-    "least_kept": 0.9,
+    "ask": "question", "session": None, "include_current": False, "window_turns": 16, "protocol": "ccm",
+    "layout": "ccm", "answer": "choose", "max_new_tokens": 10, "pmi": False, "too_long": "cut", "omit": "",
+    "pmi_tasks": "", "drop_last": False, "speakers": "same", "wording": "plain", "eval_split": "test",
+    "context_at_12": 12, "least_kept": 0.9,
 }  # fmt: skip
 """Defaults of options that earlier versions had, which stand in the records of their runs."""
 
