@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.formats import reasons
 from ttabench.readers.protocol_options import ProtocolSettings
 from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
@@ -124,11 +125,8 @@ class Bound(Generic[SettingsT]):
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
         sentences, unused = [*self.data.notes, *self.remarks()], self.data.unused
-        if (count := sum(unused.values())) and not self.mini:
-            counted = [f"{reason} ({rows:,})" for reason, rows in unused.items()]
-            reasons = ", ".join(counted) if len(counted) > 1 else next(iter(unused))
-            rows_were = "row of {} was" if count == 1 else "rows of {} were"
-            sentences.append(f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}")
+        if unused and not self.mini:
+            sentences.append(f"rows of {self.source.partition(':')[2]} were left out ({reasons(unused)})")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
@@ -224,6 +222,13 @@ class Bound(Generic[SettingsT]):
         for number, (place, steps) in enumerate(drawn):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
 
+    def epochs(
+        self, draws: random.Random, held: Sequence[RowT], written: Callable[[int], Iterable[RowT]]
+    ) -> Iterator[RowT]:
+        """Rows to train on, endlessly: of a mini source new ones, else those held, in a new order every epoch."""
+        while True:
+            yield from written(draws.getrandbits(48)) if self.mini else draws.sample(held, len(held))
+
     @property
     def drawn_by(self) -> str:
         """Text that the draws of training depend on beside their seed."""
@@ -285,17 +290,12 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     return tuple(rows[number * len(rows) // share] for number in range(share))
 
 
-def names_in_list(text: str) -> list[str]:
-    """The names in a comma list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def named(kind: str, known: Iterable[str], wanted: str) -> list[str]:
     """The names in a comma list, each once; "all" for all that are known."""
     known = list(known)
-    names = known if wanted == "all" else names_in_list(wanted)
-    if unknown := next((name for name in names or [wanted] if name not in known), None):
-        raise UnknownName(kind, unknown, known)
+    names = known if wanted == "all" else [name.strip() for name in wanted.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownName(kind, unknown[0], known)
     return list(dict.fromkeys(names))
 
 

@@ -263,32 +263,25 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
         return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
-    path = Path(request.source)
-    folders = [path] if path.is_file() and path.suffix == ".txt" else _folders(card, request.split, path)
-    for folder in folders:
-        if files := [path] if folder == path and path.is_file() else sorted(folder.glob("*.txt")):
-            name = files[0].absolute().parent.name
-            label = f"{'file' if path.is_file() else 'folder'}:{path}"
-            return _of_files(files), Table(label=label, notes=serving(card, request.split, name, folder))
+    path, names = Path(request.source), card.splits[request.split].files
+    if path.is_file() and path.suffix == ".txt":
+        notes = serving(card, request.split, path.absolute().parent.name, path)
+        return _of_files([path]), Table(label=f"file:{path}", notes=notes)
+    for folder in (*(top / name for top in tops(path, card.source.folders) for name in names), path):
+        if files := sorted(folder.glob("*.txt")):
+            notes = serving(card, request.split, folder.absolute().name, folder)
+            return _of_files(files), Table(label=f"folder:{path}", notes=notes)
     data = table(card, request)
     return _of_rows(card, data.rows), data
 
 
-def _folders(card: Card, split: str, base: Path) -> list[Path]:
-    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
-    above = tops(base, card.source.folders)
-    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
-    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
-    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
-
-
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
     titles: dict[str, str] = {}
-    for place in (files[0].parent.parent / "metadata.csv", files[0].parent / "metadata.csv"):
-        if place.is_file():
-            with reading(place):
-                cells = csv.reader(_text_of(place).splitlines())
-                titles |= {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
+    place = files[0].parent.parent / "metadata.csv"
+    if place.is_file():
+        with reading(place):
+            cells = csv.reader(_text_of(place).splitlines())
+            titles = {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
     return [partial(_of_file, file, titles.get(file.stem, "")) for file in files]
 
 

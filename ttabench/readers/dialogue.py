@@ -231,14 +231,11 @@ class Talks(Bound[Settings]):
 
         Files are read in epochs; a mini source has a new dialogue for every episode.
         """
-        draws, kept = training.draws, [] if self.mini else self.fit(training.tokens)
         size = {**self.arguments, "rows": 1, "turns": training.documents + BETWEEN}
-        while True:
-            if self.mini:
-                kept = self._written(draws.getrandbits(48), size)
-            for dialogue in kept if self.mini else draws.sample(kept, len(kept)):
-                read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
-                yield self.split, self._steps(dialogue, range(1, read_ + 1))
+        kept = self.fit(training.tokens)
+        for dialogue in self.epochs(training.draws, kept, lambda seed: self._written(seed, size)):
+            read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
+            yield self.split, self._steps(dialogue, range(1, read_ + 1))
 
     def counts(self) -> dict[str, Json]:
         """Dialogues and their turns."""

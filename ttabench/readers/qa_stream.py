@@ -51,7 +51,7 @@ class Settings(ProtocolSettings):
     """How many documents are read; "all" for every one."""
     articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
     """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
-    order: Literal["random", "chronological", "titles", "file"] = "random"
+    order: Literal["random", "titles", "file"] = "random"
     """titles: titles in random order, the paragraphs under a title in theirs."""
     capitalise: bool = False
     """Raise the first letter of answers."""
@@ -268,8 +268,6 @@ def arrange(rows: Sequence[QARow], order: str, seed: int) -> list[Document]:
     documents, source = documents_of(rows), random.Random(seed)
     if order == "random":
         return source.sample(documents, len(documents))
-    if order == "chronological":
-        return sorted(documents, key=_moment)
     if order == "titles":
         _need_titles("order=titles", [document.rows[0] for document in documents])
         titles = list(dict.fromkeys(document.rows[0].title for document in documents))
@@ -281,14 +279,6 @@ def arrange(rows: Sequence[QARow], order: str, seed: int) -> list[Document]:
 def _need_titles(option: str, rows: Sequence[QARow]) -> None:
     if untitled := next((row for row in rows if not row.title), None):
         raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Leave it out.")
-
-
-def _moment(document: Document) -> float:
-    moments = [row.timestamp for row in document.rows if row.timestamp is not None]
-    if not moments:
-        fault = f"order=chronological needs dates: question {document.rows[0].id} has none."
-        raise UserError(fault, "Use order=random.")
-    return min(moments)
 
 
 def read(card: Card, request: Request) -> QAStream:

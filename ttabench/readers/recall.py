@@ -161,12 +161,9 @@ class Recall(Bound[Settings]):
     def training_steps(self, training: Training) -> Iterator[tuple[str, list[Step]]]:
         """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
         length = self.settings.sequence_tokens
-        while True:
-            seed = training.draws.getrandbits(48)
-            stories = self._written(seed, 1, length) if self.mini else list(self.stories)
-            for story in training.draws.sample(stories, len(stories)):
-                pieces, asks = self._told(story, length, training.tokens)
-                yield self.split, [*pieces, *asks]
+        for story in self.epochs(training.draws, self.stories, lambda seed: self._written(seed, 1, length)):
+            pieces, asks = self._told(story, length, training.tokens)
+            yield self.split, [*pieces, *asks]
 
     def counts(self) -> dict[str, Json]:
         """Texts, their characters and facts; `distances`: steps of the figures."""

@@ -290,14 +290,9 @@ class Sessions(Bound[Settings]):
 
         A mini source writes a new one of `documents` sessions, with `questions` for each of them.
         """
-        queue: list[Conversation] = []
-        while True:
-            if self.mini:
-                size = {"sessions": training.documents, "questions": training.documents * training.questions}
-                queue = self._written(training.draws.getrandbits(48), 1, {**self.arguments, **size})
-            elif not queue:
-                queue = training.draws.sample(self.chosen, len(self.chosen))
-            conversation = queue.pop()
+        size = {"sessions": training.documents, "questions": training.documents * training.questions}
+        more = {**self.arguments, **size}
+        for conversation in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1, more)):
             yield self.split, self._steps(conversation, list(self._of(conversation)))
 
     def counts(self) -> dict[str, Json]:

@@ -263,12 +263,9 @@ class SharedContext(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
-        while True:
-            seed = training.draws.getrandbits(48)
-            some = self._written(seed, 1) if self.mini else self.chosen
-            for shared in training.draws.sample(some, len(some)):
-                asks = [self._ask(shared, number) for number in range(len(shared.turns))]
-                yield self.split, self._steps(shared, asks, training.tokens)
+        for shared in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1)):
+            asks = [self._ask(shared, number) for number in range(len(shared.turns))]
+            yield self.split, self._steps(shared, asks, training.tokens)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, and of the queries asked."""
