@@ -67,12 +67,8 @@ def test_every_token_after_the_first_window_is_scored_once(total: int, first: in
 @settings(deadline=None)
 @given(texts, sizes, sizes)
 def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride: int) -> None:
-    assert_pieces_are_the_text(LM, text, first, stride)
-
-
-def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> None:
-    cut = CutText.of(text, lm)
-    assert list(cut.ids) == lm.encode(text)
+    cut = CutText.of(text, LM)
+    assert list(cut.ids) == LM.encode(text)
     found = list(steps(cut, spans(len(cut), first, stride, score_first=True), "b", "", [10_000]))
     asks = [step for step in found if isinstance(step, Ask)]
     assert "".join(ask.answers[0] for ask in asks) == text

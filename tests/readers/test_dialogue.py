@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,7 @@ def test_every_published_layout_gives_the_same(tmp_path: Path) -> None:
     (tmp_path / "c" / "data").mkdir(parents=True)
     write_parquet(tmp_path / "c" / "data" / "test-00000-of-00001.parquet", rows)
     sources = [
-        tmp_path / "a", tmp_path / "a" / "ijcnlp_dailydialog", tmp_path / "a" / "ijcnlp_dailydialog" / "test",
-        tmp_path / "a" / "ijcnlp_dailydialog" / "test" / "dialogues_test.txt", tmp_path / "b", tmp_path / "c",
+        tmp_path / "a", tmp_path / "a" / "ijcnlp_dailydialog" / "test", tmp_path / "b", tmp_path / "c",
         write_jsonl(tmp_path / "test.jsonl", rows),
         write_csv(tmp_path / "test.csv", [{"dialog": "".join(f"{turn} __eou__ " for turn in t)} for t in made]),
     ]  # fmt: skip
@@ -100,9 +98,6 @@ def test_what_is_not_asked_is_counted_by_reason(tmp_path: Path) -> None:
     }  # fmt: skip
     free = of(tmp_path / "test.txt", max_turn_tokens=0, max_tokens=0)
     assert len(list(free.episodes(LM))) == 3
-    later = of(tmp_path / "test.txt", steps="3")
-    assert len(list(later.episodes(LM))) == 2
-    assert later.dropped["fewer than 5 turns"] == 1
 
 
 def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
@@ -131,17 +126,6 @@ def test_what_is_scored_in_the_twin_was_told_before() -> None:
     task = load("dailydialog")
     assert Counter(ask.at.count for e in task.episodes() for ask in e.asks()) == dict.fromkeys((1, 2, 4, 8, 12), 64)
     assert task.notes == ()
-
-
-def test_training_reads_on_after_every_turn_that_is_scored(tmp_path: Path) -> None:
-    put(tmp_path, "train.txt", [spoken(3), spoken(7)])
-    for source, split in (("mini", "train"), (str(tmp_path), "train")):
-        task = load("dailydialog", source=source, split=split)
-        found = list(islice(task.training(0, documents=3), 8))
-        assert found == list(islice(task.training(0, documents=3), 8))
-        assert {len(episode.observes()) for episode in found} == ({3} if source == "mini" else {1, 3})
-        for episode in found:
-            assert [ask.at.count for ask in episode.asks()] == list(range(1, len(episode.observes()) + 1))
 
 
 # --- other contexts ------------------------------------------------------------------------------------------------

@@ -133,9 +133,7 @@ def test_the_last_session_of_parlais_folders_holds_those_before_it(tmp_path: Pat
     ("change", "reason"),
     [
         ({"previous_dialogs": [{"dialog": []}]}, "a session without turns"),
-        ({"previous_dialogs": [], "dialog": []}, "a session without turns"),
         ({"dialog": [{"text": " "}]}, "a turn without text"),
-        ({"self_instruct": {"B": "", "A": "x"}}, "no question"),
         ({"self_instruct": {"B": "Q?", "A": None}}, "no answer"),
         ({"self_instruct": None}, "no question"),
         ({}, "the same row twice"),

@@ -34,15 +34,16 @@ from ttabench.readers.base import (
     blanks_in_front,
     fitting,
     in_order,
+    named,
     other_seeds,
     spread,
     told_apart,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.formats import RawRow, brief, parsing, rows, stem, text_of
+from ttabench.readers.formats import RawRow, brief, rows, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
+from ttabench.readers.sources import Request, Table, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -91,32 +92,25 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Tabl
     folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
     source = card.source.model_copy(update={"folders": folders})
     data = table(card.model_copy(update={"source": source}), request)
-    questions = Path(data.where)
-    wanted = stem(questions).replace("questions", "outputs")
-    split = card.splits["test"].model_copy(update={"files": (wanted,)})
-    golds = find(split, [questions.parent])[0] if wanted != stem(questions) else []
-    if not golds:
+    golds = data.where.replace("questions", "outputs")
+    if not Path(golds).is_file() or golds == data.where:
         hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
-        raise UserError(f"{questions} has no right answers beside it ({wanted}.json).", hint)
+        raise UserError(f"{data.where} has no right answers beside it ({golds}).", hint)
     if request.split != "test":  # training rows and those that validate, one in ten, are of one file
         validates = request.split == "validation"
         kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
         data = replace(data, rows=kept)
-    return _users(part, data, rows(golds[0])), data
+    return _users(part, data, rows(Path(golds))), data
 
 
 def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
-    answers, seen = dict[str, RawRow](), set[str]()
-    for row in golds:
-        with parsing(row.place):
-            if (key := _cell(row, "id")) in answers:
-                raise ValueError(f"the id {brief(key)} stands twice")
-            answers[key] = row
+    outputs = usable(Table(rows=list(golds)), lambda row: (_cell(row, "id"), _cell(row, "output")))
+    answers, seen = dict(outputs), set[str]()
 
     def user_of(raw: RawRow) -> User | str:
         key = _cell(raw, "id")
-        if not key or key in seen or key not in answers:
-            fault = "has no right answer in the file of outputs" if key not in answers else "stands twice"
+        if key in seen or key not in answers:
+            fault = "stands twice" if key in seen else "has no right answer in the file of outputs"
             raise ValueError(f"the id {brief(key)} {fault}")
         seen.add(key)
         user = _user(part, raw, key, answers[key])
@@ -125,15 +119,13 @@ def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
     return usable(asked, user_of)
 
 
-def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
-    asked, output = _cell(raw, "input"), _cell(gold, "output")
+def _user(part: Profile, raw: RawRow, key: str, output: str) -> User:
+    asked = _cell(raw, "input")
     head, marker, given = asked.partition(part.marker)
     if not marker:
         raise UserError(f"{raw.place}: input {brief(asked)} does not hold {part.marker!r}.", _ANOTHER)
-    options = part.options
-    if options and "options" in raw.values:  # as rows of the miniature world have them
-        listed: Any = raw.values["options"]
-        options = tuple(dict.fromkeys(option.strip() for option in listed))
+    listed: Any = raw.values.get("options", part.options)  # those of the miniature world have their own
+    options = tuple(listed)
     if options and output not in options:
         raise ValueError(f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
     profile: Any = raw.values["profile"]
@@ -224,10 +216,10 @@ class Profiles(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a user."""
+        seed = f"/seed{self.seed}" if self.mini else ""
         for one in self.fit(tokens):
-            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}"
-            steps = tuple(blanks_in_front(self._steps(one)))
-            yield Episode(key=key + (f"/seed{self.seed}" if self.mini else ""), steps=steps)
+            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}{seed}"
+            yield Episode(key=key, steps=tuple(blanks_in_front(self._steps(one))))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the profile of the next user who is told nothing of the own, or else the next.
@@ -317,15 +309,12 @@ def read(card: Card, request: Request) -> Profiles:
     settings, arguments = resolve(card, request, Settings)
     if settings.task not in card.profiles:
         raise UnknownName(f"sub-task of {card.name}", settings.task, list(card.profiles))
-    part = card.profiles[settings.task]
-    data = Table()
+    part, data = card.profiles[settings.task], Table()
     if request.source != "mini":
         held, data = users(card, part, request)
         data = replace(data, notes=(*card.splits[request.split].notes, *data.notes))
-    elif settings.task == next(iter(card.profiles)):
-        held = twin_users(card, request.split, request.seed, arguments)
     else:
-        fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
-        raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
+        named("sub-task of the twin of lamp", list(card.profiles)[:1], settings.task)
+        held = twin_users(card, request.split, request.seed, arguments)
     card = card.measured(*part.metrics, chance=part.chance)
     return Profiles(card=card, request=request, settings=settings, arguments=arguments, data=data, users=held)
