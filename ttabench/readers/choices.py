@@ -28,8 +28,6 @@ from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.formats import RawRow, brief, stem, text_of
 from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
 
-HIDDEN_LABEL = "label hidden"
-"""Reason for which rows are dropped whose answer the publisher keeps."""
 _HIDDEN = (None, "", -1, "-1")
 """Labels of such rows."""
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -52,23 +50,20 @@ class Item:
     """See `types.Choose`."""
 
     @property
+    def turns(self) -> tuple[str, str]:
+        """The row as a demonstration: the text before the right option, and this."""
+        prefix = self.option_prefixes[self.gold] if self.option_prefixes else ""
+        return self.prompts["lm_eval"] + prefix, self.options[self.gold]
+
+    @property
     def shown(self) -> str:
-        """The row as a demonstration: prompt and right option."""
-        return self._asked + self.options[self.gold]
+        """The same as one text."""
+        return "".join(self.turns)
 
     @property
     def told(self) -> tuple[str, tuple[str, ...]]:
         """Two rows of which this is the same are equal."""
         return self.shown, self.options
-
-    def turns(self, delimiter: str) -> tuple[str, str]:
-        """The row as a demonstration in a chat template: what the user says, and the right option."""
-        return self._asked, self.options[self.gold].removeprefix(delimiter)
-
-    @property
-    def _asked(self) -> str:
-        """Text before the right option."""
-        return self.prompts["lm_eval"] + (self.option_prefixes[self.gold] if self.option_prefixes else "")
 
     def choose(self, delimiter: str) -> Choose:
         """The want of a query about the row."""
@@ -82,7 +77,7 @@ def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
     def item_of(raw: RawRow) -> Item | str:
         row = SHAPES[part.shape](part, raw)
         if row.gold is None:
-            return HIDDEN_LABEL
+            return "label hidden"
         if not 0 <= row.gold < len(row.options):
             raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
         if row.empty:
@@ -163,12 +158,9 @@ def _part(card: Card, name: str, pool: Table | None, asked: Table) -> Part:
         return Part(name=name, pool=items, asked=items, same=True, data=asked)
     held, taken = parse(part, pool, delimiter), {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
-    if len(kept) < len(held):
-        asked.unused["demonstration equal to a query"] = len(held) - len(kept)
-    for reason, number in pool.unused.items():
-        if reason != HIDDEN_LABEL:
-            asked.unused[f"demonstration with an {reason}"] = number
-    return Part(name=name, pool=kept, asked=items, same=False, data=asked)
+    asked.unused["demonstration equal to a query"] = len(held) - len(kept)
+    asked.unused.update({f"demonstration with an {reason}": number for reason, number in pool.unused.items()})
+    return Part(name=name, pool=kept, asked=items, same=False, data=replace(asked, unused=+asked.unused))
 
 
 def _with_labels(part: SubTask, data: Table) -> Table:
@@ -226,24 +218,18 @@ class Shaped:
         return blank or ("option" if any(not text.strip() for text in texts) else "")
 
 
-def _cell(part: SubTask, raw: RawRow, field: str) -> object:
-    return raw.needed(part.columns.get(field, (field,)))
-
-
 def _text(part: SubTask, raw: RawRow, field: str) -> str:
     return raw.text(*part.columns.get(field, (field,)))
 
 
 def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
     """The number of the right option, from a number, a truth value, a digit or a name."""
-    value = _cell(part, raw, field)
-    if isinstance(value, bool):
-        return int(value)
+    value = raw.needed(part.columns.get(field, (field,)))
     if value in _HIDDEN:
         return None
-    if isinstance(value, str) and value in part.labels:
-        return part.labels.index(value)
-    return int(str(value))  # raises of what is no whole number
+    if value in part.labels:
+        return part.labels.index(str(value))
+    return int(value) if isinstance(value, bool) else int(str(value))  # raises of what is no whole number
 
 
 def _labels(part: SubTask, raw: RawRow) -> Shaped:
@@ -266,16 +252,14 @@ def _pair(part: SubTask, raw: RawRow) -> Shaped:
 
 def _letters(part: SubTask, raw: RawRow) -> Shaped:
     """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
-    question: Any = _cell(part, raw, "question")
+    question: Any = raw.needed(part.columns["question"])
     choices: Any = raw.values.get("choices")
     if isinstance(question, dict):
         choices, question = question["choices"], question["stem"]
     if isinstance(choices, list):
         choices = {key: [choice[key] for choice in choices] for key in ("text", "label")}
     options, letters = choices["text"], choices["label"]
-    if not options or len(options) != len(letters):
-        raise ValueError("options are missing, or not as many as their letters")
-    options = tuple(text_of("an option", text) for text in options)
+    options = tuple(text_of("an option", text) for text, _ in zip(options, letters, strict=True))
     answer: Any = raw.values.get("answerKey")
     gold = None if answer in _HIDDEN else letters.index(answer.strip())
     return Shaped({"question": text_of("question", question)}, options, gold)
@@ -287,14 +271,13 @@ def _clean(text: str) -> str:
 
 
 def _endings(part: SubTask, raw: RawRow) -> Shaped:
-    endings = _cell(part, raw, "endings")
+    endings: Any = raw.needed(part.columns["endings"])
     if not isinstance(endings, list) or len(endings) < 2:
         raise ValueError(f"options are {brief(endings)}, no list of endings")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
     fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
     options = tuple(_clean(text_of("an ending", ending)) for ending in endings)
-    hidden = "label" not in raw.values  # the published test file leaves the column out
-    return Shaped(fields, options, None if hidden else _label(part, raw))
+    return Shaped(fields, options, _label(part, raw))
 
 
 def _blank(part: SubTask, raw: RawRow) -> Shaped:

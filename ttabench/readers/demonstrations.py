@@ -111,7 +111,8 @@ class Demonstrations(Bound[Settings]):
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
-        turns = item.turns(prompt.delimiter)
+        said, option = item.turns
+        turns = said, option.removeprefix(prompt.delimiter)
         return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
     def _ask(self, part: str, item: Item, key: str, demonstrations_read: int, template: str = "") -> Ask:

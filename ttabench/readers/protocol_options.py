@@ -122,15 +122,19 @@ def _validated(card: Card, place: str, model: type[M], base: Mapping[str, object
         raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
 
 
-FORMER: Mapping[str, Json] = {
-    "paper_quirks": False, "copa_single_blank": False, "downsample": "contexts", "dedupe": True,
-    "document_tokens": 512, "question_tokens": 128, "answer_tokens": 24, "score_first": False, "every": 0,
-    "ask": "question", "session": None, "include_current": False, "window_turns": 16, "protocol": "ccm",
-    "layout": "ccm", "answer": "choose", "max_new_tokens": 10, "pmi": False, "too_long": "cut", "omit": "",
-    "pmi_tasks": "", "drop_last": False, "speakers": "same", "wording": "plain", "eval_split": "test",
-    "context_at_12": 12, "least_kept": 0.9,
+FORMER: Mapping[str, Mapping[str, Json]] = {
+    "qa_stream": {"downsample": "contexts", "dedupe": True, "document_tokens": 512, "question_tokens": 128,
+                  "answer_tokens": 24},
+    "demonstrations": {"copa_single_blank": False},
+    "metaicl": {"protocol": "ccm", "layout": "ccm", "answer": "choose", "pmi": False, "max_new_tokens": 10,
+                "too_long": "cut", "omit": "", "pmi_tasks": "", "drop_last": False},
+    "book": {"protocol": "strides", "unit": 1024, "score_first": False},
+    "dialogue": {"speakers": "same", "wording": "plain", "eval_split": "test", "context_at_12": 12},
+    "sessions": {"session": None, "include_current": False, "window_turns": 16},
+    "lamp": {"least_kept": 0.9},
+    "recall": {"every": 0, "ask": "question"},
 }  # fmt: skip
-"""Defaults of options that earlier versions had, which stand in the records of their runs."""
+"""Defaults of options that readers of earlier versions had, which stand in the records of their runs."""
 
 
 def defaults(card: Card, source: str) -> dict[str, Json]:
@@ -139,7 +143,8 @@ def defaults(card: Card, source: str) -> dict[str, Json]:
     if settings is None:
         return {}
     values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
-    return {**FORMER, **arguments_of(card, source).model_construct().model_dump(), **values}
+    former = {"paper_quirks": False, **FORMER.get(card.reader, {})}
+    return {**former, **arguments_of(card, source).model_construct().model_dump(), **values}
 
 
 def known_options(card: Card, source: str) -> list[str] | None:
