@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.core.errors import UserError
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
@@ -136,7 +135,7 @@ class Window:
         self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
     ) -> None:
         prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
-        self.lm, self.rows, self._room, self._evict, self._ways = lm, rows, room, evict, ways_of(lm)
+        self.lm, self.rows, self._evict, self._ways = lm, rows, evict, ways_of(lm)
         eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
@@ -164,14 +163,12 @@ class Window:
         pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
         self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in pairs]
         self._cache = Cache(layers=list(self._layers))
-        self._length = 0
-        """Tokens that all of the text will have, where the model's angles depend on it."""
         self._ids_BS: Tensor | None = None
         """All that was fed, where the model reads it anew every time."""
 
     def _is_lent(self, prefix: Prefix) -> bool:
         """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
-        if is_watched() or prefix.eviction is not None or not self._ways.lends or self._ways.attention != "sdpa":
+        if is_watched() or prefix.eviction is not None or self._ways.attention != "sdpa":
             return False
         if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
             return False  # where heads kept slots of their own, each has its own window
@@ -255,23 +252,8 @@ class Window:
         inputs = {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
-        if self._ways.same_angles is not None:
-            self._settle(positions_BT)
-        with self._ways.rotating_as(self._length):
-            hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
+        hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
         return hidden_BTD.to(positions_BT.device)
-
-    def _settle(self, positions_BT: Tensor) -> None:
-        """Choose the angles for all of the text, when its first tokens are read."""
-        held, end, of = int(self._held.next_position_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
-        chosen = self._length or held
-        self._length = self._length or max(end, held + self._room)
-        if chosen and of(chosen) != of(max(end, self._length)):
-            limit, fault = self._ways.same_angles, f"{self.lm.name} rotates texts of more than"
-            fault = f"{fault} {limit} tokens by other angles, and of {max(end, self._length)}, {held} were read already"
-            raise UserError(
-                f"{fault}.", f"Let context and question have {limit} tokens together, or use icl on a longer context."
-            )
 
     def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
         """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.

@@ -114,10 +114,7 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
     counts_B = mask_BT.sum(1)
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
-    worst, most = int(counts_B.max()), ways_of(lm).same_angles
-    if rotary is not None and most is not None and worst > most:
-        fault = f"Of texts of {most} tokens and more the angles of {lm.name} change, and its keys cannot be moved"
-        raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
+    worst = int(counts_B.max())
     if worst > lm.max_positions:
         hint = "Read less (--task-set documents=N) or give a --model with more positions."
         if ways_of(lm).rotary:
