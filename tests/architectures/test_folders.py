@@ -22,7 +22,6 @@ RIGHT = [
     ("rope_interleaved", "one_layer/glm", "window", ("recent=40",), (-48.421, -149.226, -47.413)),
     ("rope_interleaved", "one_layer/ernie4_5", "window", ("recent=40",), (-107.369, -304.9, -101.923)),
     ("rope_interleaved", "one_layer/helium", "window", ("recent=40",), (-48.423, -136.472, -49.998)),
-    ("rope_interleaved", "one_layer/hunyuan", "window", ("recent=40",), (-44.709, -143.347, -47.164)),
     ("rope_interleaved", "one_layer/llama", "window", ("recent=40",), (-39.939, -146.636, -46.346)),
     ("longrope", "phi3_longrope", "none", (), (-46.620, -137.331, -52.617)),
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.attention import fused, interface
+from ttabench.lm.attention import fused
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward import patching
 from ttabench.lm.forward.deltas import deltas_applied
@@ -139,7 +139,7 @@ def test_shared_prefix_equals_its_copies(
 ) -> None:
     if at_once:
         monkeypatch.setattr(fused, "_fused", None)
-        monkeypatch.setattr(interface, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(fused, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
