@@ -50,7 +50,7 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
                     assert not shares, f"{name}: a delta of the head is of all rows alike"
                 undo.callback(module.register_forward_hook(hook).remove)
         if dense:
-            undo.enter_context(_swapped(lm.model, dense))
+            undo.enter_context(weights_as(lm, _changed(lm.model, dense)))
         yield
 
 
@@ -113,22 +113,32 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     The parameters are the very ones they were when the block ends, exceptions included.
     """
     ways_of(lm)
-    held = {name: (_held(lm.model, name), value) for name, value in values.items()}
-    with _placed(lm.model, {id(base): (base, value.to(base)) for base, value in held.values()}):
+    held = {id(base): (base, value.to(base)) for base, value in ((_held(lm.model, n), v) for n, v in values.items())}
+    places = [  # every one that holds the parameter
+        (module, leaf, *held[id(tensor)])
+        for module in lm.model.modules()
+        for leaf, tensor in module._parameters.items()
+        if id(tensor) in held
+    ]
+    try:
+        for module, leaf, _, value in places:
+            module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
         yield
+    finally:
+        for module, leaf, base, _ in places:
+            module._parameters[leaf] = base  # type: ignore[assignment]
 
 
-@contextmanager
-def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
-    """`parameter + change` in every place that holds the parameter (embedding and head may share one)."""
-    values: dict[int, tuple[Tensor, Tensor]] = {}
+def _changed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`parameter + change` by the parameter's name; of one with two names (embedding and head) both changes add up."""
+    values: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
     for name, change in changes.items():
         base = _held(model, name)  # under another swap a plain tensor
         assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
-        _, value = values.get(id(base), (base, base))
-        values[id(base)] = base, value + change.to(base)
-    with _placed(model, values):
-        yield
+        first = names.setdefault(id(base), name)
+        values[first] = values.get(first, base) + change.to(base)
+    return values
 
 
 def _held(model: nn.Module, name: str) -> Tensor:
@@ -136,21 +146,3 @@ def _held(model: nn.Module, name: str) -> Tensor:
     held: Tensor | None = model.get_submodule(owner)._parameters[leaf]
     assert held is not None, f"{name} is no parameter"
     return held
-
-
-@contextmanager
-def _placed(model: nn.Module, values: Mapping[int, tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Each value in every place that holds its parameter: (parameter, value) by the parameter's id."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for leaf, held in module._parameters.items():
-            places.setdefault(id(held), []).append((module, leaf))
-    try:
-        for key, (_, value) in values.items():
-            for module, leaf in places[key]:
-                module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
-        yield
-    finally:
-        for key, (base, _) in values.items():
-            for module, leaf in places[key]:
-                module._parameters[leaf] = base  # type: ignore[assignment]

@@ -216,7 +216,7 @@ def stepped(
 
 def answers_loss(lm: LM, trained: Weights | Factors, parts: Parts, items: Sequence[Item]) -> Tensor:
     """Mean negative log-likelihood of the target tokens under these parts."""
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), trained.in_place(parts) as patch:  # which has second gradients
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), trained.in_place(parts) as patch:
         summed, count = nll(lm, patch, items)
     return summed / count
 
