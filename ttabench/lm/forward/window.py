@@ -93,11 +93,10 @@ def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
+    """Keys and values of a prefix layer by layer, where the model is and in its number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    places = zip(held, lm.layer_devices, strict=False)
-    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
+    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
@@ -106,12 +105,12 @@ def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
         return None
     lowest = torch.finfo(lm.dtype).min
     biases = []
-    for layer, device in enumerate(lm.layer_devices):
-        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(device, lm.dtype).clamp(min=lowest)
+    for layer in range(lm.layers):
+        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(lm.device, lm.dtype).clamp(min=lowest)
         if prefix.hidden_LBHP is not None:
-            hidden = prefix.hidden_LBHP[layer].to(device)
+            hidden = prefix.hidden_LBHP[layer].to(lm.device)
             if bias is None:
-                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=device)
+                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=lm.device)
             elif bias.shape[1] > hidden.shape[1]:  # of query heads
                 hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
             bias = torch.where(hidden, lowest, bias)
@@ -253,7 +252,7 @@ class Window:
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
-        return hidden_BTD.to(positions_BT.device)
+        return hidden_BTD
 
     def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
         """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.

@@ -127,7 +127,9 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
 def _without_blank(part: Json) -> Json:
     """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
     if isinstance(part, list):
-        return [_without_blank(inner) for inner in part if not isinstance(inner, dict) or inner.get("type") != "Prepend"]
+        return [
+            _without_blank(inner) for inner in part if not isinstance(inner, dict) or inner.get("type") != "Prepend"
+        ]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":
