@@ -100,23 +100,11 @@ def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
-    """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none."""
-    if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
+    """The bias of a prefix on scores of its slots in the model's numbers, the lowest one for -inf; None for none."""
+    if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    biases = []
-    for layer in range(lm.layers):
-        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(lm.device, lm.dtype).clamp(min=lowest)
-        if prefix.hidden_LBHP is not None:
-            hidden = prefix.hidden_LBHP[layer].to(lm.device)
-            if bias is None:
-                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=lm.device)
-            elif bias.shape[1] > hidden.shape[1]:  # of query heads
-                hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
-            bias = torch.where(hidden, lowest, bias)
-        assert bias is not None
-        biases.append(bias)
-    return biases
+    return [bias.to(lm.device, lm.dtype).clamp(min=lowest) for bias in prefix.bias_LBHP]
 
 
 class Window:
@@ -171,7 +159,7 @@ class Window:
             return False
         if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
             return False  # where heads kept slots of their own, each has its own window
-        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.hidden_LBHP, prefix.bias_LBHP) if part]
+        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
         return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
@@ -224,8 +212,8 @@ class Window:
     def unmasked(self) -> bool:
         """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
         held = self._held
-        apart = [held.mask_BP, held.hidden_LBHP, held.bias_LBHP, held.positions_LBHP]
-        return self._reads_on and apart == [None] * 4 and not is_watched()
+        apart = [held.mask_BP, held.bias_LBHP, held.positions_LBHP]
+        return self._reads_on and apart == [None] * 3 and not is_watched()
 
     def _run(
         self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None

@@ -127,9 +127,8 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
 def _without_blank(part: Json) -> Json:
     """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
     if isinstance(part, list):
-        return [
-            _without_blank(inner) for inner in part if not isinstance(inner, dict) or inner.get("type") != "Prepend"
-        ]
+        changed = map(_without_blank, part)
+        return [inner for inner in changed if inner is not None]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":

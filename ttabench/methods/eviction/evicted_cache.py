@@ -200,12 +200,12 @@ class RaggedCache(Held):
         """The slots, hidden where they are padding, with the position of the text that follows."""
         held_LBHP = self.held()
         places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next - 1)
+        bias_LBHP = self.padded(self.keys.new_zeros(len(self.keys)) if self.bias is None else self.bias, -math.inf)
         return Prefix(
             tuple(self.padded(self.keys, 0).unbind(0)),
             tuple(self.padded(self.values, 0).unbind(0)),
             self.next,
             holds_bos=True,
-            hidden_LBHP=None if bool(held_LBHP.all()) else tuple((~held_LBHP).unbind(0)),
-            bias_LBHP=None if self.bias is None else tuple(self.padded(self.bias, 0).unbind(0)),
+            bias_LBHP=None if self.bias is None and bool(held_LBHP.all()) else tuple(bias_LBHP.unbind(0)),
             positions_LBHP=tuple(places.unbind(0)),
         )
