@@ -55,8 +55,3 @@ def test_check_says_what_a_folder_can_do(ttabench: Command, model: str) -> None:
     assert said["ways"] == {"attention": "transformers"}
     assert {name for name, outcome in said["methods"].items() if outcome == "right"} >= {"none", "icl", "templora"}
     assert said["methods"]["window"].startswith("refused: ")
-
-
-def test_check_takes_one_thing(ttabench: Command) -> None:
-    assert "one of them" in one_line(ttabench("check"))
-    assert "one of them" in one_line(ttabench("check", "icl", "--model", "nano"))

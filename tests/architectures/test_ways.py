@@ -54,16 +54,6 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
         assert "ways" not in lm.describe()
 
 
-def test_what_happens_behind_the_last_linear_map_is_not_lost() -> None:
-    lm = made(LlamaForCausalLM, LlamaConfig)
-    assert ways_of(lm).linear_head
-    gemma = LM(tiny("gemma2"), byte_tokenizer(), "gemma2")
-    assert not ways_of(gemma).linear_head
-    assert gemma.describe()["ways"]["head"] == "transformers"
-    (values,) = token_logprobs(gemma, Patch(), [(text(9), text(4, 1))])
-    assert float(values.sum()) == pytest.approx(plain(gemma, text(9), text(4, 1)), abs=1e-3)
-
-
 def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
     lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
     assert sorted(ways_of(lm).local) == [0, 1]
@@ -110,11 +100,6 @@ def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
     here, there = keys(0), keys(7)
     torch.testing.assert_close(rotary.rotate(rotary.unrotate(here, at_B1), at_B1 + 7), there, atol=1e-4, rtol=1e-4)
     assert (here - there).abs().max() > 0.1
-
-
-def test_keys_of_learned_positions_are_not_moved() -> None:
-    with pytest.raises(UserError, match="no rotary position embeddings"):
-        rotary_of(tiny_gpt2())
 
 
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,

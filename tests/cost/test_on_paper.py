@@ -23,13 +23,6 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     assert rows == wanted
 
 
-def test_queries_are_in_the_total(ttabench: Command) -> None:
-    words = (*ANALYTIC, "--methods", "icl", "--prefill", "1k", "--queries", 7)
-    (rows,) = ttabench(*words, "--json").json().values()
-    assert [row["total_flops"] for row in rows] == [row["adapt_flops"] + 7 * row["ask_flops"] for row in rows]
-    assert "total FLOPs" in ttabench(*words, "--format", "markdown").out
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -68,12 +68,3 @@ def test_beams_equal_transformers(make: type[LM], beams: int) -> None:
                 pad_token_id=lm.eos_id,
             )[0, ids.shape[1] :].tolist()
             assert found == (full[: full.index(lm.eos_id)] if lm.eos_id in full else full)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_beams_of_a_batch_equal_each_row_alone(lm: LM, rows: int) -> None:
-    patch = full_patch(lm, rows)
-    found = generate(lm, patch, PROMPTS, max_new_tokens=6, num_beams=3)
-    for index, prompt in enumerate(PROMPTS):
-        alone = select_rows(patch, [index]) if rows > 1 else patch
-        assert found[index] == generate(lm, alone, [prompt], max_new_tokens=6, num_beams=3)[0]

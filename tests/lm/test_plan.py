@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
 from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.forward.patching import forward, read, select_rows
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
@@ -29,20 +29,6 @@ def hiding(lm: LM, rows: int) -> Prefix:
     """Some slots hidden from some heads."""
     bias = tuple(torch.zeros(each.shape).masked_fill(each > 0.3, -math.inf) for each in drawn(lm, rows, lm.kv_heads))
     return replace(random_prefix(lm, rows, FEW), bias_LBHP=bias)
-
-
-@torch.no_grad()
-def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
-    """Into what is read on top, and row by row."""
-    prefix, ids_BT = replace(random_prefix(lm, 3, FEW), bias_LBHP=tuple(drawn(lm, 3, lm.kv_heads))), text(3, 8)
-    patch = Patch(prefix=replace(prefix, holds_bos=True))
-    whole = forward(lm, patch, ids_BT)[0]
-    longer = read(lm, patch, ids_BT[:, :5])
-    assert longer.bias_LBHP is not None
-    assert longer.bias_LBHP[0].shape == (3, lm.kv_heads, FEW + 5)
-    close(forward(lm, Patch(prefix=longer), ids_BT[:, 5:])[0], whole[:, 5:])
-    for row in range(3):
-        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole[row : row + 1])
 
 
 @torch.no_grad()
