@@ -326,7 +326,7 @@ class Window:
         )
 
     def select(self, rows_N: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken several times (beams)."""
+        """Keep these rows, in this order; a row may be taken several times."""
         for layer in self._layers:
             layer.select(rows_N)
         eviction = None if self._held.eviction is None else self._held.eviction.select(rows_N)
