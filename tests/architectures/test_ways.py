@@ -94,7 +94,7 @@ def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
 
     def keys(shift: int) -> torch.Tensor:
         window = Window(lm, None, 6)
-        window.feed_laid(torch.tensor(text(6))[:, None], Layout(positions_BT=at_B1 + shift))
+        window.feed(torch.tensor(text(6))[:, None], layout=Layout(positions_BT=at_B1 + shift))
         return torch.stack(window.prefix().keys_LBHPD)
 
     here, there = keys(0), keys(7)

@@ -81,9 +81,7 @@ def hidden_states(
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
     window = past or Window(lm, patch.prefix, len(ids_BT))
     with deltas_applied(lm, patch.deltas, len(ids_BT), None if layout is None else layout.marked_BT):
-        if layout is None:
-            return window.feed(ids_BT.to(lm.device), mask_BT), window
-        return window.feed_laid(ids_BT.to(lm.device), layout, mask_BT), window
+        return window.feed(ids_BT.to(lm.device), mask_BT, layout), window
 
 
 def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:

@@ -164,10 +164,10 @@ def _with_hooks(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Ten
     embeds = False
     take(lm, replace(ways, embeddings=True))
     with suppress(Exception):
-        hidden = Window(lm, None, 1).feed_laid(first, Layout(embeddings_BTC=lm.embedded(first)))
+        hidden = Window(lm, None, 1).feed(first, layout=Layout(embeddings_BTC=lm.embedded(first)))
         embeds = _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
     steps_1T = torch.arange(ALIKE, device=lm.device)[None]
-    hidden = Window(lm, None, 1).feed_laid(first, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
+    hidden = Window(lm, None, 1).feed(first, layout=Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
     broken = bool(truth[0].isnan().any())  # of weights that are no numbers nothing is known
     gaps = broken or not _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
     return replace(ways, embeddings=embeds, gaps=gaps)

@@ -162,20 +162,34 @@ class Window:
         parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
         return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
         No mask is needed where padding stands behind what is not read on.
+
+        Args:
+            layout: how the tokens stand (its marks are for `deltas_applied`); None: one behind the other.
         """
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
-        mask_BS = self._extended_mask(ids_BT, mask_BT)
-        step, eviction = None, self._held.eviction
+        mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
+        next_B, step, eviction = self._held.next_position_B + total_B, None, self._held.eviction
+        embeddings_BTC = None if layout is None else layout.embeddings_BTC
+        if layout is not None:
+            assert eviction is None, "what is thrown away has no place in a layout"
+            require(self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else []))
+            positions_BT = layout.positions(positions_BT, self.lm.max_positions)
+            real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
+            next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
+            if layout.sees_BTS is not None:
+                slots = self._cache.get_seq_length() + ids_BT.shape[1]
+                mask = layout.mask(ids_BT.shape[1], slots, mask_BS)
+                if layout.sees_BTS.shape[2] == slots and self._shared is not None:
+                    self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
         if eviction is not None:
             step = eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
-            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
-        next_B = self._held.next_position_B + total_B
+            hidden_BTD = self._run(ids_BT, mask, positions_BT, embeddings_BTC)
         self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         if step is not None:
             left = step.left(self.prefix(), evict=self._evict)
@@ -183,23 +197,6 @@ class Window:
                 layer.keys, layer.values = keys, values
             places = left.positions() if self._ways.local else None
             self._held = replace(left, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
-        return hidden_BTD
-
-    def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
-        """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
-        assert self._held.eviction is None, "what is thrown away has no place in a layout"
-        require(self.lm, "hooks", *(["embeddings"] if layout.embeddings_BTC is not None else []))
-        mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
-        positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
-        mask, slots = mask_BS, self._cache.get_seq_length() + tokens
-        if layout.sees_BTS is not None:
-            mask = layout.mask(tokens, slots, mask_BS)
-            if layout.sees_BTS.shape[2] == slots and self._shared is not None:
-                self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
-        hidden_BTD = self._run(ids_BT, mask, positions_BT, layout.embeddings_BTC)
-        real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
-        next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
-        self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         return hidden_BTD
 
     @property
@@ -215,14 +212,11 @@ class Window:
         apart = [held.mask_BP, held.bias_LBHP, held.positions_LBHP]
         return self._reads_on and apart == [None] * 3 and not is_watched()
 
-    def _run(
-        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None
-    ) -> Tensor:
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         cache: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True, "attention_mask": None}
         if self._ways.hooked:
-            reads_on = self._reads_on
-            masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
+            masks, reads_on = self._local(self._seen(ids_BT.shape[1], mask), positions_BT), self._reads_on
             with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
                 return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
         # the model attends in its own way, with masks that it makes of a mask of slots
@@ -242,17 +236,12 @@ class Window:
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
         return hidden_BTD
 
-    def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
-        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.
-
-        `parts`: attention knows text that is read on in two parts, without a mask.
-        """
+    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
-        # causal attention knows two parts; of three (shared, read before, read now) a mask says who sees what
-        three = self._shared is not None and self._layers[0].own_length() > 0
-        if tokens == 1 or (mask is None and (not held or (parts and not three))):
+        if tokens == 1 or (mask is None and (not held or self._reads_on)):
             return mask if mask is None else mask[:, None, None]
         causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self.lm.device).tril(held)
         return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS

@@ -175,7 +175,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         query_BT, key_BS = self._places(kept, mask_BT)
         if self.rotary is None:
             layout = Layout(sees_BTS=band(self.sinks, self.width, query_BT, key_BS))
-            hidden_BTD = window.feed_laid(ids_BT, layout, real_BT)
+            hidden_BTD = window.feed(ids_BT, real_BT, layout)
         else:
             with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
                 hidden_BTD = window.feed(ids_BT, real_BT)
