@@ -18,7 +18,7 @@ from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.lm.forward import head, hooks
+from ttabench.lm.forward import deltas, head
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -142,8 +142,8 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    plain = hooks.checkpoint
-    monkeypatch.setattr(hooks, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
+    plain = deltas.checkpoint
+    monkeypatch.setattr(deltas, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]

@@ -129,8 +129,9 @@ class Session:
         if prefix is None:
             return 0
         slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
-        if prefix.hidden_LBHP is not None:
-            hidden_B = torch.stack([layer.float().mean(1).sum(1).cpu() for layer in prefix.hidden_LBHP]).mean(0)
+        if prefix.bias_LBHP is not None:
+            hidden = [bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP]
+            hidden_B = torch.stack(hidden).mean(0)
             slots -= int(hidden_B.min())
         return slots - len(window_ids(self.lm, ask, follows=True))
 
@@ -141,7 +142,7 @@ class Session:
         Raises:
             UserError: a query does not fit the model's positions.
         """
-        return answer(self.lm, patch or self.patch(asks), asks, self.method.num_beams)
+        return answer(self.lm, patch or self.patch(asks), asks)
 
     @torch.no_grad()
     def piece_shares(self, asks: Sequence[Ask]) -> PieceShares | None:

@@ -18,7 +18,7 @@ from ttabench.methods.spec import MethodSpec
 HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
 _COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank",
-           "document_tokens", "question_tokens", "num_beams")  # fmt: skip
+           "document_tokens", "question_tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,6 @@ class MacSettings:
     of it that is attended to most; see `pooling`."""
     hierarchy_aware: float = 0.0
     """Share of the training episodes whose bank is aggregated by a tree of groups of random size."""
-    num_beams: int = 1
-    """Beams of generation; 3 gives what the released 12 beams in 4 groups give."""
     backprop_dropout: float = 0.0
     """p: share of the documents of a training episode that carry no gradient through the amortiser."""
     lite: Literal["random", "released"] = "random"
@@ -118,7 +116,6 @@ _RELEASED = {
     "lite": "released",
     "base_dropout": True,
     "dedupe": False,
-    "num_beams": 3,
 }
 
 _DISTILGPT2 = MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12)
@@ -263,6 +260,13 @@ MAC = MethodSpec(
     cost=cost,
     checked=TINY,
     paper="2403.04317",
-    retired={"bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0},
+    retired={
+        "num_beams": 1,
+        "bank_block": 1024,
+        "merge_weighted": False,
+        "share_t5": False,
+        "amortiser_init": None,
+        "own_aux": 0.0,
+    },
 )
 METHODS = (MAC,)

@@ -41,7 +41,6 @@ class Mac(Trainable[MacSettings]):
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)
         self.growth = "constant" if settings.bank_cap else "linear"
-        self.num_beams = settings.num_beams
         self.networks = MacNetworks(lm, settings)
 
     def modules(self) -> nn.ModuleDict:

@@ -10,11 +10,11 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, kl_div, softplus
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.forward.head import second_order
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.tokens import pad, piece_ids
 from ttabench.lm.model import LM, load
@@ -204,7 +204,7 @@ def stepped(
     now, losses = dict(parts), []
     for documents in steps:
         at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now
-        with torch.enable_grad(), second_order(), trained.in_place(at) as patch:
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), trained.in_place(at) as patch:
             logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
             weighed = zip(logprobs, documents, strict=True)
             loss = torch.stack([weighted_loss(settings, values, weights) for values, (_, weights) in weighed]).mean()
@@ -216,7 +216,7 @@ def stepped(
 
 def answers_loss(lm: LM, trained: Weights | Factors, parts: Parts, items: Sequence[Item]) -> Tensor:
     """Mean negative log-likelihood of the target tokens under these parts."""
-    with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), trained.in_place(parts) as patch:
         summed, count = nll(lm, patch, items)
     return summed / count
 
@@ -226,7 +226,7 @@ def moved(lm: LM, trained: Weights | Factors, before: Parts, after: Parts, ids: 
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), trained.in_place(before) as patch:
         held_TV = _logprobs(lm, patch, ids_BT)
-    with torch.enable_grad(), second_order(), trained.in_place(after) as patch:
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), trained.in_place(after) as patch:
         now_TV = _logprobs(lm, patch, ids_BT)
     return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1)
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.hooks import layers_recomputed, step_bytes
+from ttabench.lm.forward.deltas import deltas_applied, layers_recomputed, step_bytes
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, piece_ids
 from ttabench.lm.model import LM
