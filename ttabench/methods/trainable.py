@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,10 +24,6 @@ class Trainable(BaseMethod[SettingsT]):
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
         checkpoint, with the episodes of its first step."""
-
-    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
-        """The episodes of each optimiser step; by default a batch a step."""
-        return iter(batches)
 
     def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
         """Add the gradient of the training loss of these episodes to the parameters.
