@@ -44,7 +44,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "generative_adapter exact": ("generative_adapter", {"objective": "both", "gradient": "exact"}),
     "uniform lora": ("uniform", {"restrict": "lora"}),
     "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
-    "distill prefix": ("distill", {"target": "prefix"}),
     "distill asks itself": ("distill", {"ask": "self", "questions": 1, "length": 4}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "mac tree": ("mac", {"hierarchy": 2}),

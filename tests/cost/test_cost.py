@@ -55,7 +55,7 @@ BASES: dict[str, Callable[[], LM]] = {
 }
 STREAMADAPTER = StreamAdapterSettings(queries=3, down=5, chunk=8)
 GENERATOR = GenerativeAdapterSettings(inner=12, rank=5, chunk=16)
-DISTILL = DistillSettings(rank=4, slots=6, ask="text", batch=1, steps=8)
+DISTILL = DistillSettings(rank=4, ask="text", batch=1, steps=8)
 CASES: dict[str, tuple[str, Any]] = {
     "none": ("none", None),
     "icl": ("icl", InContextSettings()),

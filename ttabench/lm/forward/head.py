@@ -35,10 +35,7 @@ _wanted: ContextVar[bool] = ContextVar("second order", default=False)
 
 @contextmanager
 def second_order() -> Iterator[None]:
-    """Let what forwards in the block compute be differentiated twice: attention and head are written out.
-
-    Dropout of rows (`parts.lora`) has no second gradient and says so.
-    """
+    """Let what forwards in the block compute be differentiated twice: attention and head are written out."""
     token = _wanted.set(True)
     try:
         with sdpa_kernel(SDPBackend.MATH):

@@ -15,7 +15,6 @@ from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.lora_shape import LoraShape
 
 
@@ -73,7 +72,7 @@ class Factors:
         """The low-rank deltas."""
         return dict(self.patch(shaped(vector_N, self.layout)).deltas)
 
-    def patch(self, parts: Mapping[str, Tensor], zeros: KeptDropout | None = None) -> Patch:
-        """The deltas of these parts; differentiable."""
+    def patch(self, parts: Mapping[str, Tensor], dropout: float = 0.0) -> Patch:
+        """The deltas of these parts, see `lora.deltas`; differentiable."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
-        return Patch(deltas=lora.deltas(pairs, self._settings, zeros))
+        return Patch(deltas=lora.deltas(pairs, self._settings, dropout))

@@ -7,13 +7,14 @@ Shape letters: B rows · N numbers of a row's factors · R rank · I/O features 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
+from ttabench.core.accelerators import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.hooks import layers_recomputed, step_bytes
@@ -23,7 +24,6 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
 from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
-from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.newest import appended, ids_of, window_of
 from ttabench.methods.parts.trained import Factors, shaped
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
@@ -122,12 +122,10 @@ class TempLora(BaseMethod[TempLoraSettings]):
         room = STEP_BYTES.get(device.type, STEP_BYTES["cuda"])
         large = s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > room
         again = s.recompute == "yes" or large
-        zeros = KeptDropout(s.dropout, seed, device, again=again) if s.dropout else None
-        with torch.enable_grad(), ExitStack() as inside:
-            patch = self._factors.patch(shaped(factors_N, self._factors.layout), zeros)
-            inside.enter_context(deltas_applied(self.lm, patch.deltas, 1))
-            if again:
-                inside.enter_context(layers_recomputed(self.lm))
+        patch = self._factors.patch(shaped(factors_N, self._factors.layout), s.dropout)
+        applied = deltas_applied(self.lm, patch.deltas, 1)
+        with torch.enable_grad(), applied, layers_recomputed(self.lm) if again else nullcontext(), forked_draws(device):
+            torch.manual_seed(seed)
             (values,) = target_logprobs(self.lm, Patch(), [item])
             if len(values):
                 (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
