@@ -119,8 +119,6 @@ class Measured:
         lengths = tuple(
             len(piece_ids(self.lm, piece, first=alone or not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
         )
-        if dense and "pad_to" in settings and lengths:
-            settings["pad_to"] = max(lengths)  # MAC's documents are padded to the longest of their batch
         state = self.method.begin(1)
         if pieces:
             state = self.method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])

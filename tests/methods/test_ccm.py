@@ -34,8 +34,7 @@ CCM_WAYS: list[dict[str, Any]] = [
 WAYS: list[tuple[type[Any], dict[str, Any]]] = [
     *((Ccm, way) for way in CCM_WAYS),
     *((Gisting, {"conditional": conditional}) for conditional in (True, False)),
-    *((Compressive, {"pool": pool, "ratio": ratio}) for pool, ratio in product(("conv", "mean", "max"), (3, 8))),
-    *((Compressive, {"pool": pool, "slots": 2}) for pool in ("mean", "max")),
+    *((Compressive, {"ratio": ratio}) for ratio in (3, 8)),
 ]
 FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
 

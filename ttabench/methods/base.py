@@ -89,8 +89,6 @@ class BaseMethod(Generic[SettingsT]):
     name. A value without one is not mentioned; a label without any is shown as it stands."""
     needs: tuple[str, ...] = ()
     """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
-    num_beams: int = 1
-    """Beams of generation, where the paper searches rather than decoding greedily."""
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
@@ -157,11 +155,6 @@ class BaseMethod(Generic[SettingsT]):
     def parts(self) -> Sequence[BaseMethod[Any]]:
         """The methods that it is made of (`rag+mac`); by default none."""
         return ()
-
-    @classmethod
-    def serves_other_bases(cls, settings: SettingsT) -> bool:  # noqa: ARG003  # for methods with a proxy
-        """Whether a checkpoint of these settings belongs to a tokenizer rather than to one base model."""
-        return False
 
     def modules(self) -> nn.ModuleDict:
         """Modules that are trained and saved."""

@@ -141,7 +141,7 @@ class Session:
         Raises:
             UserError: a query does not fit the model's positions.
         """
-        return answer(self.lm, patch or self.patch(asks), asks, self.method.num_beams)
+        return answer(self.lm, patch or self.patch(asks), asks)
 
     @torch.no_grad()
     def piece_shares(self, asks: Sequence[Ask]) -> PieceShares | None:

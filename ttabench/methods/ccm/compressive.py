@@ -1,7 +1,8 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
 
-Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
-with it and says no more than how much memory that takes.
+Pooled by a learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
+heads, which begins as the mean. Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv
+2312.03414, section 4) compares with it and says no more than how much memory that takes.
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -25,43 +25,29 @@ from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, me
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
 
 
-def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
+def groups(tokens: int, ratio: int) -> list[range]:
     """Which tokens of a piece of this length become one slot each, slot by slot."""
-    if settings.slots is None:
-        starts = range(0, tokens, settings.ratio)
-        return [range(start, min(start + settings.ratio, tokens)) for start in starts]
-    count = min(settings.slots, tokens)
-    ends = [-(-tokens * slot // count) for slot in range(count + 1)] if count else [0]
-    return [range(start, end) for start, end in pairwise(ends)]
+    return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
 
 
-def taps_of(rows: Sequence[Sequence[Sequence[int]]], width: int) -> Tensor:
-    """int64 [B, G, R] of the places of each slot's tokens, row by row; at least `width` of them a slot."""
-    most = max((len(row) for row in rows), default=0)
-    longest = max([width, *(len(places) for row in rows for places in row)])
-    taps_BGR = torch.full((len(rows), most, longest), -1)
+def taps_of(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
+    """int64 [B, G, R] of the places of each slot's tokens, row by row; -1 where there is none."""
+    taps_BGR = torch.full((len(rows), max(map(len, rows), default=0), ratio), -1)
     for number, row in enumerate(rows):
         for slot, places in enumerate(row):
             taps_BGR[number, slot, : len(places)] = torch.tensor(places)
     return taps_BGR
 
 
-def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | None) -> Tensor:
-    """[B, H, G, D]; zero where a slot has no token. A convolution of fewer tokens than its kernel is scaled up."""
-    heads, size = held_BHTD.shape[1], held_BHTD.shape[3]
-    real_BGR1 = (taps_BGR >= 0)[..., None]
+def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
+    """[B, H, G, D]; zero where a slot has no token. Of fewer tokens than the kernel has the sum is scaled up."""
+    (heads, size), real_BGR1 = held_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
     places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
     taken_BHGRD = held_BHTD.gather(2, places_BH1).view(*held_BHTD.shape[:2], *taps_BGR.shape[1:], size)
-    count_BG1 = real_BGR1.sum(2)[:, None]
-    if pool == "max":
-        largest = taken_BHGRD.masked_fill(~real_BGR1[:, None], -torch.inf).amax(3)
-        return largest.masked_fill(count_BG1 == 0, 0)
     taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
-    if pool == "mean":
-        return taken_BHGRD.sum(3) / count_BG1.clamp(min=1)
-    assert kernel_RDD is not None
+    count_BG1 = real_BGR1.sum(2)[:, None].clamp(min=1)
     kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
-    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1.clamp(min=1))
+    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
@@ -72,12 +58,12 @@ class Compressive(AttentionMemory[CompressiveSettings]):
 
     def __init__(self, lm: LM, settings: CompressiveSettings) -> None:
         super().__init__(lm, settings)
-        taps, size = (settings.ratio, lm.head_dim) if settings.pool == "conv" else (0, 0)
-        start = torch.eye(size).expand(lm.layers, 2, taps, size, size) / max(taps, 1)
-        self.kernels = nn.ParameterList([nn.Parameter(start.clone().to(lm.device))] if taps else [])
+        ratio, size = settings.ratio, lm.head_dim
+        mean = torch.eye(size).expand(lm.layers, 2, ratio, size, size) / ratio
+        self.kernels = nn.ParameterList([nn.Parameter(mean.clone().to(lm.device))])
 
     def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D] of a convolution."""
+        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D]."""
         return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
@@ -114,10 +100,10 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         places, pieces = list[list[list[int]]](), list[Tensor]()
         for row in rows:
             spans = [row.spans[block] for block in row.texts]
-            made = [groups(self.settings, len(span)) for span in spans]
+            made = [groups(len(span), self.settings.ratio) for span in spans]
             places.append([[span[at] for at in one] for span, own in zip(spans, made, strict=True) for one in own])
             pieces.append(torch.arange(1, len(made) + 1).repeat_interleave(torch.tensor(list(map(len, made))).long()))
-        taps_BER = taps_of(places, self.width).to(self.lm.device)
+        taps_BER = taps_of(places, self.settings.ratio).to(self.lm.device)
         made_BE = nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(self.lm.device)
         sees_BTE = (made_BE > 0)[:, None] & (made_BE[:, None] <= batch.memories_BT[:, :, None])
         return (
@@ -127,15 +113,9 @@ class Compressive(AttentionMemory[CompressiveSettings]):
             sees_BTE,
         )
 
-    @property
-    def width(self) -> int:
-        """Tokens of a slot, at least."""
-        return self.settings.ratio if self.settings.pool == "conv" else 1
-
     def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
         """Keys (`which` 0) or values (1) of a layer."""
-        kernel = self.kernels[0][layer, which] if len(self.kernels) else None
-        return pooled(held_BHTD, taps_BGR, self.settings.pool, kernel)
+        return pooled(held_BHTD, taps_BGR, self.kernels[0][layer, which])
 
     def _read_on(
         self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
@@ -150,7 +130,8 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         patch = Patch(prefix=prefix, deltas=self.deltas)
         _, window = hidden_states(lm, patch, tokens_BT.to(lm.device), layout, mask_BT.to(lm.device))
         after, size = window.prefix(), tokens_BT.shape[1]
-        taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
+        ratio = self.settings.ratio
+        taps_BGR = taps_of([groups(len(text), ratio) for text in texts], ratio).to(lm.device)
         fresh = [
             torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))

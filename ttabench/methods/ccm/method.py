@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
@@ -35,16 +34,10 @@ class Ccm(CompTokens[CcmSettings]):
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(self, settings.window)
-        grows = settings.update == "concat" and self.stream is None and not isinstance(settings.held, int)
-        self.growth = "linear" if grows else "constant"
+        self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
 
     def begin(self, rows: int) -> State:
         """Nothing read."""
-        if rows > 1 and isinstance(self.settings.held, float):
-            fault = (
-                f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}"
-            )
-            raise UserError(f"{fault}.", "Read one context at a time, or give a number of tokens.")
         return State(rows, meta={"tokens_read": [0] * rows, "pieces_read": [0] * rows})
 
     @torch.no_grad()
@@ -58,7 +51,6 @@ class Ccm(CompTokens[CcmSettings]):
             texts, steps = [row[number] for row in rows], steps + 1
             memory = self._read_on(memory, texts, self.next_of(counts), steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-            memory = self._newest(memory, counts[0])
         return self.remembered(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
@@ -115,15 +107,6 @@ class Ccm(CompTokens[CcmSettings]):
             return joined(memory, fresh)
         newest = memory[..., -s.comp_tokens :, :].lerp(fresh, s.weight(step))
         return joined(memory[..., : -s.comp_tokens, :], newest)
-
-    def _newest(self, memory: Memory, read: int) -> Memory:
-        """The memory without its oldest groups, where it holds more than it may."""
-        groups = self.settings.groups(read + len(self.lm.start_ids))
-        if groups is None:
-            return memory
-        front = len(self.lm.start_ids) if self.settings.sink else 0
-        begin = max(front, memory.shape[4] - groups * self.settings.comp_tokens)
-        return joined(memory[..., :front, :], memory[..., begin:, :])
 
     def _seen(self, memory: Memory) -> Memory | None:
         """What a further piece sees of the memory: all of it, or what begins the text, or nothing."""

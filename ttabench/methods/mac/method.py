@@ -41,7 +41,6 @@ class Mac(Trainable[MacSettings]):
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)
         self.growth = "constant" if settings.bank_cap else "linear"
-        self.num_beams = settings.num_beams
         self.networks = MacNetworks(lm, settings)
 
     def modules(self) -> nn.ModuleDict:
@@ -106,7 +105,7 @@ class Mac(Trainable[MacSettings]):
 
     @torch.no_grad()
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """Aggregate the bank for each question: a prefix (or deltas) with one row per question."""
+        """Aggregate the bank for each question: a prefix with one row per question."""
         assert state.rows in (1, len(asks)), (state.rows, len(asks))
         if not asks or "counts" not in state.tensors or not state.tensors["counts"].any():
             return Patch()
@@ -152,14 +151,13 @@ class Mac(Trainable[MacSettings]):
         return torch.zeros(shape, dtype=getattr(torch, self.settings.bank_dtype), device=self.lm.device)
 
     def _unread(self, read: Sequence[str], observes: Sequence[Observe]) -> list[tuple[str, Observe]]:
-        """The pieces to amortise, in order, with digests of their texts; with `dedupe` only what is new."""
-        before, fresh = set(read if self.settings.dedupe else ()), []
+        """The pieces whose texts are new, in order, with digests of their texts."""
+        before, fresh = set(read), []
         for observe in observes:
             digest = hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest()
             if digest not in before:
                 fresh.append((digest, observe))
-            if self.settings.dedupe:
-                before.add(digest)
+            before.add(digest)
         return fresh
 
 

@@ -8,7 +8,7 @@ features in and out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, Prefix
+from ttabench.lm.patch import Patch, Prefix
 from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, transformer_of
@@ -59,8 +59,8 @@ class SlotNorm(nn.Module):
 class Amortiser(nn.Module):
     """Text to T latent tokens of the base model's width.
 
-    A T5's decoder reads the learnable tokens, and stays causal over them. An encoder has them in front of the text and
-    a causal LM behind it, as one sequence, so that padding never changes a position.
+    A T5's decoder reads the learnable tokens, and stays causal over them. An encoder has them in front of the text, as
+    one sequence, so that padding never changes a position.
 
     Args:
         transformer: what reads, of the design.
@@ -117,15 +117,9 @@ class Amortiser(nn.Module):
             return decoded_BTE
         words_BNE, seen_BT = network.get_input_embeddings()(ids_BN), mask_BN.new_ones(len(ids_BN), tokens)
         prompts_BTE = prompts_BTE.to(words_BNE.dtype)
-        if self.design == "encoder":
-            both, mask = torch.cat([prompts_BTE, words_BNE], 1), torch.cat([seen_BT, mask_BN], 1)
-            first_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask).last_hidden_state[:, :tokens]
-            return first_BTE
-        # Padding between the text and the learnable tokens counts for nothing.
-        both, mask = torch.cat([words_BNE, prompts_BTE], 1), torch.cat([mask_BN, seen_BT], 1)
-        places = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0), "use_cache": False}
-        last_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask, **places).last_hidden_state[:, -tokens:]
-        return last_BTE
+        both, mask = torch.cat([prompts_BTE, words_BNE], 1), torch.cat([seen_BT, mask_BN], 1)
+        first_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask).last_hidden_state[:, :tokens]
+        return first_BTE
 
 
 class TokenExpansion(nn.Module):
@@ -174,33 +168,6 @@ class PrefixExpansion(nn.Module):
         return Patch(prefix=Prefix(keys, values, positions * filled_B.long(), mask_BP))
 
 
-class LowRankExpansion(nn.Module):
-    """Latent to one low-rank delta per named linear layer. Each expanded token is one rank of one layer: its first
-    `features_in` numbers are a row of `a`, made through the feed-forward network; the column of `b` comes from a map
-    that starts at zero, so training starts at the base model. `linears`: (features in, features out) by module name
-    of the base model."""
-
-    def __init__(
-        self, tokens: int, width: int, linears: Mapping[str, tuple[int, int]], rank: int = 8, hidden: int = 768
-    ) -> None:
-        super().__init__()
-        self.linears, self.rank, expanded = dict(linears), rank, len(linears) * rank
-        widest_in, widest_out = (max(sizes) for sizes in zip(*linears.values(), strict=True))
-        self.expand = TokenExpansion(tokens, expanded, width, widest_in, hidden)
-        self.to_b = SlotLinear(expanded, widest_in, widest_out, bias=False)
-        nn.init.zeros_(self.to_b.weight)
-
-    def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
-        """Deltas, scaled by 1 / R; zero where `filled_B` is false."""
-        x_BAI: Tensor = self.expand(latent_BTD)
-        b_BAO = self.to_b(layer_norm(x_BAI, x_BAI.shape[-1:])) * filled_B[:, None, None] / self.rank
-        deltas = {}
-        for index, (name, (into, out)) in enumerate(self.linears.items()):
-            ranks = slice(index * self.rank, (index + 1) * self.rank)
-            deltas[name] = LowRank(x_BAI[:, ranks, :into].to(dtype), b_BAO[:, ranks, :out].transpose(1, 2).to(dtype))
-        return Patch(deltas=deltas)
-
-
 class MacNetworks(nn.Module):
     """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`; all differentiable."""
 
@@ -223,7 +190,12 @@ class MacNetworks(nn.Module):
             ]
             self.amortiser, self.input_encoder = (Amortiser(each, lm.hidden_size, s) for each in transformers)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
-            self.expansion = _expansion(lm, s)
+            made = 2 * lm.layers * s.prefix_length
+            if made < s.num_virtual_tokens:
+                fault = f"MAC on {lm.name} makes {made} modulation tokens from {s.num_virtual_tokens} latent tokens."
+                raise UserError(fault, f"Set num_virtual_tokens to at most {made}, or prefix_length higher.")
+            shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
+            self.expansion = PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
         self.to(lm.device).eval()
 
     def _text(self, name: str) -> T5Text:
@@ -244,7 +216,7 @@ class MacNetworks(nn.Module):
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
         ids, _ = self.question_text.encode(texts, self.settings.question_tokens, "end")
-        ids_BN, mask_BN = self.question_text.pad(ids, self.settings.question_pad_to)
+        ids_BN, mask_BN = self.question_text.pad(ids)
         x_BTD: Tensor = self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
         return x_BTD
 
@@ -255,7 +227,7 @@ class MacNetworks(nn.Module):
 
     def document_states(self, ids: Sequence[list[int]]) -> Tensor:
         """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
-        ids_BN, mask_BN = self.document_text.pad(ids, self.settings.pad_to)
+        ids_BN, mask_BN = self.document_text.pad(ids)
         x_BTE: Tensor = self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
         return x_BTE
 
@@ -264,30 +236,14 @@ class MacNetworks(nn.Module):
         latents = torch.zeros(len(ids), self.settings.num_virtual_tokens, self.lm.hidden_size, device=self.lm.device)
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         while order:
-            widest = max(len(ids[order[-1]]), self.settings.pad_to)
-            batch = order[-max(1, TOKENS_AT_ONCE // widest) :]
+            batch = order[-max(1, TOKENS_AT_ONCE // len(ids[order[-1]])) :]
             del order[-len(batch) :]
             latents[batch] = self.documents([ids[index] for index in batch])
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """What a latent does to the base model: keys and values in front of the text, or weight deltas. `filled_B`:
-        bool, false for questions to an empty bank, which must not change the base model; None if all are."""
+        """What a latent does to the base model: keys and values in front of the text. `filled_B`: bool, false for
+        questions to an empty bank, which must not change the base model; None if all are."""
         filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
         patch: Patch = self.expansion(latent_BTD, filled_B, self.lm.dtype)
         return patch
-
-
-def _expansion(lm: LM, s: MacSettings) -> PrefixExpansion | LowRankExpansion:
-    names = [name for name in lm.linear_names() if name.rpartition(".")[2] in s.lora_targets]
-    made = 2 * lm.layers * s.prefix_length if s.modulation == "prefix" else len(names) * s.lora_rank
-    if made < s.num_virtual_tokens:
-        raise UserError(
-            f"MAC on {lm.name} makes {made} modulation tokens from {s.num_virtual_tokens} latent tokens.",
-            f"Set num_virtual_tokens to at most {made}, or prefix_length (lora_rank, lora_targets) higher.",
-        )
-    if s.modulation == "prefix":
-        shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
-        return PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
-    linears = {name: lm.linear_shape(name) for name in names}
-    return LowRankExpansion(s.num_virtual_tokens, lm.hidden_size, linears, s.lora_rank, s.expansion_hidden)

@@ -1,4 +1,4 @@
-"""Transformers that read texts, by name: T5 encoder-decoders, encoders and causal LMs; and the text they read.
+"""Transformers that read texts, by name: T5 encoder-decoders and encoders; and the text they read.
 
 Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
 """
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoModel,
-    GPT2Config,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -44,11 +43,11 @@ def transformer_of(name: str, design: str, *, vocabulary: int, positions: int) -
 
     Args:
         name: as the setting `amortiser`.
-        design: "encoder-decoder" (a T5), "encoder" or "decoder".
+        design: "encoder-decoder" (a T5) or "encoder".
         vocabulary: ids that it must know; `scratch:` shapes know exactly so many.
         positions: tokens of the longest text and the learnable tokens together.
     """
-    config = _config_of(name, design, vocabulary, positions)
+    config = _config_of(name, design, vocabulary)
     if isinstance(config, T5Config):
         return T5Model(config) if design == "encoder-decoder" else T5EncoderModel(config)
     if config.vocab_size < vocabulary:
@@ -60,23 +59,16 @@ def transformer_of(name: str, design: str, *, vocabulary: int, positions: int) -
     return _without_pooler(AutoModel.from_config(config))
 
 
-def _config_of(name: str, design: str, vocabulary: int, positions: int) -> PretrainedConfig:
-    if design != "decoder" and (is_scratch(name) or name in PUBLISHED):
+def _config_of(name: str, design: str, vocabulary: int) -> PretrainedConfig:
+    if is_scratch(name) or name in PUBLISHED:
         return t5_config(name, vocabulary)
-    if is_scratch(name):
-        width, layers, heads, inner = scratch_shape(name)
-        sizes: dict[str, Any] = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner}
-        none: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
-        return GPT2Config(vocab_size=vocabulary, n_positions=positions, **sizes, **none, **ends)
     if design == "encoder-decoder" and not Path(name).is_dir() and name.count("/") != 1:
         raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
-    config = None if name in PUBLISHED else stored_config(folder_of(name))
-    kinds = list(config.architectures or ()) if config is not None else []
-    causal = isinstance(config, GPT2Config) or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
-    fits = {"encoder-decoder": isinstance(config, T5Config), "encoder": not causal, "decoder": causal}
-    if config is None or not fits[design]:
-        raise UserError(f"No {design} {name!r} can be loaded.", f"{HINT} Other designs: --set design=NAME.")
+    config = stored_config(folder_of(name))
+    causal = any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in getattr(config, "architectures", None) or ())
+    fits = isinstance(config, T5Config) if design == "encoder-decoder" else not causal
+    if config is None or not fits:
+        raise UserError(f"No {design} {name!r} can be loaded.", f"{HINT} The other design: --set design=NAME.")
     return config
 
 
@@ -171,9 +163,7 @@ class T5Text:
         kept = [row[:room] if keep == "start" else row[max(0, len(row) - room) :] for row in rows]
         return [[*row, self.eos_id] for row in kept], [len(row) + 1 for row in rows]
 
-    def pad(self, rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tensor]:
-        """Right-padded ids and mask, both int64 [B, N]; N is the longest row or `length` if that is more."""
+    def pad(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+        """Right-padded ids and mask, both int64 [B, N]."""
         ids_BN, mask_BN = pad(rows, self.pad_id, "right")
-        missing = max(0, length - ids_BN.shape[1])
-        padded_BN = nn.functional.pad(ids_BN, (0, missing), value=self.pad_id)
-        return padded_BN, nn.functional.pad(mask_BN.long(), (0, missing))
+        return ids_BN, mask_BN.long()

@@ -22,6 +22,7 @@ from torch import Tensor
 from ttabench.core.accelerators import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
@@ -38,7 +39,7 @@ from ttabench.methods.online import (
     UniformSettings,
 )
 from ttabench.methods.parts.lora_shape import DescentSettings
-from ttabench.methods.parts.trained import Factors, Weights, shaped
+from ttabench.methods.parts.trained import Weights, shaped
 
 DescentT = TypeVar("DescentT", bound=DescentSettings)
 OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
@@ -55,7 +56,7 @@ class Descending(BaseMethod[DescentT]):
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
         super().__init__(lm, settings)
-        self._trained = Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
+        self._trained = Weights(lm)
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
         """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
@@ -100,19 +101,15 @@ class Descending(BaseMethod[DescentT]):
         return Patch(deltas=self._trained.deltas(held["weights"][0])) if "weights" in held else Patch()
 
     def _fresh(self) -> dict[str, Tensor]:
-        made = {"weights": self._trained.start()[None]}
-        if self.settings.optimizer == "adam":
-            made |= {name: torch.zeros_like(made["weights"]) for name in MOMENTS}
-        return {**made, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
+        start_1N = self._trained.start()[None]
+        moments = {name: torch.zeros_like(start_1N) for name in MOMENTS}
+        return {"weights": start_1N, **moments, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
 
     def _optimiser(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
         """Views of the numbers by name, which gradients reach, and what changes them and their moments in place."""
         s, layout = self.settings, self._trained.layout
         leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
-        parts = list(leaves.values())
-        if s.optimizer == "sgd":
-            return leaves, torch.optim.SGD(parts, lr=s.lr)
-        adam = torch.optim.Adam(parts, lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
+        adam = torch.optim.Adam(list(leaves.values()), lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
         first, second = (shaped(vectors[name], layout) for name in MOMENTS)
         for name, leaf in leaves.items():
             counted = torch.tensor(float(steps), device=leaf.device)
@@ -129,8 +126,8 @@ class Descending(BaseMethod[DescentT]):
         """Take the gradients of a step, clipped; their norm before that."""
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
         seed = self.settings.seed * 1_000_003 + steps
-        with torch.enable_grad(), self._dropout(seed), self._trained.in_place(leaves) as patch:
-            logprobs = target_logprobs(self.lm, patch, [([], ids) for _, ids in documents])
+        with torch.enable_grad(), self._dropout(seed), weights_as(self.lm, leaves):
+            logprobs = target_logprobs(self.lm, Patch(), [([], ids) for _, ids in documents])
             optimiser.zero_grad()
             self.loss(documents, logprobs).backward()  # type: ignore[no-untyped-call]
             return float(torch.nn.utils.clip_grad_norm_(leaves.values(), self.settings.clip))
@@ -164,11 +161,7 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
     of the document's tokens; of all but the first where nothing stands before it; `weights_T`: of all of its tokens."""
     weights = weights_T[len(weights_T) - len(logprobs) :].to(logprobs)
     total = -(logprobs * weights).sum()
-    if settings.normaliser == "padded":
-        return total / (settings.pad_len - 1)
-    if settings.normaliser == "tokens":
-        return total / len(logprobs)
-    return total / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    return total / (settings.pad_len - 1 if settings.normaliser == "padded" else len(logprobs))
 
 
 class Online(Descending[OnlineT]):

@@ -5,13 +5,11 @@ Shape letters: B readers · N numbers of a reader · R rank · I/O features in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora
@@ -35,12 +33,6 @@ class Weights:
         """The base's own weights."""
         return torch.cat([weight.detach().float().flatten() for weight in self._lm.model.parameters()])
 
-    @contextmanager
-    def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
-        """The weights stand in for the base's own."""
-        with weights_as(self._lm, parts):
-            yield Patch()
-
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """Their differences from the base's own."""
         return {name: Dense(part[None]) for name, part in shaped(vector_N - self.start(), self.layout).items()}
@@ -62,11 +54,6 @@ class Factors:
         """A drawn from the seed, B zero."""
         pairs = lora.started(self._lm, self._settings).values()
         return torch.cat([factor.flatten() for pair in pairs for factor in pair])
-
-    @contextmanager
-    def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
-        """The base model under a patch of the factors."""
-        yield self.patch(parts)
 
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """The low-rank deltas."""
