@@ -176,7 +176,7 @@ Parts = Mapping[str, Tensor]
 def stepped(
     lm: LM, parts: Parts, steps: Sequence[Sequence[Document]], settings: OnlineSettings, rate: float
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """The weights after a plain gradient step on each batch of documents, differentiable; and the losses before each."""
+    """Weights after a plain gradient step on each batch of documents, and the losses before each; differentiable."""
     now, losses = dict(parts), []
     for documents in steps:
         with torch.enable_grad(), second_order(), weights_as(lm, now):
