@@ -42,7 +42,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "distill asks itself": ("distill", {"ask": "self", "questions": 1, "length": 4}),
     "uniform by tokens": ("uniform", {"normaliser": "tokens"}),
     "mac tree": ("mac", {"hierarchy": 2}),
-    "mac encoder": ("mac", {"design": "encoder"}),
     "rag of some tokens": ("rag", {"read": 30}),
     "rag+mac": ("rag+mac", {}),
     "window+streamadapter": ("window+streamadapter", {}),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel
 
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
@@ -25,7 +22,6 @@ from ttabench.methods.mac import pooling
 from ttabench.methods.mac.method import Mac, appended
 from ttabench.methods.mac.networks import PrefixExpansion
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -268,52 +264,3 @@ def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
     assert bare is not None
     assert asked is not None
     assert all(torch.equal(one, other) for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True))
-
-
-# An encoder in the place of a T5 (Table 7).
-
-SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
-
-
-def bert(folder: Path, positions: int = 80) -> BertModel:
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(3)
-    config = BertConfig(vocab_size=300, intermediate_size=24, max_position_embeddings=positions, **sizes)
-    model = BertModel(config)
-    model.save_pretrained(folder)
-    return model
-
-
-def of_folder(lm: LM, folder: Path, **settings: Any) -> Mac:
-    lm.random_weights = False
-    names = {"amortiser": str(folder), "input_encoder": str(folder)}
-    return tiny_mac(lm, **names, tokenizer="base", document_tokens=64, question_tokens=32, **settings)
-
-
-def test_padding_changes_no_latent_of_an_encoder(lm: LM) -> None:
-    networks = tiny_mac(lm, design="encoder").networks
-    together = networks.documents([SHORT, LONG])
-    torch.testing.assert_close(together[:1], networks.documents([SHORT]), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(together[1:], networks.documents([LONG]), atol=1e-5, rtol=1e-4)
-
-
-def test_an_encoder_starts_from_a_folder(lm: LM, tmp_path: Path) -> None:
-    given = bert(tmp_path)
-    mac = of_folder(lm, tmp_path, design="encoder")
-    held = dict(mac.networks.amortiser.transformer.named_parameters())
-    assert held.keys() == {name for name, _ in given.named_parameters() if not name.startswith("pooler.")}
-    assert not torch.equal(held["embeddings.word_embeddings.weight"], given.embeddings.word_embeddings.weight)
-    mac.prepare_training()
-    assert all(torch.equal(held[name], part) for name, part in given.named_parameters() if name in held)
-
-
-@pytest.mark.english
-@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
-def test_minilm_reads_by_its_own_tokenizer(lm: LM) -> None:
-    lm.random_weights = False
-    mac = tiny_mac(lm, design="encoder", amortiser="dense", document_tokens=128)
-    mac.prepare_training()
-    text = mac.networks.document_text
-    (row,), _ = text.encode(["hello"], 8, "start")
-    assert text.tokenizer.convert_ids_to_tokens(row) == ["hello", "[SEP]"]
-    assert mac.networks.documents([row]).shape == (1, 4, lm.hidden_size)

@@ -21,12 +21,10 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.base import Stopped
 from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
 PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
@@ -88,17 +86,10 @@ def test_a_long_document_is_cut_and_counted() -> None:
         read(Uniform(tiny_gpt2(), PLAIN), "word " * 200)
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read() -> None:
-    lm = tiny_gpt2()
-    method = Uniform(lm, replace(PLAIN, lr=1e30))
-    session = Session(lm, method)
-    session.read(observes(*TEXTS))
-    with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
-        session.flush()
-    assert session.pending == 2
-    kept = read(method, TEXTS[0])
-    assert torch.equal(session._state.tensors["weights"], kept.tensors["weights"])
-    assert session._state.meta == kept.meta
+def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
+    method = Uniform(tiny_gpt2(), replace(PLAIN, lr=1e30))
+    with pytest.raises(UserError, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
+        read(method, *TEXTS)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -134,21 +125,15 @@ def test_untrained_every_token_weighs_the_same() -> None:
     torch.testing.assert_close(weights, torch.full_like(weights, math.log(2) / 3))
 
 
-def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
-    method = Camels(tiny_gpt2(), replace(META, reset_every=4))
+def test_training_lowers_its_loss() -> None:
+    method = Camels(tiny_gpt2(), META)
     optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
     one = episode("a", 2)
     before = method.validate([one])
-    assert method.training_state().keys() == {"since"}
-    for step in range(4):
+    for _ in range(4):
         optimiser.zero_grad()
         method.accumulate_gradients([one])
         optimiser.step()
-        carried = method.training_state()
-        assert ("start" in carried) == (step % 2 == 0)
-        other = Camels(method.lm, method.settings)
-        other.load_training_state(carried)
-        assert all(torch.equal(each, carried[name]) for name, each in other.training_state().items())
     after = method.validate([one])
     assert after["loss"] < before["loss"]
     assert after["uniform"] == before["uniform"]

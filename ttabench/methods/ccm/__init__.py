@@ -179,15 +179,6 @@ def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload)
     return _comp_tokens(settings, shape, work, steps, settings.comp_tokens * len(steps))
 
 
-def compressive_cost(settings: CompressiveSettings, shape: Shape, work: Workload) -> Cost:
-    """Compressive Transformer (arXiv 1911.05507), pieces pooled as `compressive` does."""
-    slots = [-(-size // settings.ratio) for size in work.pieces]
-    steps = [(piece, piece, before) for piece, before in zip(work.pieces, (shape.starts, *accumulate(slots)))]  # noqa: B905
-    kernels = 2 * shape.layers * settings.ratio * shape.head_dim**2
-    pooling = 2 * sum(slots) * settings.ratio * shape.head_dim * shape.slot_floats
-    return _kept(settings, shape, work, kernels, steps, sum(slots), more=pooling)
-
-
 def _comp_tokens(
     settings: GistingSettings, shape: Shape, work: Workload, texts: list[tuple[int, int]], kept: int, integers: int = 1
 ) -> Cost | None:
@@ -259,7 +250,7 @@ COMPRESSIVE = replace(
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
     presets=COMPRESSIVE_PRESETS,
-    cost=compressive_cost,
+    cost=None,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",
     retired={"slots": None, "pool": "conv"},

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import at_least
-from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.spec import MethodSpec
-
-JOINT = 1
-"""Tokens between a context and what is read behind it, in most tokenizers."""
 
 QUESTION = "{question}"
 """Where the question stands in a template."""
@@ -70,43 +64,6 @@ PRESETS: Mapping[str, DistillSettings] = {
 }
 
 
-def cost(settings: DistillSettings, shape: Shape, work: Workload) -> Cost:
-    """Context distillation (arXiv 2209.15189): the teacher reads, asks itself and answers; the student takes its
-    steps. Questions and answers are counted at their greatest length; a context in several windows as windows of
-    that size."""
-    s, bare, size = settings, closed_book(shape, work), settings.length
-    factors = Factors(shape, s.rank, targeted(s.targets, shape))
-    if not work.pieces:
-        return bare
-    if s.ask == "text":
-        cut = [min(size, piece - begin) for piece in work.pieces for begin in range(0, piece, size)]
-        lessons = [(tokens - 1, tokens) for tokens in cut if tokens > 1] or [(1, 1)]
-    else:
-        worded = len(s.template.replace(QUESTION, "")) // CHARACTERS_A_TOKEN
-        lessons = [(worded + 2 * size - 1, size)] * (s.questions * len(work.pieces))
-    window, again = min(s.window, work.tokens), replace(shape, dense=False)
-    context = shape.starts + window
-    teaching = work.tokens / window * shape.forward(context)
-    teaching += sum(shape.forward(JOINT + tokens, context) for tokens, _ in lessons)
-    if s.ask == "self":
-        writing = [again.forward(size, piece) + shape.head(size) for piece in work.pieces]
-        teaching += sum(shape.forward(shape.starts + piece) for piece in work.pieces) + s.questions * sum(writing)
-        teaching += sum(again.forward(tokens, context) + shape.head(size) for tokens, _ in lessons)
-    steps = [factors.step(shape.starts + tokens, targets) + shape.head(targets) for tokens, targets in lessons]
-    passes, left = divmod(s.steps, -(-len(lessons) // s.batch))
-    learning = sum(steps) * (passes + left * s.batch / len(lessons))
-    longest = context + JOINT + max(tokens for tokens, _ in lessons)
-    return replace(
-        bare,
-        state_floats=factors.size,
-        state_bytes=SINGLE * factors.size,
-        adapt_slots=longest,
-        adapt_flops=round(teaching + learning),
-        ask_flops=bare.ask_flops + factors.forward(bare.positions),
-        positions=max(longest, bare.positions),
-    )
-
-
 DISTILL = MethodSpec(
     name="distill",
     summary="a LoRA trained to answer as the base does with the context",
@@ -114,7 +71,6 @@ DISTILL = MethodSpec(
     Settings=DistillSettings,
     presets=PRESETS,
     growth="constant",
-    cost=cost,
     checked=DistillSettings(rank=2, ask="text", length=32, steps=4, batch=2, lr=1e-2),
     paper="2209.15189",
     retired={"target": "lora", "slots": 64},

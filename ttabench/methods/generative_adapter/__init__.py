@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
 from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.recipe import Recipe, Stage
@@ -167,6 +168,12 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     )
 
 
+RETIRED: Mapping[str, Json] = {
+    "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
+    "loss_weighting": "tokens", "init_share": 0.1,
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
+
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
     summary="low-rank deltas from summed outer products of hidden states",
@@ -179,14 +186,6 @@ GENERATIVE_ADAPTER = MethodSpec(
     cost=cost,
     checked=GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0),
     paper="2411.05877",
-    retired={
-        "chunk_len": None,
-        "svd": "exact",
-        "strategy": "sequential",
-        "merge": False,
-        "finalize": False,
-        "loss_weighting": "tokens",
-        "init_share": 0.1,
-    },
+    retired=RETIRED,
 )
 METHODS = (GENERATIVE_ADAPTER,)

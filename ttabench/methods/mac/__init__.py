@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.recipe import Recipe
@@ -29,11 +30,6 @@ class MacSettings:
     """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
     input_encoder: str = "t5-base"
     """T5 that reads questions."""
-    design: Literal["encoder-decoder", "encoder"] = "encoder-decoder"
-    """What reads documents, and questions (Table 7): the T5; or an encoder (a T5's, `dense` for all-MiniLM-L6-v2, a
-    folder, a hub id) of T learnable tokens and the text."""
-    tokenizer: Literal["auto", "own", "base"] = "auto"
-    """Whose tokenizer the T5s use; auto: the base model's for scratch shapes and random weights, else their own."""
     num_virtual_tokens: int = 24
     """T: latent tokens of a document and of a question."""
     prefix_length: int = 2
@@ -175,10 +171,10 @@ def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int
 
 def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithm 2): a latent a document, one aggregation and expansion a question. Of trees,
-    encoders and T5s whose sizes are not known here, None."""
+    and of T5s whose sizes are not known here, None."""
     s, latents, hidden = settings, settings.num_virtual_tokens, shape.hidden
     documents, questions = (_t5(name, shape, latents) for name in (s.amortiser, s.input_encoder))
-    if documents is None or questions is None or s.design == "encoder" or s.hierarchy is not None:
+    if documents is None or questions is None or s.hierarchy is not None:
         return None
     kept = min(len(work.pieces), s.bank_cap or len(work.pieces))
     expanded, out = 2 * shape.layers * s.prefix_length, shape.kv_heads * shape.head_dim
@@ -204,6 +200,14 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     )
 
 
+RETIRED: Mapping[str, Json] = {
+    "bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0,
+    "modulation": "prefix", "lora_rank": 8, "lora_targets": ["q_proj", "v_proj", "c_attn"], "pad_to": 0,
+    "question_pad_to": 0, "dedupe": True, "hierarchy_aware": 0.0, "base_dropout": False, "num_beams": 1,
+    "retrieval_temperature": 0.05, "design": "encoder-decoder", "tokenizer": "auto",
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
+
 MAC = MethodSpec(
     name="mac",
     summary="latents of documents, a prefix a question",
@@ -218,22 +222,6 @@ MAC = MethodSpec(
     cost=cost,
     checked=TINY,
     paper="2403.04317",
-    retired={
-        "bank_block": 1024,
-        "merge_weighted": False,
-        "share_t5": False,
-        "amortiser_init": None,
-        "own_aux": 0.0,
-        "modulation": "prefix",
-        "lora_rank": 8,
-        "lora_targets": ["q_proj", "v_proj", "c_attn"],
-        "pad_to": 0,
-        "question_pad_to": 0,
-        "dedupe": True,
-        "hierarchy_aware": 0.0,
-        "base_dropout": False,
-        "retrieval_temperature": 0.05,
-        "num_beams": 1,
-    },
+    retired=RETIRED,
 )
 METHODS = (MAC,)

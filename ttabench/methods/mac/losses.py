@@ -19,7 +19,6 @@ from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.networks import MacNetworks
-from ttabench.methods.mac.t5 import word_size
 from ttabench.methods.trainable import training_item
 
 SMALLEST_SHARE = 1e-9
@@ -124,13 +123,12 @@ def _retrieval(lessons: Sequence[Lesson]) -> Tensor:
 def _words(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:
     """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
     weights [C, V] of a document sum to 1."""
-    head_VE = mac.amortiser.words
+    head_VE: Tensor = mac.amortiser.t5.get_input_embeddings().weight
     held_CV = torch.zeros(len(ids_C), len(head_VE))
     for row, words in zip(held_CV, ids_C, strict=True):
         row[words[:-1]] = 1
     rarity_CV = held_CV * (len(held_CV) / held_CV.sum(0).clamp(min=1)).log()
     weights_CV = (rarity_CV / rarity_CV.sum(1, keepdim=True).clamp(min=1e-6)).to(head_VE.device)
-    scale = WORD_SCALE * head_VE.shape[1] ** -0.5 / word_size(mac.amortiser.transformer)
-    logits_CV = states_CTE.mean(1) @ head_VE.T * scale
+    logits_CV = states_CTE.mean(1) @ head_VE.T * WORD_SCALE * head_VE.shape[1] ** -0.5
     loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
     return loss

@@ -85,21 +85,17 @@ class Mac(Trainable[MacSettings]):
 
     def combined(self, state: State, other: State) -> State:
         """Both banks, one behind the other; documents that stand in the first are left out of the second."""
-        known, cap = set(state.meta["read"][0]), self.settings.bank_cap
+        known = set(state.meta["read"][0])
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
-        first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
-        if cap and len(first_KTD) + len(second_KTD) > cap:
-            fault = f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap} together."
+        if self.settings.bank_cap:
+            fault = f"Banks that hold no more than bank_cap={self.settings.bank_cap} entries cannot be put together."
             raise UserError(fault, "Read all texts with one command: --context A B.")
-        if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
-            second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
-        else:
-            members = other.meta["members"][0]
+        first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)[new]
         meta = {
             "tokens_read": [a + b for a, b in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)],
             "truncated_documents": [state.meta["truncated_documents"][0] + other.meta["truncated_documents"][0]],
             "read": [[*state.meta["read"][0], *(other.meta["read"][0][number] for number in new)]],
-            "members": [[*state.meta["members"][0], *members]],
+            "members": [[*state.meta["members"][0], *(other.meta["members"][0][number] for number in new)]],
         }
         return State(1, _stacked([torch.cat([first_KTD, second_KTD])]), meta)
 

@@ -57,13 +57,10 @@ class CamelsSettings(OnlineSettings):
     """Of how far the base moves on a text of no document, in training."""
     kl_tokens: int = 64
     """Tokens of those texts, which the base model itself writes."""
-    reset_every: int = 24
-    """Documents after which training begins at the base's own weights again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(2, kl_tokens=self.kl_tokens)
-        at_least(1, reset_every=self.reset_every)
         at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
 
 
@@ -185,7 +182,7 @@ CAMELS = replace(
     trainable=True,
     cost=camels_cost,
     checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
-    retired={**GONE, "proxy": "", "first_order": False},
+    retired={**GONE, "proxy": "", "first_order": False, "reset_every": 24},
 )
 CPT = MethodSpec(
     name="cpt",

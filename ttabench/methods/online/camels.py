@@ -38,8 +38,6 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         super().__init__(lm, settings)
         self.weigher = TokenWeights(lm, settings.seed).to(lm.device).eval()
         self._texts: list[list[int]] = []
-        self._start: Tensor | None = None
-        self._since = 0
 
     def modules(self) -> nn.ModuleDict:
         """The decoder that reads documents, and its head."""
@@ -52,68 +50,33 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means."""
-        return self._meta(episodes, self._begun())[0]
-
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """As `Trainable` does, episode by episode: each begins where the one before it left the base, until
-        `reset_every` documents were read."""
-        del parts  # one episode at a time
-        means: dict[str, Tensor] = {}
-        for episode in episodes:
-            losses, after = self._meta([episode], self._begun())
-            (torch.stack(list(losses.values())).sum() / len(episodes)).backward()  # type: ignore[no-untyped-call]
-            self._since += len(episode.observes())
-            moved_N = torch.cat([part.detach().flatten() for part in after.values()])
-            self._start = None if self._since >= self.settings.reset_every else moved_N
-            self._since = 0 if self._start is None else self._since
-            for name, loss in losses.items():
-                means[name] = means.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
-        return {**means, "loss": torch.stack(list(means.values())).sum()}
+        return self._meta(episodes)
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """The training loss from the base as it is; "uniform" is the answers' with every token alike."""
-        fresh = self._trained.start()
-        losses = self._meta(episodes, fresh)[0]
-        plain = self._meta(episodes, fresh, uniform=True)[0]
+        """The training loss; "uniform" is the answers' with every token alike."""
+        losses, plain = self._meta(episodes), self._meta(episodes, uniform=True)
         return {
             "loss": float(torch.stack(list(losses.values())).detach().sum()),
             "uniform": float(plain["answer"].detach()),
         }
 
-    def training_state(self) -> dict[str, Tensor]:
-        """Where the next episode begins, and the documents read since the base's own weights."""
-        since = {"since": torch.tensor(self._since)}
-        return since if self._start is None else {**since, "start": self._start.clone()}
-
-    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-        self._since = int(tensors["since"]) if "since" in tensors else 0
-        self._start = tensors["start"].clone() if "start" in tensors else None
-
-    def _begun(self) -> Tensor:
-        return self._trained.start() if self._start is None else self._start
-
-    def _meta(
-        self, episodes: Sequence[Episode], start_N: Tensor, *, uniform: bool = False
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Mean losses of the episodes, each from `start_N`, and the parts after the last one."""
+    def _meta(self, episodes: Sequence[Episode], *, uniform: bool = False) -> dict[str, Tensor]:
+        """Mean losses of the episodes, each from the base's own weights."""
         s, lm = self.settings, self.lm
         answer, locality = [], []
-        after: dict[str, Tensor] = {}
+        start = shaped(self._trained.start(), self._trained.layout)
         for episode in episodes:
             pieces = episode.observes()
             rows = [piece_ids(lm, piece, first=True)[: s.max_tokens] for piece in pieces]
             weights = [torch.ones(len(row), device=lm.device) for row in rows] if uniform else self._weighed(rows)
-            before = {
-                name: part.detach().requires_grad_() for name, part in shaped(start_N, self._trained.layout).items()
-            }
+            before = {name: part.detach().requires_grad_() for name, part in start.items()}
             steps = [[document] for document in zip(rows, weights, strict=True) if len(document[0]) > 1]
             after, _ = stepped(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, ask) for ask in episode.asks()]
             answer.append(answers_loss(lm, after, items))
             text = self._locality(episode)
             locality.append(s.kl_weight * moved(lm, before, after, text).mean())
-        return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}, after
+        return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
         """Weights of the tokens of each row, differentiable; what begins a text is read, too."""

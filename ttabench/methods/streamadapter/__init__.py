@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape, targeted
 from ttabench.methods.recipe import Recipe
@@ -148,6 +149,12 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     )
 
 
+RETIRED: Mapping[str, Json] = {
+    "keep_cache": False, "mapping": "recurrent", "gate_spread": 0.0, "centred": False, "share_heads": True,
+    "bptt": "detach", "form": "queries", "step_segments": 4, "rehearse": False,
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
+
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",
@@ -160,16 +167,6 @@ STREAMADAPTER = MethodSpec(
     cost=cost,
     checked=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
     paper="2411.09289",
-    retired={
-        "keep_cache": False,
-        "mapping": "recurrent",
-        "gate_spread": 0.0,
-        "centred": False,
-        "share_heads": True,
-        "bptt": "detach",
-        "form": "queries",
-        "step_segments": 4,
-        "rehearse": False,
-    },
+    retired=RETIRED,
 )
 METHODS = (STREAMADAPTER,)
