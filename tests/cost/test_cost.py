@@ -40,7 +40,7 @@ from ttabench.methods.eviction.settings import (
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
+from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.rag import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter import StreamAdapterSettings
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
-    "uniform": ("uniform", UniformSettings()),
+    "uniform": ("uniform", OnlineSettings()),
     "salient_spans": ("salient_spans", SalientSettings(spans="rule")),
     "camels": ("camels", CamelsSettings()),
     "cpt": ("cpt", CptSettings(epochs=2, batch=1)),

@@ -27,7 +27,7 @@ from ttabench.methods.trainable import answer_loss
 CCM_WAYS: list[dict[str, Any]] = [
     {**first, **second}
     for first, second in product(
-        ({}, {"update": "merge"}, {"update": "merge", "ema": 0.5}),
+        ({}, {"update": "merge"}),
         ({}, {"sink": True}, {"recursive": False}, {"recursive": False, "sink": True}, {"conditional": False}),
     )
 ]

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
+from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes, tiny_mac
 from ttabench.core.types import Episode, Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import pooling
-from ttabench.methods.mac.method import Mac, appended
+from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.networks import PrefixExpansion
 from ttabench.methods.mac.pooling import Aggregator
 
@@ -160,21 +160,6 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
         assert len(names) == 4
     else:
         assert names == sorted(f"d{index}" for index in range(9))
-
-
-def test_nearest_pairs_equal_a_full_search() -> None:
-    """The cosines kept up to date while entries merge and leave are those of a fresh table."""
-    vectors = draw(30, 2, 3)
-    kept, _ = appended(vectors[:0], [], vectors, [str(i) for i in range(30)], replace(TINY_MAC, bank_cap=8), 0)
-    slow = list(vectors[:8])
-    for latent in vectors[8:]:
-        slow.append(latent)
-        unit = torch.nn.functional.normalize(torch.stack(slow).flatten(1), dim=1)
-        pairs = [(-float(unit[i] @ unit[j]), i, j) for i in range(9) for j in range(i + 1, 9)]
-        _, first, second = min(pairs)
-        slow[first] = (slow[first] + slow[second]) / 2
-        del slow[second]
-    torch.testing.assert_close(kept, torch.stack(slow))
 
 
 # Modulation.

@@ -21,13 +21,13 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
+from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
 from ttabench.methods.parts.trained import shaped
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
-PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
+PLAIN = OnlineSettings(lr=1e-3, dropout=False, pad_len=64)
 
 
 def weights_of(method: Uniform | Cpt, state: State) -> dict[str, Tensor]:

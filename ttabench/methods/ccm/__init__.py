@@ -51,8 +51,6 @@ class CcmSettings(GistingSettings):
 
     update: Literal["concat", "merge"] = "concat"
     """Whether the memory keeps what every piece became, or their mean, slot by slot."""
-    ema: float | None = None
-    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
     recursive: bool = True
     """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
     sink: bool = False
@@ -74,27 +72,16 @@ class CcmSettings(GistingSettings):
         at_least(1, piece=self.piece, memory=self.memory)
         at_least(0, n_sink=self.n_sink)
         if self.window is not None:
-            self._check_stream(self.window)
+            self._check_stream()
         elif not self.compress or self.n_sink is not None:
             raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink in place of n_sink)")
-        if self.ema is not None and not 0 < self.ema <= 1:
-            raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
-        if self.ema is not None and self.update != "merge":
-            raise ValueError("ema is the weight of the newest piece in a merged memory: give update=merge, too")
 
-    def _check_stream(self, window: int) -> None:
+    def _check_stream(self) -> None:
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
             given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
             raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}")
-        if window <= self.memory + self.piece:
-            given = f"window={window}, memory={self.memory}, piece={self.piece}"
-            raise ValueError(f"a window must be larger than memory and piece together, got {given}")
-
-    def weight(self, step: int) -> float:
-        """a_t: weight of piece t, from 1 on, in a merged memory."""
-        return 1.0 if step == 1 else 1 / step if self.ema is None else self.ema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,30 +169,29 @@ def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload)
 def _comp_tokens(
     settings: GistingSettings, shape: Shape, work: Workload, texts: list[tuple[int, int]], kept: int, integers: int = 1
 ) -> Cost | None:
-    """Of COMP tokens behind texts (tokens, slots before them); None where deltas act at every token. `dense` counts
-    the factors at the tokens of text, too, which are computed and left out."""
+    """Of COMP tokens behind texts (tokens, slots before them), and the slots that are kept; None where deltas act at
+    every token. `dense` counts the factors at the tokens of text, too, which are computed and left out."""
     comp = settings.comp_tokens
-    steps = [(text + comp, comp + (text if shape.dense else 0), before) for text, before in texts]
-    found = _kept(settings, shape, work, comp * shape.hidden, steps, kept, beyond=comp, integers=integers)
-    return found if settings.conditional else None
-
-
-def _kept(
-    settings: AttentionLora, shape: Shape, work: Workload, beside: int, steps: list[tuple[int, int, int]], kept: int,
-    *, beyond: int = 0, more: int = 0, integers: int = 1,
-) -> Cost:  # fmt: skip
-    """The cost where what is kept are slots: `steps` are what is read (tokens, those of them under the LoRA, slots
-    before them), `beside` are parameters beside the LoRA, `beyond` positions behind the text, `more` operations."""
     maps = targeted(settings.targets, shape) if settings.targets else list(shape.attention_linears)
     factors = Factors(shape, settings.rank, maps)
-    own = {"added_parameters": factors.size + beside}
-    if not steps:
-        return replace(closed_book(shape, work), **own)
-    flops = sum(shape.forward(tokens, before) + factors.forward(under) for tokens, under, before in steps)
-    own |= {"state_floats": shape.slot_floats * kept, "adapt_flops": flops + shape.forward(shape.starts) + more}
-    own["state_bytes"] = shape.cache_bytes(kept, work.value_bytes) + INTEGER * integers
-    own["adapt_slots"] = max(tokens + before for tokens, _, before in steps)
-    return in_window(shape, work, kept, **own, positions=shape.starts + work.tokens + max(beyond, work.asked))
+    added = factors.size + comp * shape.hidden
+    if not settings.conditional:
+        return None
+    if not texts:
+        return replace(closed_book(shape, work), added_parameters=added)
+    flops = sum(shape.forward(text + comp, before) for text, before in texts) + shape.forward(shape.starts)
+    flops += sum(factors.forward(comp + (text if shape.dense else 0)) for text, _ in texts)
+    return in_window(
+        shape,
+        work,
+        kept,
+        added_parameters=added,
+        state_floats=shape.slot_floats * kept,
+        state_bytes=shape.cache_bytes(kept, work.value_bytes) + INTEGER * integers,
+        adapt_slots=max(text + comp + before for text, before in texts),
+        adapt_flops=flops,
+        positions=shape.starts + work.tokens + max(comp, work.asked),
+    )
 
 
 CCM = MethodSpec(
@@ -220,7 +206,7 @@ CCM = MethodSpec(
     cost=ccm_cost,
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
-    retired={"held": None},
+    retired={"held": None, "ema": None},
 )
 GISTING = replace(
     CCM,

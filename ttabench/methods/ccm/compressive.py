@@ -9,7 +9,6 @@ Shape letters: L layers · B rows · H key/value heads · P slots · D head size
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from ttabench.core.types import Episode, Observe
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
@@ -51,10 +50,10 @@ def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
-    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which
-    slots are padding, where rows have read pieces of several lengths. Its `meta` counts pieces read."""
+    """Pooled keys and values. State: keys and values of the slots, and the position of the next text token."""
 
     spec = COMPRESSIVE
+    one_reader = True
 
     def __init__(self, lm: LM, settings: CompressiveSettings) -> None:
         super().__init__(lm, settings)
@@ -69,21 +68,11 @@ class Compressive(AttentionMemory[CompressiveSettings]):
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
-        rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
-        memory = memory_of(state)
-        real_BP = state.tensors.get("real")
-        if memory is not None and real_BP is None:
-            real_BP = torch.ones(state.rows, memory.shape[4], dtype=torch.bool, device=self.lm.device)
-        for number in range(len(chunks)):
-            texts = [row[number] for row in rows]
-            fresh, own_BP = self._read_on(memory, real_BP, texts, counts)
-            memory, real_BP = joined(memory, fresh), own_BP if real_BP is None else torch.cat([real_BP, own_BP], 1)
-            counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-        if memory is None or real_BP is None:
-            return state
-        pooled_state = self.remembered(state, memory, counts)
-        padded = {} if bool(real_BP.all()) else {"real": real_BP}
-        return replace(pooled_state, tensors={**pooled_state.tensors, **padded})
+        (texts,), (count,), memory = new_ids(self.lm, state, chunks), state.meta["tokens_read"], memory_of(state)
+        for text in filter(None, texts):
+            memory = joined(memory, self._read_on(memory, text, count))
+            count += len(text)
+        return self.remembered(state, memory, [count])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
@@ -117,23 +106,18 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         """Keys (`which` 0) or values (1) of a layer."""
         return pooled(held_BHTD, taps_BGR, self.kernels[0][layer, which])
 
-    def _read_on(
-        self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
-    ) -> tuple[Memory, Tensor]:
-        """The slots of these texts behind the memory, and which of them are no padding."""
-        lm = self.lm
-        tokens_BT, mask_BT = pad(list(texts), lm.pad_id, "right")
-        seen = self.begun(len(texts)) if memory is None else memory
-        prefix = None if seen is None else prefix_of(seen, self.next_of(counts), real_BP)
-        positions_BT = torch.tensor(counts)[:, None] + len(lm.start_ids) + torch.arange(tokens_BT.shape[1])
-        layout = Layout(positions_BT=positions_BT.to(lm.device))
-        patch = Patch(prefix=prefix, deltas=self.deltas)
-        _, window = hidden_states(lm, patch, tokens_BT.to(lm.device), layout, mask_BT.to(lm.device))
-        after, size = window.prefix(), tokens_BT.shape[1]
-        ratio = self.settings.ratio
-        taps_BGR = taps_of([groups(len(text), ratio) for text in texts], ratio).to(lm.device)
+    def _read_on(self, memory: Memory | None, text: list[int], count: int) -> Memory:
+        """The slots of a text behind the memory of so many tokens."""
+        lm, next_B = self.lm, self.next_of([count])
+        seen = self.begun(1) if memory is None else memory
+        prefix = None if seen is None else prefix_of(seen, next_B)
+        layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
+        ids_1T = torch.tensor([text], device=lm.device)
+        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
+        taps_1GR, after = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio), window.prefix()
         fresh = [
-            torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
+            [self._pooled(held[..., -len(text) :, :], taps_1GR.to(lm.device), layer, which)
+             for layer, held in enumerate(whole)]
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
-        ]
-        return torch.stack(fresh), (taps_BGR >= 0).any(2)
+        ]  # fmt: skip
+        return torch.stack([torch.stack(whole) for whole in fresh])

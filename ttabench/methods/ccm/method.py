@@ -34,18 +34,19 @@ class Ccm(CompTokens[CcmSettings]):
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(self, settings.window)
+        self.one_reader = self.stream is not None
         self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
 
     def begin(self, rows: int) -> State:
         """Nothing read."""
-        return State(rows, meta={"tokens_read": [0] * rows, "pieces_read": [0] * rows})
+        return State(rows, meta={**super().begin(rows).meta, "pieces_read": [0] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Compress piece by piece, each behind the memory of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
-            return self.stream.adapt(state, rows)
+            return self.stream.adapt(state, rows[0])
         memory, steps = memory_of(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
             texts, steps = [row[number] for row in rows], steps + 1
@@ -83,7 +84,9 @@ class Ccm(CompTokens[CcmSettings]):
     def merged(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """Merged memories as slots: those of the memory after the first piece, then of that after the second..."""
         count, steps, device = self.settings.comp_tokens, max(len(row.comps) for row in rows), batch.ids_BT.device
-        weights_SS = merge_weights(self.settings, max(1, steps)).to(device)
+        # how much of each piece the mean after each step holds
+        weights_SS = torch.ones(max(1, steps), max(1, steps), device=device).tril()
+        weights_SS /= weights_SS.sum(1, keepdim=True)
         mix_BSnT = torch.zeros(len(rows), len(weights_SS), count, batch.ids_BT.shape[1], device=device)
         for mix_SnT, row in zip(mix_BSnT, rows, strict=True):
             for number, block in enumerate(row.comps):
@@ -105,7 +108,7 @@ class Ccm(CompTokens[CcmSettings]):
             return joined(seen, fresh) if s.sink else fresh
         if s.update == "concat":
             return joined(memory, fresh)
-        newest = memory[..., -s.comp_tokens :, :].lerp(fresh, s.weight(step))
+        newest = memory[..., -s.comp_tokens :, :].lerp(fresh, 1 / step)
         return joined(memory[..., : -s.comp_tokens, :], newest)
 
     def _seen(self, memory: Memory) -> Memory | None:
@@ -113,17 +116,6 @@ class Ccm(CompTokens[CcmSettings]):
         if self.settings.recursive:
             return memory
         return memory[..., :1, :] if self.settings.sink and self.lm.start_ids else None
-
-
-def merge_weights(settings: CcmSettings, steps: int) -> Tensor:
-    """[S, S]: how much of each piece the memory after each step holds; rows sum to 1."""
-    weights = torch.zeros(steps, steps)
-    for step in range(steps):
-        newest = settings.weight(step + 1)
-        if step:
-            weights[step] = (1 - newest) * weights[step - 1]
-        weights[step, step] = newest
-    return weights
 
 
 class Gisting(CompTokens[GistingSettings]):

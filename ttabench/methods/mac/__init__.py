@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ttabench.core.bounds import at_least
+from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
@@ -143,15 +144,28 @@ PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
 
 
+SCRATCH = "scratch:"
+
+
+def scratch_shape(name: str) -> tuple[int, int, int, int]:
+    """Width, layers, heads and feed-forward width of a `scratch:` shape."""
+    numbers = name.removeprefix(SCRATCH).split(",")
+    if len(numbers) != 4 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise UserError(f"{name!r} is no shape.", "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers from 1 on.")
+    width, layers, heads, inner = map(int, numbers)
+    if width % heads:
+        raise UserError(f"{name!r} is no shape.", "HEADS must divide WIDTH.")
+    return width, layers, heads, inner
+
+
 def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int]] | None:
     """Parameters of a T5 and of the prompts, norms and MLPs that make latents of what it reads; and the operations of
     reading so many tokens. None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
-    numbers = name.removeprefix("scratch:").split(",")
     if name in PUBLISHED:
         width, layers, heads, wide = PUBLISHED[name]
         inner, vocabulary = 64 * heads, T5_VOCABULARY
-    elif name.startswith("scratch:") and len(numbers) == 4 and all(number.isdecimal() for number in numbers):
-        width, layers, heads, wide = map(int, numbers)
+    elif name.startswith(SCRATCH):
+        width, layers, heads, wide = scratch_shape(name)
         inner, vocabulary = width, shape.vocabulary
     else:
         return None

@@ -164,38 +164,32 @@ def appended(
     entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
     entry give. `read`: documents this bank has taken in before, dropped and averaged ones included; it seeds the random
     rules."""
-    s, cap, kept = settings, settings.bank_cap, len(bank_KTD)
-    pool_PTD = torch.cat([bank_KTD, new_NTD])
-    members = [*map(list, members), *([name] for name in names)]
-    if not cap or len(pool_PTD) <= cap:
-        return pool_PTD, members
-    nearest = s.bank_reduce == "average_nearest"
-    if nearest:  # pairs stand above the diagonal only, so that the first maximum is the one with the lowest indices
-        unit_PE = normalize(pool_PTD.float().flatten(1), dim=1)
-        near_PP = unit_PE @ unit_PE.T
-        near_PP.masked_fill_(torch.ones_like(near_PP).tril().bool(), -2.0)
-    order = list(range(kept))
-    for index in range(len(new_NTD)):
-        order.append(kept + index)
-        if len(order) <= cap:
+    cap, entries, members = settings.bank_cap, list(bank_KTD), list(map(list, members))
+    for index, (new_TD, name) in enumerate(zip(new_NTD, names, strict=True)):
+        entries.append(new_TD)
+        members.append([name])
+        if not cap or len(entries) <= cap:
             continue
-        if nearest:
-            held = torch.tensor(order, device=near_PP.device)
-            first, second = divmod(int(near_PP[held][:, held].argmax()), len(order))
+        if settings.bank_reduce == "average_nearest":
+            first, second = _nearest(entries)
         else:
-            draw = torch.Generator().manual_seed(s.seed * 1_000_003 + read + index)
-            second, first = torch.randperm(len(order), generator=draw)[:2].tolist()
-        if s.bank_reduce != "random":
+            draw = torch.Generator().manual_seed(settings.seed * 1_000_003 + read + index)
+            second, first = torch.randperm(len(entries), generator=draw)[:2].tolist()
+        if settings.bank_reduce != "random":
             first, second = min(first, second), max(first, second)
-            place, gone = order[first], order[second]
-            pool_PTD[place] = (pool_PTD[place].float() * 0.5 + pool_PTD[gone].float() * 0.5).to(pool_PTD.dtype)
-            members[place] += members[gone]
-        if nearest:
-            unit_PE[place] = normalize(pool_PTD[place].float().flatten(), dim=0)
-            cosine_P = unit_PE @ unit_PE[place]
-            near_PP[:place, place], near_PP[place, place + 1 :] = cosine_P[:place], cosine_P[place + 1 :]
-        del order[second]
-    return pool_PTD[order], [members[place] for place in order]
+            mean_TD = entries[first].float() * 0.5 + entries[second].float() * 0.5
+            entries[first] = mean_TD.to(bank_KTD.dtype)
+            members[first] += members[second]
+        del entries[second], members[second]
+    return torch.stack(entries) if entries else bank_KTD, members
+
+
+def _nearest(entries: Sequence[Tensor]) -> tuple[int, int]:
+    """The two entries of the largest cosine; of equal ones those that stand first."""
+    unit_KE = normalize(torch.stack(list(entries)).float().flatten(1), dim=1)
+    cosines_KK = unit_KE @ unit_KE.T
+    cosines_KK.masked_fill_(torch.ones_like(cosines_KK).tril().bool(), -2.0)
+    return divmod(int(cosines_KK.argmax()), len(unit_KE))
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -22,10 +22,9 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.text.texts import backend
-from ttabench.methods.mac import PUBLISHED, T5_VOCABULARY
+from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
 from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 
-SCRATCH = "scratch:"
 HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
 
@@ -52,17 +51,6 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
     layered: dict[str, Any] = {"num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
     heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
     return T5Config(vocab_size=vocabulary, d_model=width, **layered, **heading)
-
-
-def scratch_shape(name: str) -> tuple[int, int, int, int]:
-    """Width, layers, heads and feed-forward width of a `scratch:` shape."""
-    numbers = name.removeprefix(SCRATCH).split(",")
-    if len(numbers) != 4 or not all(number.isdecimal() and int(number) for number in numbers):
-        raise UserError(f"{name!r} is no shape.", "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers from 1 on.")
-    width, layers, heads, inner = map(int, numbers)
-    if width % heads:
-        raise UserError(f"{name!r} is no shape.", "HEADS must divide WIDTH.")
-    return width, layers, heads, inner
 
 
 def hub_id(name: str) -> str:

@@ -18,7 +18,7 @@ from ttabench.methods.spec import MethodSpec
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineSettings(DescentSettings):
-    """Settings of every method that finetunes online; the defaults are those of CaMeLS' released code."""
+    """Settings of `uniform`, and of all that weigh tokens; the defaults are those of CaMeLS' released code."""
 
     normaliser: Literal["padded", "tokens"] = "padded"
     """What the weighted sum of a document's losses is divided by. padded: `pad_len` - 1, as where every text is padded
@@ -32,19 +32,12 @@ class OnlineSettings(DescentSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformSettings(OnlineSettings):
-    """Settings of `uniform`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SalientSettings(OnlineSettings):
     """Settings of `salient_spans`."""
 
     spans: Literal["spacy", "rule"] = "spacy"
-    """What finds named entities. spacy: its model, without times, percentages, amounts, quantities and numbers; rule:
-    runs of capitalised words (a single one that begins a sentence does not count) and years."""
-    spacy_model: str = "en_core_web_sm"
-    """Of spaCy, with `spans=spacy`."""
+    """What finds named entities. spacy: its `en_core_web_sm`, without times, percentages, amounts, quantities and
+    numbers; rule: runs of capitalised words (a single one that begins a sentence does not count) and years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +73,11 @@ class CptSettings(DescentSettings):
         at_least(1, epochs=self.epochs, batch=self.batch)
 
 
-UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
+UNIFORM_PRESETS: Mapping[str, OnlineSettings] = {
     # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of the twin of streamingqa.
-    "nano": UniformSettings(lr=3e-4),
+    "nano": OnlineSettings(lr=3e-4),
     # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
-    "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
+    "mac": OnlineSettings(lr=6.5e-6, max_tokens=512),
 }
 SALIENT_PRESETS: Mapping[str, SalientSettings] = {
     # Names and places of the miniature world are capitalised, and spaCy knows none of them. Its best rate, too.
@@ -153,12 +146,12 @@ UNIFORM = MethodSpec(
     name="uniform",
     summary="weights finetuned on each document, every token alike",
     where="ttabench.methods.online.method:Uniform",
-    Settings=UniformSettings,
+    Settings=OnlineSettings,
     presets=UNIFORM_PRESETS,
     growth="constant",
     cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
-    checked=UniformSettings(lr=1e-2, eps=1e-3, pad_len=32),
+    checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
     retired=GONE,
 )
@@ -170,6 +163,7 @@ SALIENT_SPANS = replace(
     Settings=SalientSettings,
     presets=SALIENT_PRESETS,
     checked=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
+    retired={**GONE, "spacy_model": "en_core_web_sm"},
 )
 CAMELS = replace(
     UNIFORM,

@@ -36,7 +36,6 @@ from ttabench.methods.online import (
     CptSettings,
     OnlineSettings,
     SalientSettings,
-    UniformSettings,
 )
 from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.parts.trained import Weights, shaped
@@ -175,7 +174,7 @@ class Online(Descending[OnlineT]):
         return weighted_loss(self.settings, values, self.token_weights(piece, ids))
 
 
-class Uniform(Online[UniformSettings]):
+class Uniform(Online[OnlineSettings]):
     """Every token weighs the same."""
 
     spec = UNIFORM
@@ -214,6 +213,7 @@ class Cpt(Descending[CptSettings]):
 Span: TypeAlias = tuple[int, int]
 Finder: TypeAlias = Callable[[str], list[Span]]
 
+MODEL = "en_core_web_sm"
 LEFT_OUT = frozenset({"TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"})
 """Types of spaCy's entities that do not count; dates do."""
 RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
@@ -234,19 +234,19 @@ def entities_by_rule(text: str) -> list[Span]:
     return sorted(spans)
 
 
-def spacy_entities(model: str) -> Finder:
-    """What finds entities with a model of spaCy."""
+def spacy_entities() -> Finder:
+    """What finds entities with spaCy's model `MODEL`."""
     otherwise = "or --set spans=rule (runs of capitalised words, and years)."
     try:
         spacy: Any = import_module("spacy")
     except ImportError:
         fault = "salient_spans finds named entities with spaCy, which is not installed."
-        raise UserError(fault, f"pip install spacy and python -m spacy download {model}, {otherwise}") from None
+        raise UserError(fault, f"pip install spacy and python -m spacy download {MODEL}, {otherwise}") from None
     try:
-        pipeline = spacy.load(model)
+        pipeline = spacy.load(MODEL)
     except OSError:
-        fault = f"spaCy has no model {model!r}."
-        raise UserError(fault, f"python -m spacy download {model}, --set spacy_model=NAME, {otherwise}") from None
+        fault = f"spaCy has no model {MODEL!r}."
+        raise UserError(fault, f"python -m spacy download {MODEL}, {otherwise}") from None
 
     def find(text: str) -> list[Span]:
         return [(entity.start_char, entity.end_char) for entity in pipeline(text).ents if entity.label_ not in LEFT_OUT]
@@ -269,7 +269,7 @@ class SalientSpans(Online[SalientSettings]):
 
     def __init__(self, lm: LM, settings: SalientSettings) -> None:
         super().__init__(lm, settings)
-        self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities(settings.spacy_model)
+        self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities()
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
         """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of
