@@ -178,13 +178,13 @@ def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iter
 def layers_recomputed(lm: LM) -> Iterator[None]:
     """Inside, gradient steps keep what enters each decoder layer and compute it again on the way back.
 
-    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What is
-    random in a layer must draw the same again by itself (`parts.lora`).
+    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What a
+    layer draws from torch's randomness it draws again.
     """
     blocks = list(lm.blocks())
     try:
         for block in blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         yield
     finally:
         for block in blocks:
