@@ -10,7 +10,7 @@ as long as they are. A context of nano's tokens and one of another model's diffe
 Files are rows as kvpress publishes them, or what sub-tasks are made of that need more than is here:
 
     test.parquet, 4096/test-00000-of-00001.parquet      context, question, answer_prefix, answer, task, max_new_tokens
-    PaulGrahamEssays.json                               {"text": "..."}, or texts in .txt files
+    PaulGrahamEssays.json                               {"text": "..."}
     squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
     hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA likewise
 
@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from scipy.optimize import brentq
 
-from ttabench.core.checked_file import object_of, read_text
+from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares
@@ -231,7 +231,7 @@ class Ruler(Bound[Settings]):
 ESSAYS = "PaulGrahamEssays"
 SQUAD, HOTPOTQA = ("squad", "dev-v2.0"), ("hotpotqa", "hotpot_dev_distractor_v1")
 GIVE = {
-    "essays": f"{ESSAYS}.json or essays as .txt files",
+    "essays": f"{ESSAYS}.json",
     "squad": "squad.json (dev-v2.0.json)",
     "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
 }
@@ -277,10 +277,11 @@ def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
 def material_of(path: Path) -> Material:
     """What a file or folder holds of what sub-tasks are made of."""
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
-    essays = [_essay(file) for file in files if file.suffix == ".txt" or stem(file) == ESSAYS]
-    squad, hotpotqa = (next((file for file in files if stem(file) in names), None) for names in (SQUAD, HOTPOTQA))
+    essays, squad, hotpotqa = (
+        next((file for file in files if stem(file) in names), None) for names in ((ESSAYS,), SQUAD, HOTPOTQA)
+    )
     held = Material(
-        essays=tuple(" ".join(essays).split()),
+        essays=() if essays is None else _essays(essays),
         squad=None if squad is None else _squad(squad),
         hotpotqa=None if hotpotqa is None else _hotpotqa(hotpotqa),
     )
@@ -289,11 +290,9 @@ def material_of(path: Path) -> Material:
     return held
 
 
-def _essay(file: Path) -> str:
-    if file.suffix == ".txt":
-        return read_text(file)
+def _essays(file: Path) -> tuple[str, ...]:
     with parsing(str(file)):
-        return text_of("text", object_of(file).get("text"))
+        return tuple(text_of("text", object_of(file).get("text")).split())
 
 
 def _squad(file: Path) -> Documents:
