@@ -172,7 +172,7 @@ class Ruler(Bound[Settings]):
             if high == sample.most:
                 return high
             low, high = high, 2 * high if sample.most is None else min(sample.most, 2 * high)
-        return round(brentq(beyond, low, high, xtol=0.2)) - 1
+        return int(brentq(beyond, low, high, xtol=0.2) + 0.5) - 1
 
     def instead(self, own: tuple[str, Sample], tokens: Tokens | None) -> Iterator[Observe]:
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
@@ -216,9 +216,8 @@ class Ruler(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Sub-tasks, contexts and questions."""
-        samples = list(self.samples())
-        questions = sum(len(sample.questions) for _, sample in samples)
-        return {"subtasks": list(self.names), "contexts": len(samples), "questions": questions}
+        contexts = sum(1 for _ in self.samples())
+        return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Every question with its answers, and every context at its smallest, which tells how it was drawn."""
