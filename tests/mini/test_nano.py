@@ -3,14 +3,11 @@ how far positions jump in the last lessons, and what their losses see."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -18,13 +15,7 @@ from results.nano_recipe import corpus, far, figures, lessons, nano
 from results.nano_recipe.teaching import losses_of
 from tests.places import ROOT
 from ttabench.lm.model import LM, load
-from ttabench.methods.icl import InContextSettings
-from ttabench.methods.icl.method import InContext
 from ttabench.mini.world import rng
-from ttabench.readers import load as load_task
-from ttabench.records.folder import RunFolder
-from ttabench.run.runner import RunContext, run_episodes
-from ttabench.stats.metrics import metric
 
 ASSETS = ROOT / "ttabench" / "assets"
 FOLDER = ASSETS / "nano"
@@ -47,38 +38,10 @@ def test_it_is_a_small_plain_transformers_folder() -> None:
     assert len(AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)) <= model.config.vocab_size
 
 
-@given(st.text(max_size=60))
-@settings(max_examples=60, deadline=None)
-def test_any_text_comes_back_from_its_tokens(lm: LM, text: str) -> None:
-    assert lm.decode(lm.encode(text)) == text
-
-
 def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
     with torch.no_grad():
         assert figures.answering(lm, "streamingqa", 0, 1, figures.TEST) <= 15
         assert figures.answering(lm, "streamingqa", 4, 8, figures.TEST) >= 85
-
-
-@pytest.mark.parametrize("task", ["hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa"])
-def test_demonstrations_help_it_on_every_unseen_task(lm: LM, task: str, tmp_path: Path) -> None:
-    right = {}
-    for shots in (0, 10):
-        asked = load_task(task, split="validation", seed=1, options={"shots": shots, "queries": 32})
-        sink = RunFolder(tmp_path, f"{shots}")
-        context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=(metric("acc"),))
-        run_episodes(context, asked, sink, lambda *_: None)
-        right[shots] = sum(sample.metrics["acc"] for sample in sink.samples) / len(sink.samples)
-    assert right[0] < asked.card.chance + 0.25
-    assert right[10] > right[0] + 0.2
-
-
-def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> None:
-    card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    record = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
-    measured = json.loads((FOLDER / "figures.json").read_text(encoding="utf-8"))
-    assert f"{record['tokens']:,}" in card
-    for task, values in measured["exact_match"].items():
-        assert f"| {task} | " + " | ".join(f"{value:.1f}" for value in values.values()) in card
 
 
 def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
@@ -125,10 +88,3 @@ def test_losses_see_through_jumps(lm: LM) -> None:
     torch.testing.assert_close(answer, torch.dot(each, weights) / weights.sum())
     plain = replace(batch, positions_BT=torch.arange(width).expand(rows, -1))
     assert abs(losses_of(model, plain, lessons.Teaching(0.0, 0.0))[0] - answer) > 1e-4
-
-
-def test_a_jump_without_a_mask_is_seen(lm: LM) -> None:
-    """The opposite of what every test holds (`conftest._no_jump_without_a_mask`)."""
-    model, batch = tiny(), batches_of_questions(lm)
-    with pytest.raises(AssertionError, match="position ids jump"):
-        model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, use_cache=False)

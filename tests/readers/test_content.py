@@ -14,7 +14,7 @@ from ttabench.readers.cards import Card, cards_folder, load_card
 
 ROWS = ("files", "whole", "hub", "note")
 ASIDE = ("title", "paper", "arxiv", "licence", "source.how", "source.hub", "source.folders", "source.articles.files")
-OPTIONS = ("protocol", "quirks", "twin.protocol", "twin.arguments", "prompt.chat")
+OPTIONS = ("protocol", "twin.protocol", "twin.arguments", "prompt.chat")
 """What is in an identity already, resolved."""
 
 

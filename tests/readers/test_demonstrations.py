@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.qa_files import refusal, write_jsonl, write_parquet
+from tests.qa_files import refusal, write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.types import At, Choose, wanted
 from ttabench.methods.icl import InContextSettings
@@ -98,19 +98,6 @@ def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
 
 
 # --- sources -------------------------------------------------------------------------------------------------------
-
-
-def test_raw_and_hub_layouts_give_the_same_rows(tmp_path: Path) -> None:
-    raw = folder(tmp_path, rte(8), rte(3, "v"))
-    hub = tmp_path / "hub" / "rte"
-    hub.mkdir(parents=True)
-    for name, made in (("train", rte(8)), ("validation", rte(3, "v"))):
-        numbered = [{**row, "label": int(row["label"] != "entailment")} for row in made]
-        write_parquet(hub / f"{name}-00000-of-00001.parquet", numbered)
-    options = {"task": "rte", "shots": 2}
-    one, other = (load("superglue", source=str(path), options=options) for path in (raw, tmp_path / "hub"))
-    assert list(one.episodes()) == list(other.episodes())
-    assert one.describe()["digest"] == other.describe()["digest"]
 
 
 def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:

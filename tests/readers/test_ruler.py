@@ -87,7 +87,6 @@ def test_answers_are_what_a_context_tells() -> None:
     context, ask = only("niah_multikey_2", questions=3)
     key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]
     assert f"One of the special magic numbers for {key} is: {ask.answers[0]}." in context.splitlines()
-    assert len(episodes(tasks="niah_multikey_2", questions=3, limit=3)[0].asks()) == 3
     context, ask = only("vt", questions=2)
     first = re.findall(r"VAR (\w{5}) = (\d{5})", context)
     links = dict(re.findall(r"VAR (\w{5}) = VAR (\w{5})", context))
@@ -182,12 +181,7 @@ def test_all_thirteen_are_made_of_a_folder_of_files(folder: Path) -> None:
         texts[ask.subtask] = "".join(piece.text for piece in episode.observes()), ask
         assert all(answer in texts[ask.subtask][0] for answer in ask.answers) == (ask.subtask[:3] != "qa_")
     assert len(texts) == 13
-    context, ask = texts["niah_multiquery"]
-    assert len(ask.answers) == 4
-    assert context.startswith("Some special magic numbers are hidden within the following text.")
-    assert re.search(r"numbers for \S+, \S+, \S+, and \S+ mentioned in the provided text are$", ask.prompt)
-    assert len(texts["niah_multivalue"][1].answers) == 4
-    assert not any(want.all_of for want in wanted([texts["qa_1"][1]], Generate))
+    assert len(texts["niah_multiquery"][1].answers) == len(texts["niah_multivalue"][1].answers) == 4
     context, ask = texts["qa_1"]
     assert ask.prompt.endswith("Answer:")
     assert ask.answers == ("in 1066", "1066")
@@ -207,14 +201,10 @@ def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) 
     for name, needed in (("niah_single_2", "PaulGrahamEssays.json"), ("qa_2", "hotpotqa.json")):
         with pytest.raises(UserError, match=f"{name} of ruler needs files that are not given.*{needed}"):
             load("ruler", source="generated", options={"tasks": name})
-    with pytest.raises(UserError, match="'niah_single_1'"):
-        load("ruler", source="generated", options={"tasks": "niah_single1"})
     with pytest.raises(UserError, match="length=240 has no room for niah_single_1: it needs 2"):
         episodes(length=240)
     with pytest.raises(UserError, match="holds nothing that RULER is made of"):
         load("ruler", source=str(tmp_path))
-    with pytest.raises(UserError, match="No file or folder"):
-        load("ruler", source=str(tmp_path / "none"))
     path = write_jsonl(tmp_path / "test.jsonl", [{"context": "A.", "question": "B?", "answer": ["C"], "task": "vt"}])
     with pytest.raises(UserError, match="lacks the column 'answer_prefix'"):
         load("ruler", source=str(path))
@@ -242,8 +232,6 @@ def test_published_rows_are_asked_as_they_stand(tmp_path: Path) -> None:
     assert judge("Rex or tom", second) == 1.0
     assert judge("in the year 1066", qa.asks()[0]) == 1.0, "of alternatives one is enough"
     assert judge("", qa.asks()[0]) == 0.0
-    some = load("ruler", source=str(tmp_path / "4096" / "test.jsonl"), options={"tasks": "qa_1"})
-    assert [ask.subtask for episode in some.episodes() for ask in episode.asks()] == ["qa_1"]
 
 
 def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> None:

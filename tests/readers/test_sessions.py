@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +98,6 @@ def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> No
     texts = [[o.text for o in episode.observes()] for episode in load("msc", source=str(source)).others()]
     assert texts == [["Speaker 1: Three."], ["Speaker 1: Three."], ["Speaker 1: One."]]
     assert "1 of 3 other contexts" in load("msc", source=str(source)).describe_others()["notes"][0]
-
-
-def test_training_on_files_reads_every_conversation(tmp_path: Path) -> None:
-    source = str(write_jsonl(tmp_path / "train.jsonl", ROWS))
-    keys = {e.asks()[0].key for e in islice(load("msc", source=source, split="train").training(0, 6), 2)}
-    assert keys == {"a", "b"}
 
 
 def put(file: Path, rows: list[dict[str, Any]]) -> None:

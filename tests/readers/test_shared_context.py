@@ -101,16 +101,6 @@ def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
     assert shown(second) == [KV["context"], '? Key "c3":']
 
 
-def test_a_twin_asks_again_in_other_words_what_it_has_asked(tmp_path: Path) -> None:
-    for episode in load("shared_context", options={"contexts": 3, "mode": "turns"}).episodes():
-        first, again = ([ask for ask in episode.asks() if ask.subtask == kind] for kind in ("first", "again"))
-        assert len(first) == len(again) == 4
-        assert len({ask.prompt for ask in episode.asks()}) == 8
-        assert sorted(ask.answers for ask in first) == sorted(ask.answers for ask in again)
-        read = " ".join(piece.text for piece in episode.observes())
-        assert all(ask.answers[0] in read for ask in episode.asks())
-
-
 @pytest.mark.parametrize(
     ("row", "fault"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.types import Answer, Ask, Choose, Generate
-from ttabench.stats.metrics import METRICS, empty_golds, exact, metric, normalise, prefix_exact, token_f1
+from ttabench.stats.metrics import METRICS, exact, metric, normalise, prefix_exact, token_f1
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 
@@ -102,7 +102,3 @@ def test_f1_is_symmetric_and_normalisation_idempotent(one: str, other: str) -> N
 )
 def test_what_published_suites_score_by(name: str, prediction: str, golds: list[str], expected: float) -> None:
     assert METRICS[name](prediction, ask(*golds)) == pytest.approx(expected)
-
-
-def test_empty_golds_are_counted() -> None:
-    assert empty_golds([ask("The"), ask("Port Ansel"), ask("-", "x")]) == 2

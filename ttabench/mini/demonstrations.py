@@ -41,19 +41,15 @@ def groups(split: str, size: int) -> list[tuple[str, ...]]:
     return [group for i, group in enumerate(every) if (i * 7) % 25 in _SHARES[split]]
 
 
-def _shared_out(source: random.Random, split: str, size: int, categories: int, *, ordered: bool = False) -> Rule:
+def _shared_out(source: random.Random, split: str, size: int, categories: int) -> Rule:
     """A rule of one split: the categories of each of `size` labels, `categories` of them in all, 0 for one a label.
 
     A rule of more categories may have all twelve, in every split: its split is that of the rule as a whole, and not of
     its set of categories.
-
-    Args:
-        ordered: one category a label in alphabetical order, for labels that are words drawn at random.
     """
     if not categories:
         alone = list(source.choice(groups(split, size)))
-        if not ordered:
-            source.shuffle(alone)
+        source.shuffle(alone)
         return [(category,) for category in alone]
     if not size <= categories <= len(CATEGORIES):
         raise ValueError(f"{size} labels take {size} to {len(CATEGORIES)} categories")
@@ -210,25 +206,22 @@ def _question(task: str, source: random.Random, rule: Mapping[str, str], place: 
     return {column: question, "choices": {"text": texts, "label": list(letters)}, "answerKey": letters[place]}
 
 
-def metaicl(
-    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32, categories: int = 0
-) -> dict[str, list[Row]]:
+def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32) -> dict[str, list[Row]]:
     """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
 
-    A task is a rule of 2 to 4 categories, or of so many, with 2 to 4 label words of its own; tasks of different splits
-    have different rules.
+    A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits have different rules.
     """
     files: dict[str, list[Row]] = {}
     for number in range(tasks):
         source = rng("metaicl", split, seed, number)
         size = source.choice((2, 2, 3, 4))
-        rule = _shared_out(source, split, size, categories, ordered=True)
+        rule = source.choice(groups(split, size))
         options = source.sample(LABEL_WORDS, size)
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):
             files[f"{name}_16_{seed}_{part}"] = [
                 {"task": name, "input": text, "output": options[i], "options": options}
                 for i in _balanced(source, size, count)
-                for text in [scene(source, _one_each(source, rule)[i])]
+                for text in [scene(source, rule[i])]
             ]
     return files

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -172,35 +171,26 @@ class Talks(Bound[Settings]):
     def _others(self, tokens: Tokens | None) -> list[Dialogue]:
         """For each dialogue that is asked about another.
 
-        The next one of another text with so many turns, or else the longest; of a mini source the next of other draws
+        The next one of another text with so many turns, or else the longest; of a mini source the next of another draw
         that names nobody of one's own.
         """
-        asked = [(dialogue, max(steps)) for dialogue, steps in self._asked(tokens)]
+        asked = self._asked(tokens)
         if self.mini:
-            return self._of_twins([own for own, _ in asked])
+            pool = self._written(next(other_seeds(self.seed)), self.arguments)
+            starts = (number % len(pool) for number in range(len(asked)))
+            names = lru_cache(None)(lambda dialogue: names_in(dialogue.text))
+            return [
+                self.apart(names(own), pool[start:] + pool[:start], names)
+                for (own, _), start in zip(asked, starts, strict=True)
+            ]
         every = self.fit(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
         others = []
-        for own, wanted in asked:
-            long = [one for one in every if len(one.turns) >= wanted]
+        for own, steps in asked:
+            long = [one for one in every if len(one.turns) >= max(steps)]
             candidates = (*(behind(long, own) if own in long else []), *longest)
             others.append(self.apart({own.text}, candidates, lambda one: {one.text}))
         return others
-
-    def _of_twins(self, asked: Sequence[Dialogue]) -> list[Dialogue]:
-        draws = (self._written(seed, self.arguments) for seed in other_seeds(self.seed))
-        pool: list[Dialogue] = []
-
-        def beginning_at(number: int) -> Iterator[Dialogue]:
-            for tried in count():
-                if tried == len(pool):
-                    pool.extend(next(draws, ()))
-                if tried == len(pool):
-                    return
-                yield pool[(number + tried) % len(pool)]
-
-        names = lru_cache(None)(lambda dialogue: names_in(dialogue.text))
-        return [self.apart(names(own), beginning_at(number), names) for number, own in enumerate(asked)]
 
     def _written(self, seed: int, arguments: Mapping[str, Scalar]) -> list[Dialogue]:
         """Dialogues of the miniature world."""

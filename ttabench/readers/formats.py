@@ -24,9 +24,6 @@ from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, r
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UnknownName, UserError
 
-MAX_CELL = LONGEST_TEXT
-"""Characters in one csv cell; beyond it a quote was most likely left open."""
-
 
 class RawRow(NamedTuple):
     """One row of a source: where it stands, and its cells by column."""
@@ -110,7 +107,7 @@ def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
 
 
 def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
-    csv.field_size_limit(MAX_CELL)  # global to the process; the default of 128 KiB is shorter than a long article
+    csv.field_size_limit(LONGEST_TEXT)  # global to the process; the default of 128 KiB is shorter than a long article
     with opened(path) as (lines, at):
         header: list[str] = []
         for cells in csv.reader(lines, strict=True, **dialect):

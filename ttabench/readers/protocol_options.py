@@ -47,12 +47,10 @@ def origin(reader: str) -> str:
 
 def _count(value: object) -> object:
     """`"16k"` as 16,384."""
-    if isinstance(value, str):
-        count = tokens_in(value)
-        if count is None:
-            raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-        return count
-    return value
+    count = tokens_in(value) if isinstance(value, str) else value
+    if count is None:
+        raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
+    return count
 
 
 def listed(value: object) -> object:
@@ -60,17 +58,11 @@ def listed(value: object) -> object:
     return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
 
 
-def _counts(value: object) -> object:
-    """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
-    given = listed(value)
-    return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
-
-
 TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 """A number of tokens in the settings of a protocol, also as `16k`."""
 TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
 """The same, where 0 means no limit."""
-TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(_counts)]
+TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(listed)]
 """Several, also as `4k,16k`."""
 StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(listed)]
 """Pieces after which something is asked, also as `1,2,4`."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,11 +58,10 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
     texts, seen = _companion(card, data), Counter[str]()
 
     def row_of(raw: RawRow) -> QARow | str:
-        """The row, or the reason why it is dropped."""
         cells = {field: raw.cell(names) for field, names in card.columns.items()}
         question = _text("question", _needed(card, raw, "question")).strip()
         answers = answers_of(_needed(card, raw, "answers"), card.source.answers)
-        key, title = _label("text_key", cells.get("text_key")), _label("title", cells.get("title"))
+        key, title = _label(cells.get("text_key")), _label(cells.get("title"))
         text = _text("text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
         if not text.strip():
             return "no text" if texts is None else "no article"
@@ -74,13 +72,13 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
         if texts is not None and article and "title" in card.columns and number.isdecimal():
             title, position = title or article, number if position is None else position
         return QARow(
-            id=told_apart(_label("id", cells.get("id")) or fingerprint(text, question), seen),
+            id=told_apart(_label(cells.get("id")) or fingerprint(text, question), seen),
             text=text,
             question=question,
             answers=tuple(answer[:1].upper() + answer[1:] for answer in answers) if capitalise else answers,
             answers_additional=answers_of(cells.get("answers_additional"), "single"),
             title=title,
-            position=None if position is None or not str(position).strip() else math.trunc(float(position)),
+            position=int(float(position)) if _label(position) else None,
         )
 
     return usable(data, row_of)
@@ -103,11 +101,8 @@ def _companion(card: Card, data: Table) -> dict[str, str] | None:
         _needed(card, first, "text")
         return None
     if wanted is None or data.folder is None or not (files := find(Split(files=wanted.files), [data.folder])[0]):
-        columns = " or ".join(repr(name) for name in card.columns["text"])
-        hint = card.source.how
-        if wanted is not None:
-            hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
-        raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
+        place = f" Put them beside it as {wanted.files[0]}.csv: {wanted.key[0]}, {wanted.text[0]}." if wanted else ""
+        raise UserError(f"{data.where} holds questions without texts.", card.source.how + place)
     texts = {}
     for row in (row for path in files for row in rows(path)):
         with parsing(row.place):
@@ -119,10 +114,9 @@ def _text(field: str, value: object) -> str:
     return "" if value is None else text_of(field, value)
 
 
-def _label(field: str, value: object) -> str:
-    """An id or title: text, or a whole number."""
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return _text(field, str(value) if number else value).strip()
+def _label(value: object) -> str:
+    """An id or title: text, or a number."""
+    return "" if value is None else str(value).strip()
 
 
 def answers_of(value: object, form: str | None = "single") -> tuple[str, ...]:

@@ -34,7 +34,6 @@ from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, reso
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.metrics import empty_golds
 from ttabench.stats.varying import Varying
 
 _ALL_OF_A_TWIN = 1665
@@ -106,15 +105,9 @@ class QAStream(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        empty = empty_golds(self._ask(row, "", 0) for row in self.asked)
-        fault = f"{empty} target answers are empty after normalisation: em_prefix counts them right always"
-        sentences = [fault] if empty else []
         wanted, read_ = self.settings.documents, len(self.documents)
-        if wanted is not None and read_ < wanted:
-            typed = "documents" in self.request.options
-            asked = f"{wanted} documents were asked for, the source has {read_}"
-            sentences.append(asked if typed else f"all documents of the source are read: {read_}")
-        return sentences
+        fewer = wanted is not None and read_ < wanted
+        return [f"all {read_} documents of the source are read, fewer than {wanted}"] if fewer else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
         """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""

@@ -146,7 +146,7 @@ class Recall(Bound[Settings]):
         return self._told(self._next(own), self.settings.tokens, tokens)[0]
 
     def _next(self, story: Story) -> Story:
-        """The next other text; of a mini source of one text its second."""
+        """The next text; of a mini source of one text its second."""
         others = behind(self.stories, story) or (self._written(self.seed, 2, self.settings.tokens) if self.mini else [])
         return self.apart({story.text}, others, lambda one: {one.text})
 

@@ -10,7 +10,7 @@ as long as they are. A context of nano's tokens and one of another model's diffe
 Files are rows as kvpress publishes them, or what sub-tasks are made of that need more than is here:
 
     test.parquet, 4096/test-00000-of-00001.parquet      context, question, answer_prefix, answer, task, max_new_tokens
-    PaulGrahamEssays.json                               {"text": "..."}, or texts in .txt files
+    PaulGrahamEssays.json                               {"text": "..."}
     squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
     hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA likewise
 
@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from scipy.optimize import brentq
 
-from ttabench.core.checked_file import object_of, read_text
+from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares
@@ -172,7 +172,7 @@ class Ruler(Bound[Settings]):
             if high == sample.most:
                 return high
             low, high = high, 2 * high if sample.most is None else min(sample.most, 2 * high)
-        return round(brentq(beyond, low, high, xtol=0.2)) - 1
+        return int(brentq(beyond, low, high, xtol=0.2) + 0.5) - 1
 
     def instead(self, own: tuple[str, Sample], tokens: Tokens | None) -> Iterator[Observe]:
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
@@ -216,9 +216,8 @@ class Ruler(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Sub-tasks, contexts and questions."""
-        samples = list(self.samples())
-        questions = sum(len(sample.questions) for _, sample in samples)
-        return {"subtasks": list(self.names), "contexts": len(samples), "questions": questions}
+        contexts = sum(1 for _ in self.samples())
+        return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Every question with its answers, and every context at its smallest, which tells how it was drawn."""
@@ -231,7 +230,7 @@ class Ruler(Bound[Settings]):
 ESSAYS = "PaulGrahamEssays"
 SQUAD, HOTPOTQA = ("squad", "dev-v2.0"), ("hotpotqa", "hotpot_dev_distractor_v1")
 GIVE = {
-    "essays": f"{ESSAYS}.json or essays as .txt files",
+    "essays": f"{ESSAYS}.json",
     "squad": "squad.json (dev-v2.0.json)",
     "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
 }
@@ -277,10 +276,11 @@ def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
 def material_of(path: Path) -> Material:
     """What a file or folder holds of what sub-tasks are made of."""
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
-    essays = [_essay(file) for file in files if file.suffix == ".txt" or stem(file) == ESSAYS]
-    squad, hotpotqa = (next((file for file in files if stem(file) in names), None) for names in (SQUAD, HOTPOTQA))
+    essays, squad, hotpotqa = (
+        next((file for file in files if stem(file) in names), None) for names in ((ESSAYS,), SQUAD, HOTPOTQA)
+    )
     held = Material(
-        essays=tuple(" ".join(essays).split()),
+        essays=() if essays is None else _essays(essays),
         squad=None if squad is None else _squad(squad),
         hotpotqa=None if hotpotqa is None else _hotpotqa(hotpotqa),
     )
@@ -289,11 +289,9 @@ def material_of(path: Path) -> Material:
     return held
 
 
-def _essay(file: Path) -> str:
-    if file.suffix == ".txt":
-        return read_text(file)
+def _essays(file: Path) -> tuple[str, ...]:
     with parsing(str(file)):
-        return text_of("text", object_of(file).get("text"))
+        return tuple(text_of("text", object_of(file).get("text")).split())
 
 
 def _squad(file: Path) -> Documents:

@@ -265,8 +265,3 @@ def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
             asks = {"score": "scores given texts", "choose": "chooses among options", "generate": "writes answers"}
             known = ", ".join(name for name, other in METRICS.items() if judges(other, mode))
             raise UserError(f"{task} {asks[mode]}, which {chosen.name} does not judge.", f"Metrics of that: {known}.")
-
-
-def empty_golds(asks: Iterable[Ask]) -> int:
-    """How many targets are empty once normalised ("The", "-"): `em_prefix` counts those right whatever is predicted."""
-    return sum(not normalise(_target(ask)) for ask in asks)
