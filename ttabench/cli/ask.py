@@ -96,7 +96,7 @@ def ask(
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=json)
-        methods, notes = [own], [*misleading(lm, resolved, texts), *warnings]
+        methods, notes = [own], [*misleading(lm, resolved), *warnings]
         others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
         if CEILING in others and lost:
             others.remove(CEILING)

@@ -18,8 +18,6 @@ from ttabench.methods.spec import MethodSpec
 if TYPE_CHECKING:
     from ttabench.records.samples import EpisodeCost
 
-LESS, MORE = 0.9, 1.02
-"""How many times what was asked may be kept before a note says so."""
 WHY_NONE = {
     "none": "it keeps nothing of a context",
     "constant": "its state is a change of weights, which does not shrink with a share of the context",
@@ -94,18 +92,3 @@ def told_kept(share: float | None, amount: Amount | None) -> str:
     if share is None:
         return ""
     return words(share) + (f" (asked {words(amount)})" if amount is not None else "")
-
-
-def budget_caveats(amount: Amount | None, costs: Sequence[EpisodeCost]) -> list[str]:
-    """Whether more was kept than was asked for."""
-    share = kept_share(costs)
-    if amount is None or share is None:
-        return []
-    full = [cost.slots[1] for cost in costs if cost.slots is not None]
-    allowed = amount if isinstance(amount, float) else sum(min(amount, slots) for slots in full) / sum(full)
-    if LESS * allowed <= share <= MORE * allowed:
-        return []
-    asked_for = words(amount) if isinstance(amount, float) else f"{words(amount)} ({words(allowed)})"
-    more = "all that its state holds counts (places and scores of slots, weights, the least that it can keep)"
-    reason = more if share > allowed else "with these settings it keeps no more"
-    return [f"{words(share)} of full context's bytes were kept, {asked_for} was asked: {reason}"]

@@ -15,7 +15,7 @@ from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
-from ttabench.run.caveats import labels, lengths_of, truncated
+from ttabench.run.caveats import labels, truncated
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
 from ttabench.stats.figures import Unit, Written
@@ -72,7 +72,7 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
     What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
     """
-    lengths = lengths_of(plan)
+    lengths = [int(length) for length in plan.task_record.get("lengths", ())]
     steps = lengths or sorted({sample.step for sample in samples})
     subtasks = sorted({sample.ask.subtask for sample in samples})
     rows = []
