@@ -224,10 +224,12 @@ class RunFolder(ResultFolder[RunRecord]):
         asks = {ask.key: ask for ask in episode.asks()}
         before = self._samples_before.pop(episode.key, {})
         kept = [sample for key, sample in before.items() if key in asks and sample.answers_this(asks[key], metrics)]
-        self.samples += kept
         done = len(kept) == len(asks) and episode.key in self._costs_before
         if done:
             self.costs.append(self._costs_before[episode.key])
+        elif len(kept) == len(asks):
+            kept = kept[:-1]  # one is asked again, so that what asking costs is measured
+        self.samples += kept
         return kept, done
 
     def append(self, samples: Sequence[Sample]) -> None:

@@ -56,23 +56,6 @@ NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AskCost:
-    """The cost so far of asking queries of one episode; bytes are peaks."""
-
-    encode_seconds: float = 0.0
-    """To encode the patches that several queries share."""
-    encode_cpu_seconds: float = 0.0
-    encode_peak_bytes: int | None = 0
-    """None, like all peaks, where the device does not tell."""
-    patch_bytes: int = 0
-    read_slots: int = 0
-    """Keys and values of context that one query reads, in tokens."""
-    held_bytes: int = 0
-    """Keys and values that are kept between the queries."""
-    ask_peak_bytes: int | None = 0
-
-
 def kept(ask: Ask) -> Ask:
     """A query as samples keep it: without the pieces of its window, and without the stretch of a book to score."""
     want = ask.want
@@ -96,8 +79,10 @@ class Sample:
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
-    asked: AskCost = AskCost()
-    """Cost of asking in its episode when it was answered: a run that goes on counts it, too."""
+    patch_bytes: int = 0
+    """Largest patch of its episode so far."""
+    read_slots: int = 0
+    """Most keys and values of context, in tokens, that one query of its episode read so far."""
 
     @property
     def key(self) -> str:
