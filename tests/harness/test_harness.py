@@ -214,9 +214,7 @@ class _Words(LM):
 def test_what_is_read_has_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
     lm = make()
     prompts = lm.encode_many([prefix + query for query in ("e f:", "g:", " h")])
-    pieces = read_as(
-        lambda texts, follows: lm.encode_many(texts, follows=follows), prefix, parts(prefix, "\n\n"), prompts
-    )
+    pieces = read_as(lm.encode_many, prefix, parts(prefix, "\n\n"), prompts)
     ids = [token for piece in pieces for token in piece.ids]
     assert all(prompt[: len(ids)] == ids and len(prompt) > len(ids) for prompt in prompts)
     assert prefix.startswith("".join(piece.text for piece in pieces))

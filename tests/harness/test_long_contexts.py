@@ -96,9 +96,9 @@ def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pyte
     seen: list[tuple[str, str]] = []
     plain = model.reader._read
 
-    def read(body: Any, reading: Any, contexts: list[str]) -> Any:
-        seen.append((contexts[0][: body.read], contexts[0][body.query :]))
-        return plain(body, reading, contexts)
+    def read(cut: Any, reading: Any, contexts: list[str]) -> Any:
+        seen.append((contexts[0][: cut.read], contexts[0][cut.query :]))
+        return plain(cut, reading, contexts)
 
     monkeypatch.setattr(model.reader, "_read", read)
     answered(model, split)

@@ -24,7 +24,7 @@ from ttabench.core.environment import use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import as_typed, parse_value
 from ttabench.core.types import Ask
-from ttabench.harness.prompts import Prompts
+from ttabench.harness.prompts import Prompts, templated
 from ttabench.harness.reading import Reader
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.batching import AUTO, BatchSize, in_batches
@@ -123,7 +123,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The turns of a dialogue as the base model's tokenizer writes them."""
-        return self.reader.dialogues.write(chat_history, add_generation_prompt)
+        return templated(self.lm, chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, for lm-eval's results file; None where none is used."""
@@ -141,9 +141,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             for place, (prompt, _) in enumerate(pairs):
                 places.setdefault(tuple(prompt), []).append(place)
             questions = [(list(prompt), [pairs[place][1] for place in group]) for prompt, group in places.items()]
-            asks = [reading.ask(group[0], contexts[group[0]], ids) for ids, group in places.items()]
-            with reading.speaking():
-                answers = self._score(reading.state, questions, asks)
+            asks = [reading.ask(group[0], ids) for ids, group in places.items()]
+            answers = self._score(reading.state, questions, asks)
             for group, scored in zip(places.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
@@ -180,9 +179,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 count, beams, stops[place] = _decoding(requests[index].args[1])
                 alike.setdefault((count, beams), []).append(place)
             for search, places in alike.items():
-                asks = [reading.ask(place, contexts[place], prompts[place]) for place in places]
-                with reading.speaking():
-                    written = self._written(reading.state, [prompts[place] for place in places], asks, search)
+                asks = [reading.ask(place, prompts[place]) for place in places]
+                written = self._written(reading.state, [prompts[place] for place in places], asks, search)
                 for place, row in zip(places, written, strict=True):
                     results[reading.indices[place]] = postprocess_generated_text(
                         self.lm.decode(row), stops[place], None
