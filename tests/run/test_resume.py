@@ -139,7 +139,7 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     "change",
     [
         {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
-        {"more": 1}, {"read_slots": ""}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"read_slots": ""}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
         {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,
@@ -182,14 +182,11 @@ def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
     file = Path(first["folder"]) / "run.json"
     stored = json.loads(file.read_text())
     stored["versions"] |= {"torch": "0.1", "ttabench": "0.0.1"}
-    stored["config"]["settings"]["max_tokens"] = 64  # its default was another then
     file.write_text(json.dumps(stored))
     now = versions()
-    told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']}), max_tokens 64 (now None)"
+    told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']})"
     said = [line for line in evaluate().err.splitlines() if "made with" in line]
     assert said == [f"Run {stored['id']} was made with {told}."]
-    assert evaluate("--quiet").err == f"{said[0]}\n", "figures would be others, so it is always said"
-    stored["config"]["settings"]["max_tokens"] = None
     stored["task"]["metrics"].remove("f1_max")
     file.write_text(json.dumps(stored))
     assert evaluate("--quiet").err == f"Run {stored['id']} was made without f1_max; --force runs it again.\n"

@@ -82,10 +82,10 @@ def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) 
 
 
 def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
-    """Remarks on a stored run: its notes, other versions, other defaults, and metrics that it lacks."""
+    """Remarks on a stored run: its notes, other versions, and metrics that it lacks."""
     from ttabench.core.environment import other_versions
 
-    others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
+    versions = other_versions(record.versions) if talking else []
     wanted: list[str] = plan.task_record["metrics"]
     missing = [name for name in wanted if name not in (record.task.get("metrics") or wanted)]
     if talking:
@@ -94,8 +94,8 @@ def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
         render.remark(f"Run {record.id} of {record.created}{made} is stored already; --force runs it {again}.")
         for note in record.notes:
             render.remark(f"Note: {note}.")
-    if others or (versions and talking):
-        render.remark(f"Run {record.id} was made with {', '.join([*versions, *others])}.")
+    if versions:
+        render.remark(f"Run {record.id} was made with {', '.join(versions)}.")
     if missing:
         render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
 

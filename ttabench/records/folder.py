@@ -32,19 +32,14 @@ T = TypeVar("T")
 RecordT = TypeVar("RecordT")
 
 
-def typed(cls: type[T], value: object) -> T:
-    """A dataclass from JSON values that has each of its fields, with values of their types, and no others."""
-    names = cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]  # a dataclass, by the line above
-    if not isinstance(value, dict) or value.keys() != names:
-        raise ValueError(f"not the fields of a {cls.__name__}")
-    # by way of JSON, strict mode takes a mapping for a dataclass and still refuses a text for a number
-    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)  # type: ignore[arg-type]
-    return checked
-
-
 @lru_cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
+def _adapter(cls: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(cls)
+
+
+def typed(cls: type[T], value: object) -> T:
+    """A dataclass from JSON values, strict about their types: by way of JSON a mapping stands for a dataclass."""
+    return _adapter(cls).validate_json(json.dumps(value), strict=True)
 
 
 class ResultFolder(ABC, Generic[RecordT]):

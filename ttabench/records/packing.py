@@ -145,14 +145,6 @@ def part_of(folder: Path, record: RunRecord) -> Part:
 
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
-    kinds: dict[str, set[str]] = {}
-    for column in (column for part in parts if part.scores is not None for column in part.scores.schema):
-        if "null" not in str(column.type):
-            kinds.setdefault(column.name, set()).add(str(column.type))
-    for name, several in kinds.items():
-        if len(several) > 1:  # one for both would change values, and their digests
-            fault = f"The column {name} of these runs holds {' and '.join(sorted(several))}."
-            raise UserError(fault, "Export them to several files.")
     first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
     table = _joined({part.record.id: part.scores for part in parts}, first)
     store_table(path, table.replace_schema_metadata({FORMAT: VERSION}))
