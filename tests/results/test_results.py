@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, runs
+from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, runs
 from ttabench.report.finding import runs_in
 from ttabench.sweep.grid import cells, planned
 from ttabench.sweep.suite import read
@@ -67,13 +67,12 @@ def test_the_tables_of_real_data_name_runs_that_are_stored(make: ModuleType) -> 
         assert named <= {run.name for run in runs_in(path.parent)}, path
 
 
-def test_what_is_made_is_packed_and_taken_out_again(
+def test_what_is_made_is_packed(
     make: ModuleType, ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = tmp_path / "runs"
     assert ttabench("eval", "--method", "none", *common).code == 0
     suite = suite.rename(tmp_path / "swap")
-    for option, expected in (("--pack", [RUNS_FILE, SAMPLES_FILE]), ("--unpack", [RECORD_FILE, SAMPLES_FILE])):
-        monkeypatch.setattr(sys, "argv", ["make.py", option, "--out", str(tmp_path), "swap"])
-        make.main()
-        assert sorted(path.name for path in suite.rglob("*.*") if path.suffix) == expected
+    monkeypatch.setattr(sys, "argv", ["make.py", "--pack", "--out", str(tmp_path), "swap"])
+    make.main()
+    assert sorted(path.name for path in suite.rglob("*.*") if path.suffix) == [RUNS_FILE, SAMPLES_FILE]

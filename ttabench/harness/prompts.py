@@ -23,7 +23,9 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
 
-SPLITS = ("auto", "delimiter", "none", "field:NAME", "marker:TEXT")
+DELIMITER = "\n\n"
+"""Stands between demonstrations (lm-eval's `fewshot_delimiter`)."""
+SPLITS = ("auto", "none", "field:NAME", "marker:TEXT")
 NAMED = ("field", "marker")
 """Splits that name what is cut at."""
 USER, SYSTEM = "user", "system"
@@ -86,10 +88,10 @@ def templated(lm: LM, turns: Sequence[Mapping[str, str]], add_generation_prompt:
     return prompt
 
 
-def common_cut(contexts: Sequence[str], delimiter: str) -> int:
+def common_cut(contexts: Sequence[str]) -> int:
     """Length of what all contexts begin with, up to and with its last delimiter; 0 where there is none."""
-    at = contexts[0][: _common(contexts)].rfind(delimiter) if contexts else -1
-    return 0 if at < 0 else at + len(delimiter)
+    at = contexts[0][: _common(contexts)].rfind(DELIMITER) if contexts else -1
+    return 0 if at < 0 else at + len(DELIMITER)
 
 
 def _common(rows: Sequence[Sequence[object]]) -> int:
@@ -97,9 +99,9 @@ def _common(rows: Sequence[Sequence[object]]) -> int:
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
-def parts(prefix: str, delimiter: str) -> list[tuple[str, str]]:
+def parts(prefix: str) -> list[tuple[str, str]]:
     """The prefix as pieces, each with the delimiter in front of it as joiner; the last delimiter joins the query."""
-    texts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
+    texts = re.split(f"((?:{DELIMITER})+)", prefix)
     pieces = [(text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text]
     if pieces and pieces[0][1]:  # a delimiter in front of everything belongs to the first piece
         pieces[0] = (pieces[0][1] + pieces[0][0], "")
@@ -140,20 +142,16 @@ class Prompts:
 
     split: str = "auto"
     """auto: behind the turns of demonstrations, else before the document's own text where the task is known, else
-    behind what all prompts of a task begin with; delimiter: behind those turns, else behind the last delimiter of each
-    prompt; none: everything is query and nothing is read; field:NAME: behind the text of this field of the document,
-    where it stands last; marker:TEXT: in front of this text, where it stands last (\\n is a line break)."""
-    delimiter: str = "\n\n"
-    """Stands between demonstrations (lm-eval's `fewshot_delimiter`)."""
+    behind what all prompts of a task begin with; none: everything is query and nothing is read; field:NAME: behind the
+    text of this field of the document, where it stands last; marker:TEXT: in front of this text, where it stands last
+    (\\n is a line break)."""
     tasks: dict[str, Any] = field(default_factory=dict)
     """lm-eval's task objects by name; `evaluate` fills them in."""
 
     def __post_init__(self) -> None:
         kind, _, text = self.split.partition(":")
-        if self.split not in SPLITS[:3] and not (kind in NAMED and text):
+        if self.split not in SPLITS[:2] and not (kind in NAMED and text):
             raise UnknownName("split", self.split, list(SPLITS))
-        if not self.delimiter:
-            raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
     @property
     def named(self) -> str:
@@ -199,12 +197,10 @@ class Prompts:
             if not any(places):
                 raise UserError(f"{task}: no prompt holds what split={self.split} names.", "Name another.")
             return places
-        if self.split == "delimiter":
-            return [common_cut([text], self.delimiter) for text in texts]
         own = [_own(text, self._text(task, request)) for text, request in zip(texts, requests, strict=True)]
         if all(length for length, text in zip(own, texts, strict=True) if text):
             return [len(text) - length for length, text in zip(own, texts, strict=True)]
-        shared = common_cut([text for text in texts if text], self.delimiter)
+        shared = common_cut([text for text in texts if text])
         return [shared if text else 0 for text in texts]
 
     def _place(self, task: str, text: str, request: Any) -> int:

@@ -21,9 +21,7 @@ from ttabench.lm.patch import State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 
-ADVICE = (
-    " Where they hold demonstrations: give the task `fewshot_config: {sampler: first_n}`, or the model split=delimiter."
-)
+ADVICE = " Where they hold demonstrations: give the task `fewshot_config: {sampler: first_n}`."
 
 log = logging.getLogger(__name__)
 
@@ -153,13 +151,13 @@ class Reader:
         if not cut.read:
             return reading
         self.read += 1
-        prompt, delimiter = contexts[0], self.prompts.delimiter
+        prompt = contexts[0]
         if self._in_window:
             prefix = prompt[: cut.read]
-            pieces = read_as(reading.encoded, prefix, parts(prefix, delimiter), reading.encoded(contexts))
+            pieces = read_as(reading.encoded, prefix, parts(prefix), reading.encoded(contexts))
             read = sum(len(piece.ids) for piece in pieces)
             return replace(reading, state=self._adapted(pieces), skip=read, nothing=[])
-        texts = parts(prompt[cut.opening : cut.read], delimiter)
+        texts = parts(prompt[cut.opening : cut.read])
         ids = reading.encoded([text for text, _ in texts], follows=True) if reading.templated else [[] for _ in texts]
         state = self._adapted(
             Observe(text=text, joiner=joiner, ids=tuple(own), key=f"piece {i}")

@@ -18,13 +18,6 @@ from ttabench.methods.spec import MethodSpec
 if TYPE_CHECKING:
     from ttabench.records.samples import EpisodeCost
 
-WHY_NONE = {
-    "none": "it keeps nothing of a context",
-    "constant": "its state is a change of weights, which does not shrink with a share of the context",
-    "linear": "it keeps something of all that it reads, and no setting of it is a share of that",
-}
-"""Why a method has no budget, by how its state grows."""
-
 
 def asked(keep: float | None, keep_tokens: int | None) -> Amount | None:
     """The budget asked for: a share (float) or tokens (int)."""
@@ -63,7 +56,7 @@ def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[st
     flag, other = ("--keep", "--keep-tokens")[:: 1 if isinstance(amount, float) else -1]
     if spec.keep is None:
         known = ", ".join(name for name, method in registry.methods().items() if method.keep is not None)
-        fault = f"{flag} has no meaning for {spec.name}: {WHY_NONE[spec.growth]}."
+        fault = f"{flag} has no meaning for {spec.name}."
         raise UserError(fault, f"Leave it out, or choose a method with a budget: {known}.")
     try:
         settings = spec.keep(amount)
