@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -116,18 +115,6 @@ def test_demonstrations_are_read_and_change_answers(name: str) -> None:
     model = adapted(name, lm)
     assert values(run(model, task())) != pytest.approx(values(run(adapted("none", lm), task())), abs=1e-3)
     assert model.reader.read == 1
-
-
-@pytest.mark.parametrize("name", ["none", "icl"])
-@pytest.mark.parametrize("knows", [True, False])
-def test_without_demonstrations_nothing_is_read(name: str, knows: bool, caplog: pytest.LogCaptureFixture) -> None:
-    lm, asked = base("system"), task(num_fewshot=0)
-    model = knowing(name, lm, asked) if knows else adapted(name, lm)
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        found = run(model, asked)
-    assert values(found) == pytest.approx(values(run(hf(lm), asked)), abs=1e-4)
-    assert found["config"]["reading"]["toy"] == {"requests": 12, "contexts": 0, "answered_without_context": 12}
-    assert ("in 12 of 12 prompts no context" in caplog.text) != knows, "whether demonstrations were asked for is known"
 
 
 @pytest.mark.parametrize("how", ["turns", "one turn"])

@@ -63,13 +63,3 @@ def test_published_rows_too(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
     raw, hub = shared_rows(name, 12)
     assert ours(name, raw) == theirs(name, hub)
-
-
-def test_winogrande_demonstrations_hold_the_right_name() -> None:
-    row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
-    (item,) = choices.parse(sub_task("winogrande")[1], Table(rows=[RawRow("r", dict(row))], label="", where="r"))
-    assert item.shown == "Ann beat Bo, so Bo was sad."
-    assert pairs("", item) == [
-        ("Ann beat Bo, so Ann", " was sad."),
-        ("Ann beat Bo, so Bo", " was sad."),
-    ]

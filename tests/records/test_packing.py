@@ -21,7 +21,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
 from ttabench.records.local_paths import without_paths
 from ttabench.records.packing import pack, part_of, write_submission
-from ttabench.records.samples import MODES, SCORES_FILE, digest_of, has_samples, name_of, read_samples
+from ttabench.records.samples import MODES, SCORES_FILE, digest_of, has_samples, read_samples
 from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
 from ttabench.report.finding import find_runs, runs_in
 
@@ -149,71 +149,9 @@ def marked(folder: Path) -> None:
     store_samples(folder, [{**each, "a_new_column": text} for each in samples])
 
 
-def test_no_text_is_in_the_file_whatever_the_samples_hold(tmp_path: Path) -> None:
-    marked(tmp_path / "suite" / "aa11")
-    pack(tmp_path / "suite", scores=True)
-    assert any(MARK in text for _, text in texts_in(parquet.read_table(tmp_path / "suite" / SAMPLES_FILE)))
-    check_no_text(tmp_path / "suite")
-    table = parquet.read_table(tmp_path / "suite" / SCORES_FILE)
-    parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
-    for content in ((tmp_path / "plain").read_bytes(), (tmp_path / "suite" / SCORES_FILE).read_bytes()):
-        assert MARK.encode() not in content
-    assert table["f1"].to_pylist() == [1.0] * 3
-    assert table["logprobs"].to_pylist() == [[-1.5]] * 3
-
-
-def test_digests_tell_texts_apart_and_stay_themselves() -> None:
-    assert digest_of("Paris") == digest_of("Paris") == digest_of(digest_of("Paris"))
-    assert len({digest_of(text) for text in ("Paris", "paris", "Paris ", "")}) == 4
-    assert digest_of("") == ""
-    for key in ("56be4db0acb8001400a502ec", "squad_seq/test/seed0", "10@16", "Mercury_7175875", ""):
-        assert name_of(key) == key
-    for key in ("Who wrote it?", "a" * 81, "où", "a\n"):
-        assert DIGEST.fullmatch(name_of(key))
-        assert name_of(name_of(key)) == name_of(key)
-
-
 def test_committed_scores_hold_no_text() -> None:
     for scores in (ROOT / "results" / "english").glob(f"*/{SCORES_FILE}"):
         check_no_text(scores.parent)
-
-
-@pytest.fixture
-def suites(ttabench: Command, tmp_path: Path) -> tuple[Path, Path]:
-    """The same two runs with their texts, and packed without."""
-    common = ("--task", "streamingqa", "--task-set", "documents=8", "--limit", "8", "--out", tmp_path / "runs")
-    for method in ("none", "icl"):
-        ran = ttabench("eval", "--method", method, *common)
-        assert ran.code == 0, ran.err
-    for place in ("whole", "bare"):
-        shutil.copytree(tmp_path / "runs", tmp_path / place / "s")
-    pack(tmp_path / "bare" / "s", scores=True)
-    (tmp_path / "bare" / "s" / SAMPLES_FILE).unlink()
-    return tmp_path / "whole" / "s", tmp_path / "bare" / "s"
-
-
-def test_what_is_compared_is_what_the_texts_would_give(suites: tuple[Path, Path], ttabench: Command) -> None:
-    told = []
-    for suite in suites:
-        ran = ttabench("compare", suite, "--json")
-        assert ran.code == 0, ran.err
-        told.append(ran.out.replace(str(suite), ""))
-    assert told[0] == told[1]
-    (difference,) = json.loads(told[1])["differences"]
-    assert difference["n"] == 8
-    assert difference["p"] is not None
-
-
-def test_a_run_with_texts_is_paired_with_one_without(suites: tuple[Path, Path], ttabench: Command) -> None:
-    whole, bare = suites
-    ids = {load_record(path.parent).config["method"]: path.parent.name for path in whole.glob("*/run.json")}
-    (difference,) = ttabench("compare", whole / ids["none"], bare / ids["icl"], "--json").json()["differences"]
-    (expected,) = ttabench("compare", whole, "--json").json()["differences"]
-    assert difference == expected
-    one = ttabench("show", bare / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
-    both = ttabench("show", whole / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
-    assert [each["key"] for each in one] == [each["key"] for each in both]
-    assert ttabench("show", bare / ids["icl"], "--differs", whole / ids["icl"], "--json").json()["samples"] == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json, Observe, Score
 from ttabench.records.folder import RunFolder
-from ttabench.records.samples import EpisodeCost, Sample, kept, read_samples, write_samples
+from ttabench.records.samples import EpisodeCost, Sample, kept, write_samples
 from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 
 
@@ -85,17 +85,6 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     assert third.costs == again.costs
 
 
-def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    folder.append([sample("a", value=0.25), sample("b")])
-    folder.end_episode(episode_cost())
-    folder.finish(record("r"))
-    assert sorted(file.name for file in folder.path.glob("[!.]*")) == ["run.json", "samples.parquet"]
-    columns = read_samples(folder.path, ["key", "f1", "missing"])
-    assert columns == {"key": ["a", "b"], "f1": [0.25, 1.0]}
-    assert read_samples(folder.path)["answers"] == [["Ada"], ["Ada"]]
-
-
 def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
     """No text of a window or of a book is copied into the samples."""
     piece, want = Observe(text="Ada."), Score(continuation="abc", ids=(7, 8), prompt_ids=(9,), position=3, words=1)
@@ -152,8 +141,3 @@ def test_a_value_of_another_kind_is_refused(tmp_path: Path, group: str, name: st
     value = -1.5 if name in ("settings", "task_options", "stands_on", "protocol", "arguments") else [{"a": [1]}]
     with pytest.raises(UserError, match=rf"cannot be read: {group}\.{name}"):
         load_record(changed(tmp_path / "run", group, name, value))
-
-
-def test_names_that_are_not_known_hold_anything(tmp_path: Path) -> None:
-    for group in KINDS:
-        load_record(changed(tmp_path / group, group, "of_another_version", [{"a": 1}]))

@@ -56,14 +56,3 @@ def test_grids_hold_what_the_records_say(grids: ModuleType, ttabench: Command, t
     sizes = grids.by_option(stored, "shots", grids.state).splitlines()
     assert cells(sizes[2])[3] == "0 B"
     assert cells(sizes[3])[3] != "0 B"
-
-
-def test_a_task_that_an_adapter_never_saw_has_a_dash_whatever_its_name(grids: ModuleType) -> None:
-    runs = grids.runs_of(ROOT / "results" / "transfer")
-    renamed = {"checkpoint": "shipped:mac-squad_seq"}
-    runs = [(folder, run.model_copy(update={"config": {**run.config, **renamed}})) for folder, run in runs]
-    for transfer in (True, False):
-        _, _, *lines = grids.by_task(runs, transfer=transfer).splitlines()
-        assert {cells(line)[0]: "-" in cells(line) for line in lines if "another" not in line} == {
-            "none": False, "mac": not transfer, "camels": not transfer
-        }  # fmt: skip

@@ -105,16 +105,6 @@ def test_an_edit_changes_no_stride_before_it(make: Any, options: dict[str, Any],
     assert not any(same[first : first + 2]), "the stride itself, and the next one, which sees it"
 
 
-def test_full_context_scores_a_book_as_one_text(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    path = put(tmp_path, "a.txt", TEXT)
-    whole = token_logprobs(lm, Patch(), [([], lm.encode(TEXT))])[0]
-    found = logprobs(InContext(lm, InContextSettings()), book(lm, path))
-    torch.testing.assert_close(found, whole[WINDOW:], **NOISE)
-    newest = InContext(lm, InContextSettings(truncate="left", max_tokens=WINDOW - STRIDE - 1))
-    torch.testing.assert_close(logprobs(newest, book(lm, path)), logprobs(sliding(lm), book(lm, path)), **NOISE)
-
-
 def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     put(tmp_path, "books/1.txt", TEXT)
     put(tmp_path, "books/2.txt", TEXT[::-1][:40])

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
-from ttabench.core.environment import versions
 from ttabench.core.types import Episode
 from ttabench.lm.model import LM
 from ttabench.records.folder import RunFolder
@@ -174,46 +173,3 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
-
-
-def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    assert "was made with" not in evaluate().err
-    file = Path(first["folder"]) / "run.json"
-    stored = json.loads(file.read_text())
-    stored["versions"] |= {"torch": "0.1", "ttabench": "0.0.1"}
-    file.write_text(json.dumps(stored))
-    now = versions()
-    told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']})"
-    said = [line for line in evaluate().err.splitlines() if "made with" in line]
-    assert said == [f"Run {stored['id']} was made with {told}."]
-    stored["task"]["metrics"].remove("f1_max")
-    file.write_text(json.dumps(stored))
-    assert evaluate("--quiet").err == f"Run {stored['id']} was made without f1_max; --force runs it again.\n"
-    stored["task"]["metrics"].append("f1_max")
-    file.write_text(json.dumps(stored))
-    assert evaluate("--quiet").err == "", "other versions alone are told where people look"
-
-
-def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
-    """In the first line, and beside its milliseconds; --force makes it here."""
-    first = evaluate("--device", "cpu", "--json").json()["runs"][0]
-    here = evaluate("--device", "cpu")
-    assert "made on" not in here.err
-    assert "milliseconds" not in here.out
-    file = Path(first["folder"]) / "run.json"
-    stored = json.loads(file.read_text())
-    stored["model"]["device"] = "cuda:0"
-    stored["hardware"] |= {
-        "gpu": {"name": "NVIDIA H100", "memory_bytes": 1, "cuda": "13.0"},
-        "cpu": "EPYC",
-        "threads": 8,
-    }
-    file.write_text(json.dumps(stored))
-    shown, place = evaluate("--device", "cpu"), "cuda:0, NVIDIA H100, EPYC, 8 threads"
-    assert " ".join(shown.err.split()).startswith(
-        f"Run {first['id']} of {stored['created']}, made on {place}, is stored already; --force runs it anew here."
-    )
-    assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
-    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
-    assert "made on" not in evaluate("--device", "cpu").err

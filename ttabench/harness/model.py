@@ -33,6 +33,7 @@ from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.methods.states import load_state
+from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
@@ -267,17 +268,17 @@ def _request(words: Mapping[str, str], size: str) -> RunRequest:
     for key in words:
         if key not in REQUEST and not key.startswith("set."):
             raise UnknownName("model argument", key, [*REQUEST, *HERE, "set.KEY"])
+    try:
+        queries = batch_size(size)
+    except ValueError as error:
+        raise UserError(f"batch_size: {error}", "Give 1 or more, or auto.") from None
     fields = {
         name: parse_value(words[name], declared(RunRequest)[name].kind, name) for name in REQUEST if name in words
     }
     if fields.get("device") == "cuda:0" and not torch.cuda.is_available():
         fields["device"] = "auto"  # lm-eval's command line says so where nobody did
-    if fields.get("preset") == "none":
-        fields["preset"] = ""
-    if size != "auto" and (not size.isdecimal() or size == "0"):
-        raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
     return RunRequest(
         **{"method": "icl", "task": "", "model": NANO, **fields},
         settings=tuple(f"{key[4:]}={value}" for key, value in words.items() if key.startswith("set.")),
-        batch_size=AUTO if size == "auto" else int(size),
+        batch_size=queries,
     )

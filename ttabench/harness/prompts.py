@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from lm_eval.api.utils import maybe_delimit
 from lm_eval.models.huggingface import HFLM
@@ -29,13 +28,6 @@ SPLITS = ("auto", "none", "field:NAME", "marker:TEXT")
 NAMED = ("field", "marker")
 """Splits that name what is cut at."""
 USER, SYSTEM = "user", "system"
-
-
-class Encode(Protocol):
-    """Token ids of texts, which may go on behind other text."""
-
-    def __call__(self, texts: Sequence[str], *, follows: bool = False) -> list[list[int]]:
-        """One list a text."""
 
 
 class Templated(str):
@@ -108,32 +100,11 @@ def parts(prefix: str) -> list[tuple[str, str]]:
     return pieces
 
 
-def read_as(
-    encode: Encode, context: str, pieces: Sequence[tuple[str, str]], prompts: Sequence[list[int]]
-) -> list[Observe]:
-    """The context as pieces whose tokens are those that every prompt begins with, so that a query's follow them as they
-    do in the whole prompt.
-
-    A joiner goes with the piece behind it or, where a tokenizer joins it to what stands in front, with that; where
-    neither gives the tokens of the prompts, all is one piece, less what is joined to the query.
-
-    Args:
-        pieces: those of the context, each with the joiner in front of it.
-        prompts: token ids; one at least is left to the query.
-    """
+def read_as(context: str, ids: list[int], prompts: Sequence[list[int]]) -> Observe:
+    """The context as a piece whose tokens (`ids`: those of its text alone) are those that every prompt begins with, so
+    that a query's follow them as they do in the whole prompt; one token at least is left to the query."""
     least = min(map(len, prompts)) - 1
-    front = [joiner + text for text, joiner in pieces]
-    last = context[sum(map(len, front)) :]
-    behind = [text + joiner for (text, _), (_, joiner) in zip(pieces, [*pieces[1:], ("", last)], strict=True)]
-    for texts in (front, behind, [context]):
-        ids = [*encode(texts[:1]), *encode(texts[1:], follows=True)]
-        joined = list(chain(*ids))
-        if len(joined) <= least and all(prompt[: len(joined)] == joined for prompt in prompts):
-            break
-    else:
-        ids = [joined[: min(least, _common([joined, *prompts]))]]
-    return [Observe(text=text, joiner="", ids=tuple(own), key=f"piece {i}")
-            for i, (text, own) in enumerate(zip(texts, ids, strict=True))]  # fmt: skip
+    return Observe(text=context, joiner="", ids=tuple(ids[: min(least, _common([ids, *prompts]))]), key="context")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,9 +154,8 @@ class Reader:
         prompt = contexts[0]
         if self._in_window:
             prefix = prompt[: cut.read]
-            pieces = read_as(reading.encoded, prefix, parts(prefix), reading.encoded(contexts))
-            read = sum(len(piece.ids) for piece in pieces)
-            return replace(reading, state=self._adapted(pieces), skip=read, nothing=[])
+            piece = read_as(prefix, reading.encoded([prefix])[0], reading.encoded(contexts))
+            return replace(reading, state=self._adapted([piece]), skip=len(piece.ids), nothing=[])
         texts = parts(prompt[cut.opening : cut.read])
         ids = reading.encoded([text for text, _ in texts], follows=True) if reading.templated else [[] for _ in texts]
         state = self._adapted(

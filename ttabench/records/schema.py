@@ -107,12 +107,10 @@ class Row(BaseModel):
 class RunRecord(BaseModel):
     """Everything needed to read, compare and repeat one run. JSON values only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     schema_version: int = SCHEMA
     id: str
-    formerly: str = ""
-    """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
     """UTC, ISO 8601."""
     config: Annotated[dict[str, Json], _of(KINDS["config"])]
@@ -135,8 +133,6 @@ class RunRecord(BaseModel):
 
     Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
     and end (None where the system counts none). Records of older versions lack these."""
-    paths: dict[str, str] = Field(default_factory=dict)
-    """Of records of older versions: how the model was run while reading ("adapt") and answering ("ask")."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()

@@ -52,7 +52,6 @@ def caveats_after(
         *label_caveats(method, costs),
         *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if own else []),
         *count_caveats(samples),
-        *answer_caveats(samples),
     ]
 
 
@@ -113,20 +112,6 @@ def count_caveats(samples: Sequence[Sample]) -> list[str]:
     """Whether few queries stand behind the figures."""
     few = 0 < len(samples) < FEW
     return [f"n = {len(samples)}: figures of so few queries say little"] if few else []
-
-
-def answer_caveats(samples: Sequence[Sample]) -> list[str]:
-    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
-    written = [sample for sample in samples if sample.ask.mode == "generate"]
-    counts = {
-        "are empty": sum(not sample.answer.prediction for sample in written),
-        "were cut at max_new_tokens": sum(not sample.answer.ended for sample in written),
-    }
-    return [
-        f"{count} of {len(written)} answers {defect}: the prompt may not suit the base model"
-        for defect, count in counts.items()
-        if 2 * count > len(written)
-    ]
 
 
 def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
