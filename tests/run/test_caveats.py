@@ -14,7 +14,7 @@ from ttabench.core.types import Observe
 from ttabench.lm.model import LM, load
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
-from ttabench.run.caveats import nano_caveats
+from ttabench.run.recording import nano_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)

@@ -161,7 +161,7 @@ def _made(
     from ttabench.methods.checkpoints import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
-    from ttabench.run.caveats import state_caveats
+    from ttabench.run.recording import state_caveats
 
     method, before = resolved.build(lm), None
     for folder_before in earlier:
@@ -187,7 +187,7 @@ def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
 
 def misleading(lm: LM, resolved: ResolvedMethod) -> list[str]:
     """Why answers would say less of the method than they seem to."""
-    from ttabench.run.caveats import nano_caveats
+    from ttabench.run.recording import nano_caveats
 
     return [*resolved.notes(), *nano_caveats(lm)]
 

@@ -187,7 +187,7 @@ def _reply(
     from ttabench.core.meter import Meter
     from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
     from ttabench.methods.session import Session
-    from ttabench.run.caveats import state_caveats
+    from ttabench.run.recording import state_caveats
 
     meter, method = Meter(lm.device), resolved.build(lm)
     session = Session(lm, method, before)

@@ -137,7 +137,7 @@ def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
     """The resolved configuration and its cost on paper; loads no model."""
     from ttabench.cost import shape_of, workload
     from ttabench.report.tables import config_table, cost_table
-    from ttabench.run.caveats import caveats_of_plan
+    from ttabench.run.recording import caveats_of_plan
 
     request, resolved = plans[0].request, plans[0].resolved
     shape, formula, cost = shape_of(request.model), resolved.spec.cost, None

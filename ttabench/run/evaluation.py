@@ -119,8 +119,7 @@ def _run(
 ) -> RunRecord:  # fmt: skip
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
-    from ttabench.run.caveats import caveats_after, caveats_before
-    from ttabench.run.recording import make_record
+    from ttabench.run.recording import caveats, make_record
     from ttabench.run.runner import RunContext, run_episodes
 
     config = plan.config
@@ -138,7 +137,7 @@ def _run(
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    notes = [*caveats_before(plan, lm), *caveats_after(plan, method, folder.costs, folder.samples)]
+    notes = caveats(plan, method, folder.costs, len(folder.samples))
     for note in notes:
         notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, notes))
