@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from datasets import Dataset
-from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -118,13 +117,6 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(lm: LM) -> None:
     ours, theirs = run(adapted("icl", lm), task(**WRITING)), run(hf(lm), task(**WRITING))
     assert answers(ours) == answers(theirs)
     assert any(answers(ours))
-
-
-def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
-    texts = ["A wren sings.", "The newt, a small one, swims in the pond behind the house."]
-    requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
-    expected = hf(lm).loglikelihood_rolling(requests, disable_tqdm=True)
-    assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
 
 
 def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:

@@ -21,7 +21,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
 from ttabench.records.local_paths import without_paths
 from ttabench.records.packing import pack, part_of, write_submission
-from ttabench.records.samples import MODES, SCORES_FILE, digest_of, has_samples, read_samples
+from ttabench.records.samples import MODES, SCORES_FILE, digest_of, read_samples
 from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
 from ttabench.report.finding import find_runs, runs_in
 
@@ -63,15 +63,6 @@ def test_a_packed_run_is_what_it_was_in_its_folder(suite: Path, tmp_path: Path) 
             assert read_samples(suite / run, columns) == read_samples(tmp_path / "folders" / run, columns)
     with pytest.raises(UserError, match="holds a record and not its answers"):
         read_samples(suite / "bb22")
-
-
-def test_the_same_runs_give_the_same_bytes(suite: Path, tmp_path: Path) -> None:
-    pack(suite)
-    for run in reversed(RUNS):  # one after the other, and the newest first
-        store(tmp_path / "steps", run)
-        assert pack(tmp_path / "steps") == 1
-    for name in FILES:
-        assert (tmp_path / "steps" / name).read_bytes() == (suite / name).read_bytes()
 
 
 def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path) -> None:
@@ -193,22 +184,6 @@ def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: P
     columns = read_samples(run, record=again)  # digests of texts are those of their digests
     assert set(columns) == set(again.sample_digests)
     assert columns["f1"] == [1.0] * 3
-
-
-def test_runs_with_other_columns_and_without_answers_lie_in_one_file(tmp_path: Path) -> None:
-    parts = []
-    for run, more in (("aa11", {"em": 1.0}), ("bb22", {"rougeL": 0.5}), ("cc33", None)):
-        (tmp_path / run).mkdir()
-        save_record(record(run), tmp_path / run)
-        if more is not None:
-            store_samples(tmp_path / run, [{**sample("a").flat(), **more}])
-        parts.append(part_of(tmp_path / run, load_record(tmp_path / run)))
-    file = tmp_path / "b.parquet"
-    write_submission(file, parts)
-    for run, known in (("aa11", "em"), ("bb22", "rougeL")):
-        columns = read_samples(file / run, record=load_record(file / run))
-        assert {"em", "rougeL"} & columns.keys() == {known}
-    assert not has_samples(file / "cc33")
 
 
 def test_committed_runs_lose_no_score_and_keep_no_path(ttabench: Command, tmp_path: Path) -> None:

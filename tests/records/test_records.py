@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json, Observe, Score
+from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json
 from ttabench.records.folder import RunFolder
-from ttabench.records.samples import EpisodeCost, Sample, kept, write_samples
+from ttabench.records.samples import EpisodeCost, Sample, write_samples
 from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 
 
@@ -83,21 +82,6 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     assert third.resume() == 3
     assert third.take_up(episode, ["f1"]) == (again.samples, True)
     assert third.costs == again.costs
-
-
-def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
-    """No text of a window or of a book is copied into the samples."""
-    piece, want = Observe(text="Ada."), Score(continuation="abc", ids=(7, 8), prompt_ids=(9,), position=3, words=1)
-    one = Ask(prompt="x", key="k", want=want, window=(piece,), subtask="a book", at=At(16, "tokens"))
-    answer = Answer(prediction="", logprobs=(-2.0,), tokens=(2,))
-    found = replace(sample("k"), ask=kept(one), answer=answer).flat()
-    assert found == {
-        "episode": "e", "key": "k", "mode": "score", "step": 16, "context_tokens": 5, "source_key": "", "prompt": "x",
-        "prediction": "", "answers": [], "ask_ms": 2.0, "ask_cpu_ms": None, "logprobs": [-2.0], "tokens": [2],
-        "unconditional_logprobs": [], "subtask": "a book", "position": 3, "words": 1, "ended": True, "f1": 1.0,
-    }  # fmt: skip
-    assert "abc" not in repr(kept(one))
-    assert piece.text not in repr(kept(one))
 
 
 def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
+from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
@@ -149,23 +149,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
 
-    @torch.no_grad()
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002
-        """Log-likelihood of whole texts, in disjoint windows; nothing is read before or between them."""
-        room = self.lm.max_positions - len(self.lm.bos_ids)
-        questions, owners = [], []
-        for owner, request in enumerate(requests):
-            # A BOS that the tokenizer adds is a token of the text, scored as lm-eval scores it.
-            ids = [*self.lm.bos_ids, *self.lm.encode(request.args[0])]
-            for number, pair in enumerate(get_rolling_token_windows(ids, self.lm.eos_id, room, 1)):
-                context, target = make_disjoint_window(pair)
-                questions.append((context if number else self.reader.nothing(), [target]))
-                owners.append(owner)
-        totals = [0.0] * len(requests)
-        asks = [Ask(prompt="", key="", question=requests[owner].args[0]) for owner in owners]
-        for owner, (scored,) in zip(owners, self._score(self.reader.start, questions, asks), strict=True):
-            totals[owner] += float(scored.logprobs.sum())
-        return totals
+        """Refused: a whole text has no context that a method could read."""
+        raise UserError("This task scores whole texts, of which no part is read.", "Use `ttabench eval --task pg19`.")
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
