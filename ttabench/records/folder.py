@@ -33,13 +33,14 @@ RecordT = TypeVar("RecordT")
 
 
 @lru_cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
+def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
 def typed(cls: type[T], value: object) -> T:
     """A dataclass from JSON values, strict about their types: by way of JSON a mapping stands for a dataclass."""
-    return _adapter(cls).validate_json(json.dumps(value), strict=True)
+    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)
+    return checked
 
 
 class ResultFolder(ABC, Generic[RecordT]):

@@ -22,11 +22,9 @@ from ttabench.records.samples import (
     without_texts,
 )  # fmt: skip
 from ttabench.records.schema import (
-    FORMAT,
     RECORD_FILE,
     RUNS_FILE,
     SAMPLES_FILE,
-    VERSION,
     RunRecord,
     load_record,
     runs,
@@ -127,5 +125,4 @@ def part_of(folder: Path, record: RunRecord) -> Part:
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
     first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
-    table = _joined({part.record.id: part.scores for part in parts}, first)
-    store_table(path, table.replace_schema_metadata({FORMAT: VERSION}))
+    store_table(path, _joined({part.record.id: part.scores for part in parts}, first).replace_schema_metadata())

@@ -40,8 +40,6 @@ RUNS_FILE = "runs.parquet"
 REMEDY = "Restore it, run again with --force, or remove its folder."
 RESTORE = "Restore it: runs are packed in it."
 SUFFIX = ".parquet"
-FORMAT, VERSION = b"ttabench submission", b"2"
-"""Of the metadata of a file of others' runs: a name, and its layout."""
 ASK = "Ask for a file that `ttabench export` wrote."
 SHARE = Annotated[float, Field(gt=0, le=1)]
 DECLARED: dict[str, Any] = {
@@ -250,10 +248,8 @@ def runs(suite: Path) -> dict[str, Packed]:
 def _runs(path: Path, _version: tuple[int, ...], alone: bool) -> dict[str, Packed]:
     names = ("run" if alone else "id", "record", "created")
     with parquet_file(path, ASK if alone else RESTORE) as (file, _):
-        layout: bytes | None = (file.schema_arrow.metadata or {}).get(FORMAT)
-        if alone and layout != VERSION:
-            fault = "no submission" if layout is None else f"a submission of layout {layout[:20]!r}"
-            raise UserError(f"{path} is {fault}, this ttabench reads layout {VERSION.decode()}.", ASK)
+        if missing := [name for name in names if name not in file.schema_arrow.names]:
+            raise ValueError(f"it has no column {missing[0]}")
         table = file.read(columns=list(names))
         if alone:
             table = table.filter(table["record"].is_valid())

@@ -30,17 +30,11 @@ OURS = "ttabench"
 
 
 class Shared(dict[tuple[object, ...], Any]):
-    """Values that plans of one command share, such as the rows of a task: made once, the newest few are kept."""
-
-    MOST = 64
+    """Values that plans of one command share, such as the rows of a task."""
 
     def once(self, *key: object, make: Callable[[], T]) -> T:
         """The value of `make`, or of the earlier call with the same key."""
-        if key not in self:
-            if len(self) == self.MOST:
-                del self[next(iter(self))]
-            self[key] = make()
-        value: T = self[key]
+        value: T = self[key] if key in self else self.setdefault(key, make())
         return value
 
 

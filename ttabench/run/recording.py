@@ -226,15 +226,13 @@ def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
 
 
 def label_caveats(method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> list[str]:
-    """What the labels of a method's states mean, a sentence each; those that it has no words for, in one note."""
-    notes, plain = [], []
+    """What the labels of a method's states mean, a sentence each."""
+    notes = []
     for label, value in labels(costs).items():
         known = next((one for one in (method, *method.parts()) if label in one.label_notes), None)
-        if known is None:
-            plain.append(f"{label.replace('_', ' ')} {'yes' if value is True else 'no' if value is False else value}")
-        elif isinstance(value, bool) and value in known.label_notes[label]:
+        if known is not None and isinstance(value, bool) and value in known.label_notes[label]:
             notes.append(f"{known.name} {known.label_notes[label][value]}")
-    return [*notes, *([f"{method.name}: {', '.join(plain)}"] if plain else [])]
+    return notes
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
