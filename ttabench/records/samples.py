@@ -31,7 +31,6 @@ from ttabench.records.schema import (
     texts_of,
     version_of,
 )  # fmt: skip
-from ttabench.stats.figures import Unit
 
 SCORES_FILE = "scores.parquet"
 """Samples of a packed suite without a text."""
@@ -92,12 +91,6 @@ class Sample:
     def step(self) -> int:
         """Where in the stream the query was asked, see `types.At`."""
         return self.ask.at.count
-
-    def unit(self) -> Unit:
-        """The stretch that this sample scored: of a text (`Score`), or the gold answer (`Generate`); not which text."""
-        assert self.ask.mode != "choose", f"{self.key} was answered by choosing"
-        words = self.ask.want.words if isinstance(self.ask.want, Score) else 0
-        return Unit("", -self.answer.logprobs[0], self.answer.tokens[0], words)
 
     def answers_this(self, ask: Ask, metrics: Collection[str]) -> bool:
         """Whether it can be an answer to this query: it was asked the same, and the figures needed are there."""

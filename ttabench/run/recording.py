@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
 from ttabench.core.meter import largest
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
@@ -120,7 +120,9 @@ def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate |
         question = repr((ask.prompt, ask.answers)) if ask.answers else ""
         cluster, across, question = origin(draw, sample.episode, sample.key, ask.source_key, question)
         if metric.ratio is not None:
-            values.append(sample.unit()._replace(text=cluster, across=across, question=question))
+            words = ask.want.words if isinstance(ask.want, Score) else 0
+            nll, tokens = -sample.answer.logprobs[0], sample.answer.tokens[0]
+            values.append(Unit(cluster, nll, tokens, words, across, question))
         elif metric.corpus is not None:
             prediction, target, choice = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
             values.append(Written(cluster, prediction, target, ask.subtask, across, question, choice))

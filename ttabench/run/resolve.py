@@ -140,7 +140,12 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
 def _together(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
     """Each part with its own settings, and with the checkpoint given if that is of its method."""
     changes, preset = typed_settings(spec, request.settings), preset_for(spec, request.preset, request.model)
-    taker = _taker(request, spec)
+    taker = request.checkpoint  # the part whose checkpoint was given; none where nobody is to have one
+    if taker not in ("", NO_CHECKPOINT):
+        path = named(request.checkpoint, request.base_name)
+        taker = header(path).method
+        if taker not in [part.name for part in spec.parts if part.trainable]:
+            raise UserError(f"{path} is a checkpoint of {taker}.", f"Use --method {taker}, or {taker} with others.")
     words: list[list[str]] = [[] for _ in spec.parts]
     for text in request.settings:
         key, _, value = text.partition("=")
@@ -162,17 +167,6 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
         parts=tuple(parts),
     )
-
-
-def _taker(request: RunRequest, spec: PairSpec) -> str:
-    """The part whose checkpoint was given; `none` where nobody is to have one, "" where nothing was said."""
-    if request.checkpoint in ("", NO_CHECKPOINT):
-        return request.checkpoint
-    path = named(request.checkpoint, request.base_name)
-    method = header(path).method
-    if method not in [part.name for part in spec.parts if part.trainable]:
-        raise UserError(f"{path} is a checkpoint of {method}.", f"Use --method {method}, or {method} with others.")
-    return method
 
 
 def chosen() -> dict[str, str]:
