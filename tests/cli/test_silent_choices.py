@@ -17,8 +17,9 @@ RTE = {"premise": "P.", "hypothesis": "H.", "label": "entailment", "idx": 0}
 
 
 def rte_folder(tmp_path: Path, train: list[dict[str, Any]], val: list[dict[str, Any]]) -> str:
+    (tmp_path / "RTE").mkdir(exist_ok=True)
     for split, rows in (("train", train), ("val", val)):
-        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+        write_jsonl(tmp_path / "RTE" / f"{split}.jsonl", rows)
     return str(tmp_path)
 
 
@@ -31,8 +32,8 @@ def test_rows_without_an_answer_are_a_note(tmp_path: Path) -> None:
 
     bare, mute = {**QA, "answers": ""}, {**QA, "question": " "}
     assert notes(QA) == []
-    assert notes(QA, bare) == ["1 row of FILE was left out: no answer"]
-    assert notes(QA, bare, bare, mute) == ["3 rows of FILE were left out: no answer (2), no question (1)"]
+    assert notes(QA, bare) == ["rows of FILE were left out (no answer: 1)"]
+    assert notes(QA, bare, bare, mute) == ["rows of FILE were left out (no answer: 2, no question: 1)"]
 
 
 def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> 
         return execute(make_plan(request, seed=0), ModelCache(), tmp_path / name).record
 
     whole, part = run("whole", QA), run("part", QA, {**QA, "answers": ""})
-    left_out = f"1 row of {tmp_path / 'part.jsonl'} was left out: no answer"
+    left_out = f"rows of {tmp_path / 'part.jsonl'} were left out (no answer: 1)"
     assert set(part.notes) - set(whole.notes) == {left_out}
     assert part.task["notes"] == [*whole.task["notes"], left_out]
     assert part.id == whole.id
