@@ -119,11 +119,6 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(lm: LM) -> None:
     assert any(answers(ours))
 
 
-def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:
-    ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
-    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
-
-
 def test_a_query_that_begins_the_window_has_the_tokens_of_a_text() -> None:
     lm = LM(tiny_llama().model, _sentencepiece(), "a blank in front of every text")
     ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))

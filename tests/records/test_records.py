@@ -49,14 +49,6 @@ def episode_cost(episode: str = "e") -> EpisodeCost:
     )  # fmt: skip
 
 
-def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
-    saved = record(notes=("café",))
-    assert load_record(save_record(saved, tmp_path)) == saved
-    assert load_record(tmp_path) == saved
-    assert saved.value("f1") is not None
-    assert saved.value("em") is None
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}'])
 def test_a_damaged_record_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="latin-1")

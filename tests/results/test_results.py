@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from runpy import run_path
 from types import ModuleType
@@ -12,7 +11,6 @@ import pytest
 
 from tests.places import ROOT
 from ttabench.records.schema import runs
-from ttabench.report.finding import runs_in
 from ttabench.sweep.grid import cells, planned
 from ttabench.sweep.suite import read
 
@@ -44,10 +42,3 @@ def test_grids_of_the_tables_are_what_the_records_say(make: ModuleType) -> None:
     there = [suite for suite in make.SUITES if make.has_runs(suite)]
     assert "unseen" in there
     assert [name for name in there if not tables[name].startswith(f"# {name}\n\n{make.grid_of(name, RESULTS)}")] == []
-
-
-def test_the_tables_of_real_data_name_runs_that_are_stored(make: ModuleType) -> None:
-    for path in make.english.HERE.glob("*/index.json"):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        named = {run for cells in told.values() for ids in cells.values() for run in ids}
-        assert named <= {run.name for run in runs_in(path.parent)}, path
