@@ -134,7 +134,7 @@ def token_counts(prompts: Sequence[Sequence[tuple[str, str]]], lm: Any) -> tuple
     from ttabench.harness.prompts import common_cut
 
     pairs = [pair for options in prompts for pair in options]
-    cut = common_cut([context for context, _ in pairs], "\n\n")
+    cut = common_cut([context for context, _ in pairs])
     start = len(lm.bos_ids)
     forwards = {context + option: lm.encode(context + option) for context, option in pairs}
     hf = sum(len(row) for row in {tuple(ids[:-1]) for ids in forwards.values()}) + start * len(forwards)

@@ -9,8 +9,7 @@
     python results/make.py --english --data DIR --scores piqa   again what was stored without the scores of its queries
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
     python results/make.py claims                claims.md: what the papers claim, and what the committed runs say
-    python results/make.py --pack                folders of runs that lie in suites go into the suites' files
-    python results/make.py --unpack unseen       and back; both take --english
+    python results/make.py --pack                folders of runs in suites go into the suites' files (or --english)
 
 A suite is a file, SUITE.yaml, and a folder of runs (`ttabench sweep results/SUITE.yaml --out results/SUITE`), packed
 into `runs.parquet` and `samples.parquet` once they are done (of real data `scores.parquet`, too: samples without texts,
@@ -59,7 +58,7 @@ from suites import (
 from ttabench.cli import app as cli
 from ttabench.papers.claims import claims_page
 from ttabench.papers.matching import TRIALS, stored
-from ttabench.records.packing import pack, unpack
+from ttabench.records.packing import pack
 from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
@@ -105,11 +104,10 @@ def run(suite: str, options: argparse.Namespace) -> None:
 
 
 def repack(options: argparse.Namespace) -> None:
-    """`--pack` and `--unpack`: the suites named, or all that are there."""
+    """`--pack`: the suites named, or all that are there."""
     suites, folder = (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
     for suite in (folder / name for name in options.suites or suites if (folder / name).is_dir()):
-        done = pack(suite, scores=options.english) if options.pack else unpack(suite, suite)
-        print(f"{suite}: {done} runs {'packed' if options.pack else 'unpacked'}", flush=True)
+        print(f"{suite}: {pack(suite, scores=options.english)} runs packed", flush=True)
 
 
 def has_runs(suite: str, out: Path = HERE) -> bool:
@@ -242,12 +240,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a trial: one draw, few queries; of real data few suites")
     parser.add_argument("--scores", action="store_true", help="with --english: run again what has no scores of queries")
     parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
-    parser.add_argument("--unpack", action="store_true", help="only take them out again, into folders")
     options = parser.parse_args()
     if CLAIMS in options.suites:
         write_claims()
         return
-    if options.pack or options.unpack:
+    if options.pack:
         repack(options)
         return
     if options.profile:

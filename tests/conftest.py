@@ -18,18 +18,9 @@ from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM, load
 
 SMOLLM2 = "smollm2-135m"
-EXPECTED = (
-    "is not part of a checkout", "there is a GPU here", "refused", "keeps the own text in the window",
-    "there is no Chromium here",
-)  # fmt: skip
-"""Parts of the reasons for which a test may be skipped where every package is installed."""
-unexpected: list[str] = []
-"""Tests that were skipped for others."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    unexpected = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
-    parser.addoption("--no-unexpected-skips", action="store_true", help=unexpected)
     parser.addoption("--all-attacks", action="store_true", help="run every case of tests/attack, not a share of them")
     compared = "folder of what tests/parity compares with"
     parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compared)
@@ -41,31 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--parity-fixtures {folder}: no such folder")
     places.chosen_fixtures = folder and folder.resolve()
-
-
-def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if report.skipped and not hasattr(report, "wasxfail") and not any(why in str(report.longrepr) for why in EXPECTED):
-        unexpected.append(f"{report.nodeid}: {report.longrepr[-1] if report.longrepr else ''}")  # type: ignore[index]
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _note(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    _note(report)
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if unexpected and exitstatus == 0 and session.config.getoption("--no-unexpected-skips"):
-        session.exitstatus = 1
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if unexpected and config.getoption("--no-unexpected-skips"):
-        terminalreporter.section("skipped for a reason that is not expected")
-        for line in sorted(set(unexpected)):
-            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from ttabench.core import accelerators
-from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.lm.loading.devices import find_device
-from ttabench.records.run_fields import DEVICES, check_loading
 
 
 @pytest.fixture
@@ -26,15 +24,6 @@ def test_auto_is_the_accelerator_that_is_there(mps: torch.device, monkeypatch: p
     assert accelerators.here() == mps.type
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     assert find_device("auto") == torch.device("cpu")
-
-
-@pytest.mark.parametrize("name", ["xpu", "mps"])
-def test_a_device_that_is_known_and_not_there_is_named(name: str) -> None:
-    assert name in DEVICES
-    check_loading(name, "auto")
-    if not torch.get_device_module(name).is_available():
-        with pytest.raises(UserError, match=rf"No {name.upper()} device found \(--device {name}\)\."):
-            find_device(name)
 
 
 def test_a_peak_that_a_device_does_not_count_is_absent(mps: torch.device) -> None:

@@ -48,14 +48,6 @@ def test_every_module_that_is_imported_counts(folder: Path, name: str) -> None:
     assert code_of_file(folder / "mine.py") != before
 
 
-def test_no_other_module_does(folder: Path) -> None:
-    (folder / "mine.py").write_text(f"{FILES['mine.py']}import foreign\n")
-    before = code_of_file(folder / "mine.py")
-    for name in FILES.keys() - set(COUNT):
-        (folder / name).write_text("# edited\n")
-    assert code_of_file(folder / "mine.py") == before
-
-
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_package" / "inner").mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -70,14 +69,3 @@ def test_every_byte_of_a_large_file_counts(large: Path, place: int, inside: bool
 def test_a_large_file_is_read_once(large: Path, settled: None, readings: list[Path]) -> None:
     assert digest(large) == digest(large)
     assert readings == [large]
-
-
-def test_a_file_that_changed_lately_is_never_remembered(large: Path, cache: Path, readings: list[Path]) -> None:
-    """Written again within a tick of the clock it would look as before."""
-    before = digest(large)
-    assert not cache.exists()
-    seen = large.stat()
-    put(large, SIZE // 2)
-    os.utime(large, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    assert digest(large) != before
-    assert len(readings) == 2

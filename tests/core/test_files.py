@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.core.errors import UserError
-from ttabench.core.files import PART, append, replacing, replacing_folder, sweep, write_atomically
+from ttabench.core.files import PART, replacing, replacing_folder, sweep
 
 
 class Killed(BaseException):
@@ -40,27 +39,6 @@ def test_what_is_cut_off_leaves_the_old_file_alone(tmp_path: Path, fault: type[B
         cut_off()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
-    path = tmp_path / "figures.bin"
-    with replacing(path) as first, replacing(path) as second:
-        assert first != second
-        first.write_bytes(b"first")
-        second.write_bytes(b"second")
-    assert path.read_bytes() == b"first", "the last that is done stands there"
-
-
-def test_names_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a.json", "\udcff")
-    assert (tmp_path / "a.json").read_text() == "\\udcff"
-
-
-@pytest.mark.parametrize("write", [write_atomically, append])
-def test_a_folder_that_is_not_there_is_the_users_fault(tmp_path: Path, write: object) -> None:
-    assert callable(write)
-    with pytest.raises(UserError, match="--out"):
-        write(tmp_path / "nowhere" / "a.json", "text")
 
 
 def test_only_what_we_left_half_written_is_swept(tmp_path: Path) -> None:

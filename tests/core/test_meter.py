@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.records.test_records import episode_cost, sample
 from tests.run.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
 from ttabench.core import meter
@@ -19,21 +17,6 @@ from ttabench.methods.icl.method import InContext
 from ttabench.records.folder import RunFolder
 from ttabench.run import runner
 from ttabench.run.runner import RunContext
-
-
-def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    laps = count()
-    monkeypatch.setattr(meter, "clocks", lambda: (10.0 * (lap := next(laps)), 4.0 * lap))
-    first = RunFolder(tmp_path, "r")
-    first.append([sample("a"), sample("b")])
-    first.end_episode(episode_cost())
-    again = RunFolder(tmp_path, "r")
-    again.resume()
-    again.append([sample("c", "f")])
-    spent = again.spent.told()
-    assert (spent["wall_seconds"], spent["cpu_seconds"]) == (40.0, 16.0), "three writes, and what came after the last"
 
 
 class Blind(meter.Meter):

@@ -1,8 +1,7 @@
-"""Under a chat template every method reads its demonstrations, as turns and as one turn, and the rest is said."""
+"""Under a chat template full context gives lm-eval's own numbers, and every method reads demonstrations apart."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +11,14 @@ pytest.importorskip("lm_eval")
 
 from lm_eval.evaluator import simple_evaluate
 
-from tests.harness.test_harness import ANIMALS, WRITING, adapted, answers, hf, manager, task
+from tests.harness.test_harness import WRITING, adapted, answers, hf, manager, task
 from tests.harness.test_lm_eval_scores import merging
 from tests.lm.test_texts import TEMPLATE
 from tests.tiny import tiny_llama
-from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Choose, Observe
 from ttabench.harness import AdaptedLM
 from ttabench.harness.prompts import Prompts
 from ttabench.lm.model import LM
-from ttabench.methods.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 
@@ -108,30 +104,17 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(some: LM, how: str) ->
     assert model.reader.read == 1
 
 
-@pytest.mark.parametrize("name", ["none", "icl", "templora", "mac", "h2o"])
-def test_answers_are_those_of_eval_in_turns(name: str) -> None:
+def test_without_what_was_read_the_question_is_asked_in_its_turn(some: LM) -> None:
+    found = values(run(adapted("none", some), task()))
+    assert found == pytest.approx(values(run(hf(some), task(num_fewshot=0))), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["templora", "mac", "h2o"])
+def test_demonstrations_are_read_and_change_answers(name: str) -> None:
     lm = base("merging")
-    found = values(run(adapted(name, lm), task()))
-    lm.use_chat_template()
-    session = Session(lm, tiny_method(name, lm))
-    options = (" no", " yes, it is")
-    asked = [f"Is a {word} a bird?" for word in ANIMALS]
-    shown = [(text, options[i % 2].strip()) for i, text in enumerate(asked[:3])]
-    session.read([Observe(text=" ".join(turns), turns=turns, key=f"piece {i}") for i, turns in enumerate(shown)])
-    asks = [Ask(prompt=text, key=text, want=Choose(options=options), after_turns=True) for text in asked[4:]]
-    assert found == pytest.approx([each for ask in asks for each in session.answer([ask])[0].logprobs], abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["none", "icl"])
-@pytest.mark.parametrize("knows", [True, False])
-def test_without_demonstrations_nothing_is_read(name: str, knows: bool, caplog: pytest.LogCaptureFixture) -> None:
-    lm, asked = base("system"), task(num_fewshot=0)
-    model = knowing(name, lm, asked) if knows else adapted(name, lm)
-    with caplog.at_level(logging.WARNING, logger="ttabench"):
-        found = run(model, asked)
-    assert values(found) == pytest.approx(values(run(hf(lm), asked)), abs=1e-4)
-    assert found["config"]["reading"]["toy"] == {"requests": 12, "contexts": 0, "answered_without_context": 12}
-    assert ("in 12 of 12 prompts no context" in caplog.text) != knows, "whether demonstrations were asked for is known"
+    model = adapted(name, lm)
+    assert values(run(model, task())) != pytest.approx(values(run(adapted("none", lm), task())), abs=1e-3)
+    assert model.reader.read == 1
 
 
 @pytest.mark.parametrize("how", ["turns", "one turn"])
@@ -143,14 +126,3 @@ def test_a_template_that_changes_words_is_refused(how: str) -> None:
     bare = task(num_fewshot=0)
     found = run(knowing("icl", lm, bare), bare, **SETTINGS[how])
     assert values(found) == pytest.approx(values(run(hf(lm), bare, **SETTINGS[how])), abs=1e-4)
-
-
-def test_behind_a_state_a_dialogue_goes_on() -> None:
-    lm = base("system")
-    session = Session(lm, tiny_method("icl", lm))
-    session.read([Observe(text="A wren is a small bird.")])
-    auto, whole = (adapted("icl", lm, start=session.state, prompts=Prompts(split=split)) for split in ("auto", "none"))
-    found = values(run(auto, task()))
-    assert auto.reader.read == 1
-    assert found == pytest.approx(values(run(whole, task())), abs=1e-4)
-    assert found != pytest.approx(values(run(adapted("icl", lm), task())), abs=1e-3)

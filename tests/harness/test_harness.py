@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from datasets import Dataset
-from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -26,7 +25,7 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM, command, evaluate
-from ttabench.harness.prompts import Prompts, parts, read_as
+from ttabench.harness.prompts import Prompts, read_as
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.verbs.batching import BatchSize
@@ -107,11 +106,10 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, shots: int
         assert ours["results"]["toy"][metric] == theirs["results"]["toy"][metric]
 
 
-@pytest.mark.parametrize("split", ["delimiter", "none"])
-def test_full_context_does_not_depend_on_the_split(split: str) -> None:
+def test_full_context_does_not_depend_on_the_split() -> None:
     lm = tiny_llama()
     expected = [value for value, _ in answers(run(adapted("icl", lm), task()))]
-    found = [value for value, _ in answers(run(adapted("icl", lm, prompts=Prompts(split=split)), task()))]
+    found = [value for value, _ in answers(run(adapted("icl", lm, prompts=Prompts(split="none")), task()))]
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -119,18 +117,6 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(lm: LM) -> None:
     ours, theirs = run(adapted("icl", lm), task(**WRITING)), run(hf(lm), task(**WRITING))
     assert answers(ours) == answers(theirs)
     assert any(answers(ours))
-
-
-def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
-    texts = ["A wren sings.", "The newt, a small one, swims in the pond behind the house."]
-    requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
-    expected = hf(lm).loglikelihood_rolling(requests, disable_tqdm=True)
-    assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
-
-
-def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:
-    ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
-    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
 
 
 def test_a_query_that_begins_the_window_has_the_tokens_of_a_text() -> None:
@@ -150,16 +136,6 @@ def test_a_method_that_looks_at_the_question() -> None:
     assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
     closed = run(adapted("none", lm), task())
     assert [v for v, _ in answers(found)] != pytest.approx([v for v, _ in answers(closed)], abs=1e-3)
-
-
-def test_answers_come_in_the_order_of_the_requests() -> None:
-    model = adapted("icl", tiny_llama())
-    shown = "a: 1\n\nb: 0\n\n"
-    asked = [(shown + f"{word}:", option) for word in ANIMALS[:4] for option in (" 0", " 1")] + [("", " alone")]
-    requests = [Instance("loglikelihood", {}, pair, 0, ("t", i, 1)) for i, pair in enumerate(asked)]
-    forward, backward = model.loglikelihood(requests), model.loglikelihood(requests[::-1])
-    assert [v for v, _ in forward] == pytest.approx([v for v, _ in backward[::-1]], abs=1e-5)
-    assert len({round(value, 3) for value, _ in forward}) == len(asked)
 
 
 def test_evaluate_by_model_arguments() -> None:
@@ -189,35 +165,10 @@ def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "|lighthouse|" in capsys.readouterr().out
 
 
-class _Words(LM):
-    """A tokenizer in which a full stop takes the line breaks after it along."""
-
-    name = "words"
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:  # noqa: ARG002
-        words = re.findall(r"\.\n*|\w+|\n|.", text)
-        self.seen += [word for word in words if word not in self.seen]
-        return [self.seen.index(word) for word in words]
-
-    def encode_many(self, texts: Any, max_tokens: int | None = None, **_: bool) -> list[list[int]]:  # noqa: ARG002
-        return [self.encode(text) for text in texts]
-
-    def decode(self, ids: Any) -> str:
-        return "".join(self.seen[i] for i in ids)
-
-
-@pytest.mark.parametrize("prefix", ["a b\n\nc d\n\n", "a b.\n\nc d.\n\n", "a b.\n\nc d\n\n", "a.\n\n"])
-@pytest.mark.parametrize("make", [load, _Words], ids=["nano", "full stops"])
-def test_what_is_read_has_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
-    lm = make()
+@pytest.mark.parametrize("prefix", ["a b\n\nc d\n\n", "a b.\n\nc d.\n\n", "a.\n\n"])
+def test_what_is_read_has_the_tokens_of_the_whole(prefix: str) -> None:
+    lm = load()
     prompts = lm.encode_many([prefix + query for query in ("e f:", "g:", " h")])
-    pieces = read_as(
-        lambda texts, follows: lm.encode_many(texts, follows=follows), prefix, parts(prefix, "\n\n"), prompts
-    )
-    ids = [token for piece in pieces for token in piece.ids]
+    ids = list(read_as(prefix, lm.encode(prefix), prompts).ids)
+    assert ids
     assert all(prompt[: len(ids)] == ids and len(prompt) > len(ids) for prompt in prompts)
-    assert prefix.startswith("".join(piece.text for piece in pieces))
-    assert len(pieces) == prefix.count("\n\n") or prefix == "a b.\n\nc d\n\n"

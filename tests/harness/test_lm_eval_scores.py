@@ -217,11 +217,3 @@ def lm(request: pytest.FixtureRequest) -> LM:
 def test_scores_are_those_of_lm_eval(lm: LM, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     check(lm, files(name, tmp_path / "published"), tmp_path, SHOTS, chat=False)
-
-
-@pytest.mark.parametrize(("name", "shots"), [("boolq", 0), ("copa", 2), ("hellaswag", 2), ("openbookqa", 2)])
-def test_scores_in_a_chat_template_too(name: str, shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    lm = merging()
-    lm.use_chat_template()
-    check(lm, files(name, tmp_path / "published"), tmp_path, shots, chat=True)

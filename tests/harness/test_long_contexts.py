@@ -5,7 +5,6 @@ The task files are lm-eval's own, but for where their rows come from.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from tests.harness.test_harness import adapted, hf, manager
 from tests.harness.test_lm_eval_scores import roomy
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
-from ttabench.harness import evaluate
 from ttabench.harness.prompts import Prompts
 from ttabench.methods.session import Session
 from ttabench.readers import lm_eval as reader
@@ -100,9 +98,9 @@ def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pyte
     seen: list[tuple[str, str]] = []
     plain = model.reader._read
 
-    def read(body: Any, reading: Any, contexts: list[str]) -> Any:
-        seen.append((contexts[0][: body.read], contexts[0][body.query :]))
-        return plain(body, reading, contexts)
+    def read(cut: Any, reading: Any, contexts: list[str]) -> Any:
+        seen.append((contexts[0][: cut.read], contexts[0][cut.query :]))
+        return plain(cut, reading, contexts)
 
     monkeypatch.setattr(model.reader, "_read", read)
     answered(model, split)
@@ -151,27 +149,3 @@ def test_another_contexts_state_answers() -> None:
 def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         answered(adapted("icl", roomy(2048), prompts=Prompts(split=split)), "field:context")
-
-
-def test_what_else_is_refused() -> None:
-    for split in ("field", "field:", "fields:context"):
-        with pytest.raises(UserError, match="Unknown split"):
-            Prompts(split=split)
-    with pytest.raises(UserError, match="swap_state takes bool"):
-        evaluate(model_args="method=icl,swap_state=7", tasks=["toy"], task_manager=manager())
-
-
-def test_model_arguments_name_a_field(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS["field:context"][2]))
-    asked = {
-        **task_of("field:context"),
-        "dataset_path": "json", "dataset_kwargs": {"data_files": {"train": str(rows)}},
-    }  # fmt: skip
-    del asked["custom_dataset"]
-    results = evaluate(
-        model_args='method=icl,split=marker:"What is the correct answer",swap_state=true',
-        tasks=[asked], task_manager=manager(), bootstrap_iters=0,
-    )  # fmt: skip
-    assert results["config"]["reading"] == {"toy": {"requests": 8, "contexts": 2, "answered_without_context": 0}}
-    assert results["config"]["model_args"]["swap_state"] is True

@@ -20,9 +20,9 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
 from ttabench.records.local_paths import without_paths
-from ttabench.records.packing import pack, part_of, unpack, write_submission
-from ttabench.records.samples import MODES, SCORES_FILE, digest_of, has_samples, name_of, read_samples
-from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
+from ttabench.records.packing import pack, part_of, write_submission
+from ttabench.records.samples import MODES, SCORES_FILE, digest_of, read_samples
+from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
 from ttabench.report.finding import find_runs, runs_in
 
 FILES = (RUNS_FILE, SAMPLES_FILE)
@@ -63,23 +63,6 @@ def test_a_packed_run_is_what_it_was_in_its_folder(suite: Path, tmp_path: Path) 
             assert read_samples(suite / run, columns) == read_samples(tmp_path / "folders" / run, columns)
     with pytest.raises(UserError, match="holds a record and not its answers"):
         read_samples(suite / "bb22")
-    assert unpack(suite, tmp_path / "again") == 3
-    for file in (tmp_path / "folders").glob(f"*/{RECORD_FILE}"):
-        assert (tmp_path / "again" / file.parent.name / RECORD_FILE).read_bytes() == file.read_bytes()
-    assert read_samples(tmp_path / "again" / "aa11") == read_samples(tmp_path / "folders" / "aa11")
-    assert not (tmp_path / "again" / "bb22" / SAMPLES_FILE).exists()
-
-
-def test_the_same_runs_give_the_same_bytes(suite: Path, tmp_path: Path) -> None:
-    pack(suite)
-    for run in reversed(RUNS):  # one after the other, and the newest first
-        store(tmp_path / "steps", run)
-        assert pack(tmp_path / "steps") == 1
-    unpack(suite, tmp_path / "again")
-    pack(tmp_path / "again")
-    for name in FILES:
-        assert (tmp_path / "steps" / name).read_bytes() == (suite / name).read_bytes()
-        assert (tmp_path / "again" / name).read_bytes() == (suite / name).read_bytes()
 
 
 def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path) -> None:
@@ -89,10 +72,7 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
     save_record(newer, suite / "aa11")
     assert runs_in(suite) == [suite / run for run in ("cc33", "bb22", "aa11")]
     assert load_record(suite / "aa11") == newer
-    unpack(suite, suite)
-    assert load_record(suite / "aa11") == newer
-    assert not (suite / RUNS_FILE).exists()
-    assert pack(suite) == 3
+    assert pack(suite) == 1
     assert load_record(suite / "aa11") == newer
     with pytest.raises(UserError, match="not its answers"):
         read_samples(suite / "aa11")  # its samples were those of the other
@@ -160,71 +140,9 @@ def marked(folder: Path) -> None:
     store_samples(folder, [{**each, "a_new_column": text} for each in samples])
 
 
-def test_no_text_is_in_the_file_whatever_the_samples_hold(tmp_path: Path) -> None:
-    marked(tmp_path / "suite" / "aa11")
-    pack(tmp_path / "suite", scores=True)
-    assert any(MARK in text for _, text in texts_in(parquet.read_table(tmp_path / "suite" / SAMPLES_FILE)))
-    check_no_text(tmp_path / "suite")
-    table = parquet.read_table(tmp_path / "suite" / SCORES_FILE)
-    parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
-    for content in ((tmp_path / "plain").read_bytes(), (tmp_path / "suite" / SCORES_FILE).read_bytes()):
-        assert MARK.encode() not in content
-    assert table["f1"].to_pylist() == [1.0] * 3
-    assert table["logprobs"].to_pylist() == [[-1.5]] * 3
-
-
-def test_digests_tell_texts_apart_and_stay_themselves() -> None:
-    assert digest_of("Paris") == digest_of("Paris") == digest_of(digest_of("Paris"))
-    assert len({digest_of(text) for text in ("Paris", "paris", "Paris ", "")}) == 4
-    assert digest_of("") == ""
-    for key in ("56be4db0acb8001400a502ec", "squad_seq/test/seed0", "10@16", "Mercury_7175875", ""):
-        assert name_of(key) == key
-    for key in ("Who wrote it?", "a" * 81, "où", "a\n"):
-        assert DIGEST.fullmatch(name_of(key))
-        assert name_of(name_of(key)) == name_of(key)
-
-
 def test_committed_scores_hold_no_text() -> None:
     for scores in (ROOT / "results" / "english").glob(f"*/{SCORES_FILE}"):
         check_no_text(scores.parent)
-
-
-@pytest.fixture
-def suites(ttabench: Command, tmp_path: Path) -> tuple[Path, Path]:
-    """The same two runs with their texts, and packed without."""
-    common = ("--task", "streamingqa", "--task-set", "documents=8", "--limit", "8", "--out", tmp_path / "runs")
-    for method in ("none", "icl"):
-        ran = ttabench("eval", "--method", method, *common)
-        assert ran.code == 0, ran.err
-    for place in ("whole", "bare"):
-        shutil.copytree(tmp_path / "runs", tmp_path / place / "s")
-    pack(tmp_path / "bare" / "s", scores=True)
-    (tmp_path / "bare" / "s" / SAMPLES_FILE).unlink()
-    return tmp_path / "whole" / "s", tmp_path / "bare" / "s"
-
-
-def test_what_is_compared_is_what_the_texts_would_give(suites: tuple[Path, Path], ttabench: Command) -> None:
-    told = []
-    for suite in suites:
-        ran = ttabench("compare", suite, "--json")
-        assert ran.code == 0, ran.err
-        told.append(ran.out.replace(str(suite), ""))
-    assert told[0] == told[1]
-    (difference,) = json.loads(told[1])["differences"]
-    assert difference["n"] == 8
-    assert difference["p"] is not None
-
-
-def test_a_run_with_texts_is_paired_with_one_without(suites: tuple[Path, Path], ttabench: Command) -> None:
-    whole, bare = suites
-    ids = {load_record(path.parent).config["method"]: path.parent.name for path in whole.glob("*/run.json")}
-    (difference,) = ttabench("compare", whole / ids["none"], bare / ids["icl"], "--json").json()["differences"]
-    (expected,) = ttabench("compare", whole, "--json").json()["differences"]
-    assert difference == expected
-    one = ttabench("show", bare / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
-    both = ttabench("show", whole / ids["icl"], "--differs", whole / ids["none"], "--json").json()["samples"]
-    assert [each["key"] for each in one] == [each["key"] for each in both]
-    assert ttabench("show", bare / ids["icl"], "--differs", whole / ids["icl"], "--json").json()["samples"] == []
 
 
 @pytest.mark.parametrize(
@@ -266,27 +184,6 @@ def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: P
     columns = read_samples(run, record=again)  # digests of texts are those of their digests
     assert set(columns) == set(again.sample_digests)
     assert columns["f1"] == [1.0] * 3
-
-
-def test_runs_with_other_columns_and_without_answers_lie_in_one_file(tmp_path: Path) -> None:
-    parts = []
-    for run, more in (("aa11", {"em": 1.0}), ("bb22", {"rougeL": 0.5}), ("cc33", None)):
-        (tmp_path / run).mkdir()
-        save_record(record(run), tmp_path / run)
-        if more is not None:
-            store_samples(tmp_path / run, [{**sample("a").flat(), **more}])
-        parts.append(part_of(tmp_path / run, load_record(tmp_path / run)))
-    file = tmp_path / "b.parquet"
-    write_submission(file, parts)
-    for run, known in (("aa11", "em"), ("bb22", "rougeL")):
-        columns = read_samples(file / run, record=load_record(file / run))
-        assert {"em", "rougeL"} & columns.keys() == {known}
-    assert not has_samples(file / "cc33")
-    (tmp_path / "dd44").mkdir()
-    save_record(record("dd44"), tmp_path / "dd44")
-    store_samples(tmp_path / "dd44", [{**sample("a").flat(), "em": 1}])
-    with pytest.raises(UserError, match="The column em of these runs holds double and int64"):
-        write_submission(file, [*parts, part_of(tmp_path / "dd44", load_record(tmp_path / "dd44"))])
 
 
 def test_committed_runs_lose_no_score_and_keep_no_path(ttabench: Command, tmp_path: Path) -> None:

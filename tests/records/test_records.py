@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json, Observe, Score
+from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json
 from ttabench.records.folder import RunFolder
-from ttabench.records.samples import EpisodeCost, Sample, kept, read_samples, write_samples
+from ttabench.records.samples import EpisodeCost, Sample, write_samples
 from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 
 
@@ -50,14 +49,6 @@ def episode_cost(episode: str = "e") -> EpisodeCost:
     )  # fmt: skip
 
 
-def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
-    saved = record(notes=("café",))
-    assert load_record(save_record(saved, tmp_path)) == saved
-    assert load_record(tmp_path) == saved
-    assert saved.value("f1") is not None
-    assert saved.value("em") is None
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}'])
 def test_a_damaged_record_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="latin-1")
@@ -83,32 +74,6 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     assert third.resume() == 3
     assert third.take_up(episode, ["f1"]) == (again.samples, True)
     assert third.costs == again.costs
-
-
-def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    folder.append([sample("a", value=0.25), sample("b")])
-    folder.end_episode(episode_cost())
-    folder.finish(record("r"))
-    assert sorted(file.name for file in folder.path.glob("[!.]*")) == ["run.json", "samples.parquet"]
-    columns = read_samples(folder.path, ["key", "f1", "missing"])
-    assert columns == {"key": ["a", "b"], "f1": [0.25, 1.0]}
-    assert read_samples(folder.path)["answers"] == [["Ada"], ["Ada"]]
-
-
-def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
-    """No text of a window or of a book is copied into the samples."""
-    piece, want = Observe(text="Ada."), Score(continuation="abc", ids=(7, 8), prompt_ids=(9,), position=3, words=1)
-    one = Ask(prompt="x", key="k", want=want, window=(piece,), subtask="a book", at=At(16, "tokens"))
-    answer = Answer(prediction="", logprobs=(-2.0,), tokens=(2,))
-    found = replace(sample("k"), ask=kept(one), answer=answer).flat()
-    assert found == {
-        "episode": "e", "key": "k", "mode": "score", "step": 16, "context_tokens": 5, "source_key": "", "prompt": "x",
-        "prediction": "", "answers": [], "ask_ms": 2.0, "ask_cpu_ms": None, "logprobs": [-2.0], "tokens": [2],
-        "unconditional_logprobs": [], "subtask": "a book", "position": 3, "words": 1, "ended": True, "f1": 1.0,
-    }  # fmt: skip
-    assert "abc" not in repr(kept(one))
-    assert piece.text not in repr(kept(one))
 
 
 def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
@@ -152,8 +117,3 @@ def test_a_value_of_another_kind_is_refused(tmp_path: Path, group: str, name: st
     value = -1.5 if name in ("settings", "task_options", "stands_on", "protocol", "arguments") else [{"a": [1]}]
     with pytest.raises(UserError, match=rf"cannot be read: {group}\.{name}"):
         load_record(changed(tmp_path / "run", group, name, value))
-
-
-def test_names_that_are_not_known_hold_anything(tmp_path: Path) -> None:
-    for group in KINDS:
-        load_record(changed(tmp_path / group, group, "of_another_version", [{"a": 1}]))

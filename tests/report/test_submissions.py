@@ -197,7 +197,7 @@ def other_table(file: Path) -> None:
 
 FILES = {
     no_parquet: "cannot be read",
-    other_table: "is no submission",
+    other_table: "it has no column run",
 }
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from pathlib import Path
 from runpy import run_path
 from types import ModuleType
 
 import pytest
 
-from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, runs
-from ttabench.report.finding import runs_in
+from ttabench.records.schema import runs
 from ttabench.sweep.grid import cells, planned
 from ttabench.sweep.suite import read
 
@@ -41,39 +37,8 @@ def test_a_suite_names_the_runs_that_are_stored_of_it(suite: str) -> None:
     assert {run.id for run in planned(cells(told))} == set(runs(RESULTS / suite))
 
 
-def test_a_trial_runs_a_suite(make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[list[str]] = []
-    monkeypatch.setattr(make.cli, "run", lambda words: made.append(words) or 0)
-    monkeypatch.setattr(make, "pack", lambda _: 0)
-    monkeypatch.setattr(make.os, "chdir", lambda _: None)
-    words = ["make.py", "unseen", "--seeds", "0", "--limit", "2", "--jobs", "2", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
-    make.main()
-    assert made == [["sweep", "results/unseen.yaml", "--seeds", "0", "--jobs", "2", "--limit", "2", "--out",
-                     str(tmp_path / "unseen")]]  # fmt: skip
-
-
 def test_grids_of_the_tables_are_what_the_records_say(make: ModuleType) -> None:
     tables = {path.stem: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md")}
     there = [suite for suite in make.SUITES if make.has_runs(suite)]
     assert "unseen" in there
     assert [name for name in there if not tables[name].startswith(f"# {name}\n\n{make.grid_of(name, RESULTS)}")] == []
-
-
-def test_the_tables_of_real_data_name_runs_that_are_stored(make: ModuleType) -> None:
-    for path in make.english.HERE.glob("*/index.json"):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        named = {run for cells in told.values() for ids in cells.values() for run in ids}
-        assert named <= {run.name for run in runs_in(path.parent)}, path
-
-
-def test_what_is_made_is_packed_and_taken_out_again(
-    make: ModuleType, ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite = tmp_path / "runs"
-    assert ttabench("eval", "--method", "none", *common).code == 0
-    suite = suite.rename(tmp_path / "swap")
-    for option, expected in (("--pack", [RUNS_FILE, SAMPLES_FILE]), ("--unpack", [RECORD_FILE, SAMPLES_FILE])):
-        monkeypatch.setattr(sys, "argv", ["make.py", option, "--out", str(tmp_path), "swap"])
-        make.main()
-        assert sorted(path.name for path in suite.rglob("*.*") if path.suffix) == expected

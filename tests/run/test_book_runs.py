@@ -104,16 +104,6 @@ def test_an_edit_changes_no_stride_before_it(make: Any, tmp_path: Path) -> None:
     assert not any(same[first : first + 2]), "the stride itself, and the next one, which sees it"
 
 
-def test_full_context_scores_a_book_as_one_text(tmp_path: Path) -> None:
-    lm = tiny_llama()
-    path = put(tmp_path, "a.txt", TEXT)
-    whole = token_logprobs(lm, Patch(), [([], lm.encode(TEXT))])[0]
-    found = logprobs(InContext(lm, InContextSettings()), book(lm, path))
-    torch.testing.assert_close(found, whole[WINDOW:], **NOISE)
-    newest = InContext(lm, InContextSettings(truncate="left", max_tokens=WINDOW - STRIDE - 1))
-    torch.testing.assert_close(logprobs(newest, book(lm, path)), logprobs(sliding(lm), book(lm, path)), **NOISE)
-
-
 def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     put(tmp_path, "books/1.txt", TEXT)
     put(tmp_path, "books/2.txt", TEXT[::-1][:40])
@@ -136,6 +126,5 @@ def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base
     assert rows["ppl_book_mean", None, None]["value"] == pytest.approx(sum(books) / 2)
     assert rows["ppl", None, "mean"]["value"] == pytest.approx(sum(books) / 2)
     assert not any(row["subtask"] and row["step"] for row in record["rows"])
-    assert "1 of 2 texts end before 60 tokens and count there at their own length" in record["notes"]
     assert record["task"]["chance"] is None
     assert rows["ppl", 84, None]["value"] == pytest.approx(rows["ppl", None, None]["value"])

@@ -39,21 +39,6 @@ def test_the_card_says_how_models_with_a_chat_template_are_asked(chatting: Path)
     assert asked(chatting, "prompt=short") == (False, {"prompt": "short"}), "a prompt that is named stands alone"
 
 
-def test_turns_on_request(chatting: Path) -> None:
-    assert asked(chatting, chat=True) == (True, {"prompt": "qa", "examples": "0"})
-    assert asked(chatting, chat=False) == (False, CARD)
-
-
-def test_a_model_without_a_template_is_asked_as_the_protocol_says(tmp_path: Path) -> None:
-    assert asked(tmp_path) == (False, {})
-    assert asked(tmp_path, task="superglue") == (False, {})
-
-
-def test_tuned_weights_without_a_template_are_asked_as_they_were_trained(tmp_path: Path) -> None:
-    under = checkpoint(tmp_path / "lora", trained_with({"prompt": "qa", "examples": 0}, chat=False))
-    assert asked(tmp_path, base_checkpoint=under) == (False, {"prompt": "qa", "examples": "0"})
-
-
 def checkpoint(folder: Path, data: Any) -> str:
     folder.mkdir()
     (folder / "adapter.json").write_text(json.dumps({"training": {"config": {"data": data}}}), encoding="utf-8")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
-from ttabench.core.environment import versions
 from ttabench.core.types import Episode
 from ttabench.lm.model import LM
 from ttabench.records.folder import RunFolder
@@ -24,7 +23,6 @@ COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""
 METHODS = {
     "icl": ("--method", "icl", "--set", "truncate=right"),
-    "none": ("--method", "none"),
     "snapkv": ("--method", "snapkv", "--set", "positions=cache", "--set", "chunk=128", "--set", "budget=64"),
     "mac": ("--method", "mac", *MAC),
 }
@@ -93,11 +91,10 @@ def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tupl
     assert_same(shown, whole, partial.parent)
 
 
-@pytest.mark.parametrize("method", ["icl", "mac"])
 def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
-    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole = evaluate("--json", "--out", tmp_path / "whole", method=method).json()["runs"][0]
+    whole = evaluate("--json", "--out", tmp_path / "whole", method="mac").json()["runs"][0]
     logits, append, answered = LM.logits, RunFolder.append, []
 
     def kept(self: RunFolder, samples: Sequence[Sample]) -> None:
@@ -110,15 +107,12 @@ def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", kept)
         patched.setattr(LM, "logits", breaking)
-        ran = evaluate("--quiet", method=method)
-    line = one_line(ran)
+        line = one_line(evaluate("--quiet", method="mac"))
     assert re.search(r"Error: streamingqa/test/seed0: .*not finite", line)
-    assert "the same command continues" in line
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert not (partial.parent / "run.json").exists()
     assert len(answered) == 2
-    assert len(lines(partial)) == 1
-    ran = evaluate("--json", method=method)
+    ran = evaluate("--json", method="mac")
     assert_same(ran, whole, partial.parent)
     assert ran.json()["runs"][0]["how"] == "continued"
 
@@ -144,7 +138,7 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     "change",
     [
         {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
-        {"more": 1}, {"asked": {"read_slots": ""}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"read_slots": ""}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
         {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,
@@ -156,8 +150,7 @@ def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str
     assert [kept.key for kept in folder.samples] == ["a", "c"]
 
 
-@pytest.mark.parametrize("method", [*METHODS])
-@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize(("method", "batches"), [("icl", 1), ("snapkv", 3), ("mac", 1), ("mac", 3)])
 def test_costs_are_those_of_a_run_never_killed(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, batches: int
 ) -> None:
@@ -180,49 +173,3 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
-
-
-def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    assert "was made with" not in evaluate().err
-    file = Path(first["folder"]) / "run.json"
-    stored = json.loads(file.read_text())
-    stored["versions"] |= {"torch": "0.1", "ttabench": "0.0.1"}
-    stored["config"]["settings"]["max_tokens"] = 64  # its default was another then
-    file.write_text(json.dumps(stored))
-    now = versions()
-    told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']}), max_tokens 64 (now None)"
-    said = [line for line in evaluate().err.splitlines() if "made with" in line]
-    assert said == [f"Run {stored['id']} was made with {told}."]
-    assert evaluate("--quiet").err == f"{said[0]}\n", "figures would be others, so it is always said"
-    stored["config"]["settings"]["max_tokens"] = None
-    stored["task"]["metrics"].remove("f1_max")
-    file.write_text(json.dumps(stored))
-    assert evaluate("--quiet").err == f"Run {stored['id']} was made without f1_max; --force runs it again.\n"
-    stored["task"]["metrics"].append("f1_max")
-    file.write_text(json.dumps(stored))
-    assert evaluate("--quiet").err == "", "other versions alone are told where people look"
-
-
-def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
-    """In the first line, and beside its milliseconds; --force makes it here."""
-    first = evaluate("--device", "cpu", "--json").json()["runs"][0]
-    here = evaluate("--device", "cpu")
-    assert "made on" not in here.err
-    assert "milliseconds" not in here.out
-    file = Path(first["folder"]) / "run.json"
-    stored = json.loads(file.read_text())
-    stored["model"]["device"] = "cuda:0"
-    stored["hardware"] |= {
-        "gpu": {"name": "NVIDIA H100", "memory_bytes": 1, "cuda": "13.0"},
-        "cpu": "EPYC",
-        "threads": 8,
-    }
-    file.write_text(json.dumps(stored))
-    shown, place = evaluate("--device", "cpu"), "cuda:0, NVIDIA H100, EPYC, 8 threads"
-    assert " ".join(shown.err.split()).startswith(
-        f"Run {first['id']} of {stored['created']}, made on {place}, is stored already; --force runs it anew here."
-    )
-    assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
-    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
-    assert "made on" not in evaluate("--device", "cpu").err

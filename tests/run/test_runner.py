@@ -11,12 +11,10 @@ import torch
 
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Generate, Observe, Score
+from ttabench.core.types import Ask, At, Episode, Generate, Observe
 from ttabench.cost.formula import NoSettings
-from ttabench.lm.forward.tokens import gold_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -91,12 +89,6 @@ def test_a_method_that_looks_at_questions_gets_them_in_batches(lm: LM, tmp_path:
     assert method.calls == [("adapt", 3), ("patch", 3), ("patch", 3), ("patch", 1)]
 
 
-def test_a_method_that_does_not_gets_one_call_for_all(lm: LM, tmp_path: Path) -> None:
-    method = Spy(lm, looks=False)
-    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
-    assert method.calls == [("adapt", 3), ("patch", 1)]
-
-
 def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
     pieces = [Observe(text=f"Fact {i}.") for i in range(3)]
     episode = Episode(key="e", steps=(pieces[0], ask(1, 1), pieces[1], pieces[2], ask(2, 3)))
@@ -153,23 +145,6 @@ def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None
     assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
 
 
-def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:
-    steps = (
-        ask(1, want=Choose(options=(" yes", " no", " maybe"), gold=1)),
-        ask(2, want=Score(continuation=" on the hill")),
-        ask(3, want=Choose(options=(" red", " blue"), gold=0)),
-    )
-    folder = RunFolder(tmp_path, "r")
-    run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(Episode(key="e", steps=steps)), folder)
-    found = {sample.key: sample for sample in folder.samples}
-    assert len(found["q1"].answer.logprobs) == 3
-    assert len(found["q3"].answer.logprobs) == 2
-    assert len(found["q2"].answer.logprobs) == 1
-    best = max(range(3), key=lambda i: found["q1"].answer.logprobs[i])
-    assert found["q1"].answer.prediction == ("yes", "no", "maybe")[best]
-    assert all(value < 0 for sample in folder.samples for value in sample.answer.logprobs)
-
-
 def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
     method = icl(lm)
     state = method.adapt(method.begin(1), [[Observe(text=f"Fact {i}.")] for i in range(3)])
@@ -186,16 +161,3 @@ def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
     (tmp_path / "state" / "state.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read"):
         load_state(tmp_path / "state", belongs)
-
-
-def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:
-    folder, method = RunFolder(tmp_path, "r"), icl(lm)
-    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
-    (sample, *_) = folder.samples
-    ask = next(ask for ask in stream().asks() if ask.key == sample.key)
-    pieces = stream().observes()
-    patch = method.patch(method.adapt(method.begin(1), [[piece] for piece in pieces]), [ask])
-    item = (prompt_ids(lm, ask, follows=True), gold_ids(lm, ask))
-    (expected,) = token_logprobs(lm, patch, [item])
-    assert sample.answer.logprobs == pytest.approx([float(expected.sum())], abs=1e-4)
-    assert sample.answer.tokens == (len(item[1]),)

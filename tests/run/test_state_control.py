@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,12 @@ from tests.conftest import Command
 from tests.run.test_runner import FakeTask, run
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
-from ttabench.core.types import Answer, Ask, At, Episode, Generate, Observe, Score
+from ttabench.core.types import Answer, Ask, At, Episode, Generate, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
-from ttabench.methods.icl import InContextSettings
-from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find, methods
 from ttabench.readers.tokens import Tokens
 from ttabench.records.folder import RunFolder
@@ -135,49 +132,6 @@ def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[An
         assert patch.tokens_BT.tolist() == before.tokens_BT.tolist()
     assert not tensors_of(emptied)
     assert bool(expected) == (method.name != "window"), "all that a plain window knows stands in the window"
-
-
-def test_reading_for_the_window_alone_keeps_the_own_text_and_its_counts(method: BaseMethod[Any]) -> None:
-    first, second = ([[piece] for piece in observes(*texts)] for texts in (TEXTS, OTHERS))
-    whole, window = method.adapt(method.begin(1), first), method.adapt_window(method.begin(1), first)
-    if method.reads != "once":
-        whole, window = method.adapt(whole, second), method.adapt_window(window, second)
-    assert window.meta == whole.meta
-    assert window.nbytes == whole.nbytes
-    for name in method.own_tensors:
-        assert torch.equal(window.tensors[name], whole.tensors[name])
-    other = method.adapt(method.begin(1), second)
-    patches = [method.patch(replaced(method, own, other), [scored("a")]) for own in (whole, window)]
-    assert all(torch.equal(one, two) for one, two in zip(*map(tensors_of, patches), strict=True))
-
-
-def test_the_other_text_is_read_group_by_group(lm: LM, tmp_path: Path) -> None:
-    """Every query is answered by as much of the other text as was read of its own; at its end the last state stays."""
-    method = InContext(lm, InContextSettings())
-
-    def in_steps(texts: tuple[str, ...]) -> Episode:
-        pieces = observes(*texts)
-        steps: list[Observe | Ask] = []
-        for number in range(3):
-            steps += [*pieces[number : number + 1], scored(f"q{number}", number)]
-        return Episode(key="e", steps=tuple(steps))
-
-    swapped = ran(method, WithOthers((in_steps(TEXTS), in_steps(OTHERS[:2]))), tmp_path / "a", "other")
-    expected = answers(ran(method, FakeTask(in_steps(OTHERS[:2])), tmp_path / "b"))
-    assert answers(swapped) == expected
-    assert expected["q0"] != expected["q1"] == expected["q2"]
-    assert next(sample.context_tokens for sample in swapped.samples) == len(TEXTS[0])
-
-
-def test_pieces_in_the_window_of_a_query_stay_its_own(lm: LM, tmp_path: Path) -> None:
-    method = InContext(lm, InContextSettings())
-    window = tuple(observes("Ada Voss lives in Port Ansel."))
-    asking = replace(scored("a"), window=window)
-    own, other = (Episode(key="e", steps=(*observes(*texts), asking)) for texts in (TEXTS[1:], OTHERS))
-    swapped = ran(method, WithOthers((own, other)), tmp_path / "a", "other")
-    assert answers(swapped) == answers(ran(method, FakeTask(other), tmp_path / "b"))
-    emptied = ran(method, WithOthers((own, other)), tmp_path / "c", "none")
-    assert answers(emptied) == answers(ran(tiny_method("none", lm), FakeTask(own), tmp_path / "d"))
 
 
 def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path: Path) -> None:

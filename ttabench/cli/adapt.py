@@ -161,7 +161,7 @@ def _made(
     from ttabench.methods.checkpoints import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
-    from ttabench.run.caveats import state_caveats
+    from ttabench.run.recording import state_caveats
 
     method, before = resolved.build(lm), None
     for folder_before in earlier:
@@ -174,7 +174,7 @@ def _made(
         window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
         said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
         written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
-    return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
+    return written, [*misleading(lm, resolved), *state_caveats(method, state)]
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
@@ -185,11 +185,11 @@ def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
     return session.state
 
 
-def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:
-    """Why answers about these pieces would say less of the method than they seem to."""
-    from ttabench.run.caveats import fertility_caveats
+def misleading(lm: LM, resolved: ResolvedMethod) -> list[str]:
+    """Why answers would say less of the method than they seem to."""
+    from ttabench.run.recording import nano_caveats
 
-    return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
+    return [*resolved.notes(), *nano_caveats(lm)]
 
 
 def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:

@@ -96,7 +96,7 @@ def ask(
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=json)
-        methods, notes = [own], [*misleading(lm, resolved, texts), *warnings]
+        methods, notes = [own], [*misleading(lm, resolved), *warnings]
         others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
         if CEILING in others and lost:
             others.remove(CEILING)
@@ -187,7 +187,7 @@ def _reply(
     from ttabench.core.meter import Meter
     from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
     from ttabench.methods.session import Session
-    from ttabench.run.caveats import state_caveats
+    from ttabench.run.recording import state_caveats
 
     meter, method = Meter(lm.device), resolved.build(lm)
     session = Session(lm, method, before)

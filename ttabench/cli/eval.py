@@ -82,10 +82,10 @@ def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) 
 
 
 def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
-    """Remarks on a stored run: its notes, other versions, other defaults, and metrics that it lacks."""
+    """Remarks on a stored run: its notes, other versions, and metrics that it lacks."""
     from ttabench.core.environment import other_versions
 
-    others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
+    versions = other_versions(record.versions) if talking else []
     wanted: list[str] = plan.task_record["metrics"]
     missing = [name for name in wanted if name not in (record.task.get("metrics") or wanted)]
     if talking:
@@ -94,8 +94,8 @@ def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
         render.remark(f"Run {record.id} of {record.created}{made} is stored already; --force runs it {again}.")
         for note in record.notes:
             render.remark(f"Note: {note}.")
-    if others or (versions and talking):
-        render.remark(f"Run {record.id} was made with {', '.join([*versions, *others])}.")
+    if versions:
+        render.remark(f"Run {record.id} was made with {', '.join(versions)}.")
     if missing:
         render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
 
@@ -137,7 +137,7 @@ def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
     """The resolved configuration and its cost on paper; loads no model."""
     from ttabench.cost import shape_of, workload
     from ttabench.report.tables import config_table, cost_table
-    from ttabench.run.caveats import caveats_of_plan
+    from ttabench.run.recording import caveats_of_plan
 
     request, resolved = plans[0].request, plans[0].resolved
     shape, formula, cost = shape_of(request.model), resolved.spec.cost, None

@@ -31,15 +31,20 @@ def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: i
     return text if stderr is None else f"{text} ± {number(stderr * scale, digits)}"
 
 
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
+    """A value in the largest of these units in which it is at least 1, each `step` times the one before."""
+    for unit in units:
+        if abs(value) < step or unit == units[-1]:
+            break
+        value /= step
+    return value, unit
+
+
 def size(count: float | int | None) -> str:
     """Bytes for people, in powers of 1,024."""
     if count is None:
         return "-"
-    left = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(left) < 1024 or unit == "GiB":
-            break
-        left /= 1024
+    left, unit = _scaled(float(count), 1024, ("B", "KiB", "MiB", "GiB"))
     return f"{left:,.0f} {unit}" if unit == "B" or left >= 100 else f"{left:,.1f} {unit}"
 
 
@@ -47,12 +52,8 @@ def count(value: float | int | None) -> str:
     """A large count for people: 1.2 M, 3.4 G, 5.6 T."""
     if value is None:
         return "-"
-    left = float(value)
-    for unit in ("", " k", " M", " G", " T", " P"):
-        if abs(left) < 1000 or unit == " P":
-            break
-        left /= 1000
-    return f"{left:,.0f}{unit}" if unit == "" else f"{left:,.2f}{unit}"
+    left, unit = _scaled(float(value), 1000, ("", " k", " M", " G", " T", " P"))
+    return f"{left:,.2f}{unit}" if unit else f"{left:,.0f}"
 
 
 def figure(name: str, value: str | int | float | None) -> str:

@@ -15,15 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 Tell: TypeAlias = Callable[[Any], None]
-_ENVIRONMENT = threading.Lock()
-"""Held while variables stand in the environment for another process only: a sweep starts several at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +76,12 @@ class Child:
 
 
 def _context(imports: Sequence[str]) -> Any:
-    """How processes are started: this very package is imported in them, and nothing from the current folder."""
+    """How processes are started: nothing is imported from the current folder."""
     os.environ["PYTHONSAFEPATH"] = "1"
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(imports))
-    with _ENVIRONMENT:
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
-        forkserver.ensure_running()
-        del os.environ["PYTHONPATH"]
-        os.environ.update({} if before is None else {"PYTHONPATH": before})
     return context
 
 

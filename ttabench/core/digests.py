@@ -56,27 +56,19 @@ def sha256_of(file: Path) -> str:
 def remembered(file: Path, compute: Callable[[Path], str]) -> str:
     """What `compute` gives of a file, or gave while the file was what it is now."""
     place = file.resolve()
-
-    def seen() -> list[object]:
-        status = place.stat()
-        return [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-    key, status = seen(), place.stat()
-    entry = None
-    with suppress(RuntimeError):  # nobody says where the home folder is
-        entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
-    if entry is None or max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
+    status = place.stat()
+    if max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
         return compute(place)
-    with suppress(UserError):
-        content = object_of(entry)
-        if content.get("file") == key and isinstance(content.get("digest"), str):
-            return str(content["digest"])
-    file_digest = compute(place)
-    if seen() == key:
-        with suppress(OSError, UserError):
+    key = [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    with suppress(OSError, UserError, RuntimeError):  # nothing can be kept, or nobody says where the home folder is
+        entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
+        content = object_of(entry) if entry.is_file() else {}
+        if content.get("file") != key or not isinstance(content.get("digest"), str):
+            content = {"file": key, "digest": compute(place)}
             entry.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(entry, json.dumps({"file": key, "digest": file_digest}) + "\n")
-    return file_digest
+            write_atomically(entry, json.dumps(content) + "\n")
+        return str(content["digest"])
+    return compute(place)
 
 
 SCHEMA = 2

@@ -6,14 +6,11 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-CUTOFF, SHORTEST = 0.65, 3
-"""Of difflib's likeness, and letters of the beginning of a name, from which on it is suggested."""
+FAMILY = ":..."
+"""Ends a name that stands for all that begin so, as `kvpress:...`."""
 
 LONGEST_NAME = 100
 """Letters that are compared."""
-
-FAMILY = ":..."
-"""Ends a name that stands for all that begin so, as `kvpress:...`."""
 
 MOST_NAMED = 40
 """Of what there is, in one message."""
@@ -45,22 +42,15 @@ class UnknownName(UserError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
+    """The name that was meant: one that looks like what was typed, or begins with it; None where no name does.
 
-    Case and the difference of `-` and `_` do not count.
+    Case and the difference of `-` and `_` do not count, nor what stands behind the colon of a family.
     """
-    names = {_plain(other.removesuffix(FAMILY)): other for other in known}
-    typed = _plain(name)
-    families = [plain for plain, other in names.items() if other.endswith(FAMILY)]
-    head = typed.partition(":")[0]  # what stands behind the colon of a family is its own
-    if near := get_close_matches(typed, names, 1, CUTOFF) or get_close_matches(head, families, 1, CUTOFF):
-        return names[near[0]]
-    longer = [plain for plain in names if len(typed) >= SHORTEST and plain.startswith(typed)]
-    return names[min(longer, key=len)] if longer else None
-
-
-def _plain(name: str) -> str:
-    return name[:LONGEST_NAME].lower().replace("-", "_")
+    names = {other.removesuffix(FAMILY).lower().replace("-", "_"): other for other in known}
+    typed = name[:LONGEST_NAME].lower().replace("-", "_").partition(":")[0]
+    longer = [plain for plain in names if len(typed) > 2 and plain.startswith(typed)]
+    near = [*get_close_matches(typed, names, 1, 0.65), *sorted(longer, key=len)]
+    return names[near[0]] if near else None
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -4,8 +4,7 @@ offered("ttabench.methods")["echo"].load()        whatever stands there, importe
 module_at(Path("./mine.py"))                      the file, executed as a module
 
 A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
-neither of Python nor of ttabench nor installed among site-packages; an import whose name is computed counts where it
-was made while the file was executed.
+neither of Python nor of ttabench nor installed among site-packages.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import hashlib
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout, suppress
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -87,14 +86,14 @@ def module_at(path: Path) -> ModuleType:
     assert spec is not None, "a file of Python has a loader"
     assert spec.loader is not None, "a file of Python has a loader"
     module = module_from_spec(spec)
-    sys.modules[name], before = module, set(sys.modules)  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     try:
         with redirect_stdout(sys.stderr):  # standard output is for results
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's file does when it is executed
         del sys.modules[name]
         raise UserError(f"{told(error, path)}.", "Mend the file.") from None
-    _codes[name] = code_of_file(path, set(sys.modules) - before - {name})
+    _codes[name] = code_of_file(path)
     return module
 
 
@@ -135,18 +134,11 @@ class _Finder(ModuleFinder):
             raise ImportError(name) from error
 
 
-def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
-    """16 hexadecimal digits that change with a file of Python and with every local module that it, or one of the loaded
-    modules named in `also` that lie beside it, imports."""
-    folder = path.resolve().parent
-    places = [str(folder), *(place for place in sys.path if _is_local(Path(place)))]
+def code_of_file(path: Path) -> str:
+    """16 hexadecimal digits that change with a file of Python and with every local module that it imports."""
+    places = [str(path.resolve().parent), *(place for place in sys.path if _is_local(Path(place)))]
     finder = _Finder(places, excludes=["ttabench"])
     finder.run_script(str(path))
-    for name in also:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file and Path(file).resolve().is_relative_to(folder) and _is_local(Path(file)):
-            with suppress(ImportError):
-                finder.import_hook(name)
     files = {str(name): file for name, module in finder.modules.items() if (file := getattr(module, "__file__", ""))}
     return _digest({name: Path(file) for name, file in files.items()})[:16]
 

@@ -10,7 +10,7 @@ imported. Demonstrations are read as context, once for all documents that share 
 begins texts with BOS as ours do.
 
 Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), state, random_weights, dtype,
-device, threads; `set.KEY=VALUE` for a setting of the method; `split` and `delimiter`, see `prompts.Prompts`.
+device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `prompts.Prompts`.
 """
 
 from ttabench.core.search_path import leave_current_folder, started_by_name

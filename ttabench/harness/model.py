@@ -15,7 +15,7 @@ import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
+from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
@@ -24,7 +24,7 @@ from ttabench.core.environment import use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import as_typed, parse_value
 from ttabench.core.types import Ask
-from ttabench.harness.prompts import Prompts
+from ttabench.harness.prompts import Prompts, templated
 from ttabench.harness.reading import Reader
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.batching import AUTO, BatchSize, in_batches
@@ -33,6 +33,7 @@ from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.methods.states import load_state
+from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
@@ -42,7 +43,7 @@ REQUEST = (
     "method model checkpoint preset task dtype bos base_checkpoint state random_weights device keep keep_tokens".split()
 )
 """Fields of a request that are given as they are called."""
-HERE = {"batch_size": str, "threads": int | None, "split": str, "delimiter": str, "swap_state": bool}
+HERE = {"batch_size": str, "threads": int | None, "split": str, "swap_state": bool}
 QUERIES = 32
 """At once, where nobody says how many."""
 MAX_GENERATED = 256
@@ -123,7 +124,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The turns of a dialogue as the base model's tokenizer writes them."""
-        return self.reader.dialogues.write(chat_history, add_generation_prompt)
+        return templated(self.lm, chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, for lm-eval's results file; None where none is used."""
@@ -141,35 +142,20 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             for place, (prompt, _) in enumerate(pairs):
                 places.setdefault(tuple(prompt), []).append(place)
             questions = [(list(prompt), [pairs[place][1] for place in group]) for prompt, group in places.items()]
-            asks = [reading.ask(group[0], contexts[group[0]], ids) for ids, group in places.items()]
-            with reading.speaking():
-                answers = self._score(reading.state, questions, asks)
+            asks = [reading.ask(group[0], ids) for ids, group in places.items()]
+            answers = self._score(reading.state, questions, asks)
             for group, scored in zip(places.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
 
-    @torch.no_grad()
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002
-        """Log-likelihood of whole texts, in disjoint windows; nothing is read before or between them."""
-        room = self.lm.max_positions - len(self.lm.bos_ids)
-        questions, owners = [], []
-        for owner, request in enumerate(requests):
-            # A BOS that the tokenizer adds is a token of the text, scored as lm-eval scores it.
-            ids = [*self.lm.bos_ids, *self.lm.encode(request.args[0])]
-            for number, pair in enumerate(get_rolling_token_windows(ids, self.lm.eos_id, room, 1)):
-                context, target = make_disjoint_window(pair)
-                questions.append((context if number else self.reader.nothing(), [target]))
-                owners.append(owner)
-        totals = [0.0] * len(requests)
-        asks = [Ask(prompt="", key="", question=requests[owner].args[0]) for owner in owners]
-        for owner, (scored,) in zip(owners, self._score(self.reader.start, questions, asks), strict=True):
-            totals[owner] += float(scored.logprobs.sum())
-        return totals
+        """Refused: a whole text has no context that a method could read."""
+        raise UserError("This task scores whole texts, of which no part is read.", "Use `ttabench eval --task pg19`.")
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
-        """Text after every prompt, cut at its stop strings; decoded greedily."""
+        """Text after every prompt, cut at its stop strings; greedy."""
         results = [""] * len(requests)
         for reading in self.reader.readings(requests, stripped=False):
             contexts = [requests[index].args[0] for index in reading.indices]
@@ -180,9 +166,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 count, stops[place] = _decoding(requests[index].args[1])
                 alike.setdefault(count, []).append(place)
             for count, places in alike.items():
-                asks = [reading.ask(place, contexts[place], prompts[place]) for place in places]
-                with reading.speaking():
-                    written = self._written(reading.state, [prompts[place] for place in places], asks, count)
+                asks = [reading.ask(place, prompts[place]) for place in places]
+                written = self._written(reading.state, [prompts[place] for place in places], asks, count)
                 for place, row in zip(places, written, strict=True):
                     results[reading.indices[place]] = postprocess_generated_text(
                         self.lm.decode(row), stops[place], None
@@ -230,8 +215,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
 def _decoding(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
     """(new tokens, stop strings) of lm-eval's generation arguments."""
     normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
-    if normalised.get("do_sample") or normalised.get("num_beams", 1) != 1:
-        raise UserError("do_sample or num_beams ask for sampling or a search.", "Decode greedily.")
+    if normalised.get("do_sample") or int(normalised.get("num_beams", 1)) > 1:
+        raise UserError("The task asks for sampling or a beam search.", "Decode greedily: do_sample=false, one beam.")
     stops = normalised.get("until") or []
     return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops
 
@@ -269,17 +254,17 @@ def _request(words: Mapping[str, str], size: str) -> RunRequest:
     for key in words:
         if key not in REQUEST and not key.startswith("set."):
             raise UnknownName("model argument", key, [*REQUEST, *HERE, "set.KEY"])
+    try:
+        queries = batch_size(size)
+    except ValueError as error:
+        raise UserError(f"batch_size: {error}", "Give 1 or more, or auto.") from None
     fields = {
         name: parse_value(words[name], declared(RunRequest)[name].kind, name) for name in REQUEST if name in words
     }
     if fields.get("device") == "cuda:0" and not torch.cuda.is_available():
         fields["device"] = "auto"  # lm-eval's command line says so where nobody did
-    if fields.get("preset") == "none":
-        fields["preset"] = ""
-    if size != "auto" and (not size.isdecimal() or size == "0"):
-        raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
     return RunRequest(
         **{"method": "icl", "task": "", "model": NANO, **fields},
         settings=tuple(f"{key[4:]}={value}" for key, value in words.items() if key.startswith("set.")),
-        batch_size=AUTO if size == "auto" else int(size),
+        batch_size=queries,
     )

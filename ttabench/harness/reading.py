@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,24 +15,15 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe, Score
-from ttabench.harness.prompts import Body, Dialogues, Prompts, Templated, read_as
+from ttabench.harness.prompts import Cut, Prompts, Templated, parts, read_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.text.chat import Chat
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 
-ADVICE = (
-    " Where they hold demonstrations: give the task `fewshot_config: {sampler: first_n}`, or the model split=delimiter."
-)
+ADVICE = " Where they hold demonstrations: give the task `fewshot_config: {sampler: first_n}`."
 
 log = logging.getLogger(__name__)
-
-
-def own(lm: LM, ids: list[int]) -> list[int]:
-    """Ids of a templated text without the BOS that the template wrote itself: it is put where the window starts."""
-    start = list(lm.bos_ids)
-    return ids[len(start) :] if start and ids[: len(start)] == start else ids
 
 
 @dataclass(frozen=True)
@@ -46,36 +36,22 @@ class Reading:
     """Requests behind this context."""
     questions: list[str]
     """Their words, without a template."""
-    cut: int = 0
-    """Where queries begin in the prompt."""
     lead: str = ""
-    """Text in front of the queries, where it begins the window whatever was read and `chat` does not put it there."""
+    """Text in front of the queries, where it begins the window whatever was read."""
     anchor: int = 0
-    """From where on the prompt is tokenised."""
+    """From where on the prompt is tokenised behind it."""
     skip: int = 0
     """How many of those tokens the state has read."""
-    follows: bool = False
-    """Whether what is tokenised stands behind other text."""
     nothing: list[int] = field(default_factory=list)
     """Stands for an empty query."""
     templated: bool = False
     """Whether a chat template wrote the prompts, so that special tokens in them are meant."""
-    chat: Chat | None = None
-    """Ids that begin a window while the method reads and answers."""
 
-    @contextmanager
-    def speaking(self) -> Iterator[None]:
-        """Texts begin, and demonstrations are read, as `eval --chat-template` has them, where there is a template."""
-        before, self.lm.chat = self.lm.chat, self.chat
-        try:
-            yield
-        finally:
-            self.lm.chat = before
-
-    def encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of texts where the query stands."""
-        rows = self.lm.encode_many(texts, follows=self.follows, specials=self.templated)
-        return [own(self.lm, row) for row in rows] if self.templated and not self.follows else rows
+    def encoded(self, texts: Sequence[str], *, follows: bool = False) -> list[list[int]]:
+        """Tokens of texts; the BOS that a template wrote itself is left out: it is put where the window starts."""
+        rows, start = self.lm.encode_many(texts, follows=follows, specials=self.templated), list(self.lm.bos_ids)
+        own = self.templated and start and not follows
+        return [row[len(start) :] if own and row[: len(start)] == start else row for row in rows]
 
     def _texts(self, contexts: Sequence[str]) -> list[str]:
         return [self.lead + context[self.anchor :] for context in contexts]
@@ -96,10 +72,12 @@ class Reading:
             for text, whole in zip(stripped, self.encoded(wholes), strict=True)
         ]
 
-    def ask(self, place: int, context: str, ids: Sequence[int]) -> Ask:
+    def ask(self, place: int, ids: Sequence[int]) -> Ask:
         """The query of a request, by its place in `indices`, for methods that look at it: the tokens that are asked."""
-        want = Score(continuation="", prompt_ids=tuple(ids))
-        return Ask(prompt=context[self.cut :], question=self.questions[place], key=str(place), want=want)
+        question = self.questions[place]
+        return Ask(
+            prompt=question, question=question, key=str(place), want=Score(continuation="", prompt_ids=tuple(ids))
+        )
 
 
 class Reader:
@@ -111,7 +89,6 @@ class Reader:
     def __init__(self, method: BaseMethod[Any], start: State, prompts: Prompts, *, swap_state: bool = False) -> None:
         self.method, self.lm, self.start, self.prompts = method, method.lm, start, prompts
         self.swap_state = swap_state
-        self.dialogues = Dialogues(self.lm)
         self.counts: dict[str, dict[str, int]] = {}
         """By task: requests, contexts read, and requests that were answered without one."""
         self.read = 0
@@ -125,43 +102,39 @@ class Reader:
             by_task.setdefault(request.task_name or "", []).append(index)
         for task, indices in by_task.items():
             chosen = [requests[index] for index in indices]
-            prompts = [request.args[0] for request in chosen]
-            splits = dict(zip(indices, self.prompts.splits(task, self.dialogues.bodies(prompts), chosen), strict=True))
+            cuts = dict(zip(indices, self.prompts.cuts(task, chosen), strict=True))
             groups: dict[tuple[bool, str], list[int]] = {}
-            for index, prompt in zip(indices, prompts, strict=True):
-                key = isinstance(prompt, Templated), prompt[: splits[index].query]
-                groups.setdefault(key, []).append(index)
+            for index in indices:
+                prompt = requests[index].args[0]
+                groups.setdefault((isinstance(prompt, Templated), prompt[: cuts[index].read]), []).append(index)
             shared = [members for (_, prefix), members in groups.items() if prefix]
-            self._count(task, prompts, splits.values(), len(shared))
+            self._count(task, [request.args[0] for request in chosen], cuts.values(), len(shared))
             if self.swap_state and len(shared) < 2:
                 fault = f"{task}: its prompts have {len(shared)} contexts, and so no other one."
                 raise UserError(fault, "Ask more documents, or give split=field:NAME.")
             for members in groups.values():
-                reading = self._of(members, requests, splits, stripped=stripped)
+                reading = self._of(members, requests, cuts, stripped=stripped)
                 if self.swap_state and members in shared:
                     following = shared[(shared.index(members) + 1) % len(shared)]
-                    reading = replace(reading, state=self._of(following, requests, splits, stripped=stripped).state)
+                    reading = replace(reading, state=self._of(following, requests, cuts, stripped=stripped).state)
                 yield reading
 
-    def _of(
-        self, members: list[int], requests: Sequence[Any], splits: Mapping[int, Body], *, stripped: bool
-    ) -> Reading:
+    def _of(self, members: list[int], requests: Sequence[Any], cuts: Mapping[int, Cut], *, stripped: bool) -> Reading:
         """The reading of the context that these requests share."""
         contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-        questions, split = [splits[index].question for index in members], splits[members[0]]
+        questions, cut = [cuts[index].question(requests[index].args[0]) for index in members], cuts[members[0]]
         templated = isinstance(contexts[0], Templated)
         reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
-        texts = [context.rstrip() for context in contexts] if stripped else contexts
-        return self._read(split, reading, texts) if split.query else reading
+        return self._read(cut, reading, [text.rstrip() for text in contexts] if stripped else contexts)
 
     def nothing(self) -> list[int]:
         """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
         bos = self.lm.tokenizer.bos_token_id
         return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
 
-    def _count(self, task: str, prompts: Sequence[str], splits: Iterable[Body], contexts: int) -> None:
+    def _count(self, task: str, prompts: Sequence[str], cuts: Iterable[Cut], contexts: int) -> None:
         """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
-        whole = sum(not split.read for prompt, split in zip(prompts, splits, strict=True) if prompt)
+        whole = sum(not cut.read for prompt, cut in zip(prompts, cuts, strict=True) if prompt)
         self.counts[task] = {"requests": len(prompts), "contexts": contexts, "answered_without_context": whole}
         if whole and (self.prompts.named or self.prompts.shots(task) != 0):
             log.warning(
@@ -173,48 +146,28 @@ class Reader:
                 ADVICE if self.prompts.split == "auto" else "",
             )
 
-    def _read(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
+    def _read(self, cut: Cut, reading: Reading, contexts: list[str]) -> Reading:
+        """The context read; where it stays in the window, queries go on where it ends, else they begin a text."""
+        if not cut.read:
+            return reading
         self.read += 1
-        prompt, opening = contexts[0], split.opening
-        opened = [*self.lm.bos_ids, *own(self.lm, self.lm.encode_template(prompt[:opening]))]
-        chat = None if split.chat is None else replace(split.chat, start_ids=tuple(opened))
+        prompt = contexts[0]
         if self._in_window:
-            apart = not any(self.start.meta["tokens_read"]) and self._follows(
-                opened, prompt[:opening], prompt[opening:]
-            )
-            return self._joined(split, replace(reading, chat=chat if apart else None), contexts)
-        state = self._adapted(replace(reading, chat=chat), split.observes(prompt, self.prompts.delimiter))
-        read_on = replace(reading, state=state, cut=split.query, anchor=split.query)
-        if self._follows(opened, prompt[:opening], prompt[split.query :]):
-            return replace(read_on, chat=chat, follows=True)
-        return replace(read_on, lead=prompt[:opening])
+            prefix = prompt[: cut.read]
+            piece = read_as(prefix, reading.encoded([prefix])[0], reading.encoded(contexts))
+            return replace(reading, state=self._adapted([piece]), skip=len(piece.ids), nothing=[])
+        texts = parts(prompt[cut.opening : cut.read])
+        ids = reading.encoded([text for text, _ in texts], follows=True) if reading.templated else [[] for _ in texts]
+        state = self._adapted(
+            Observe(text=text, joiner=joiner, ids=tuple(own), key=f"piece {i}")
+            for i, ((text, joiner), own) in enumerate(zip(texts, ids, strict=True))
+        )
+        return replace(reading, state=state, lead=prompt[: cut.opening], anchor=cut.query)
 
-    def _joined(self, split: Body, reading: Reading, contexts: list[str]) -> Reading:
-        """A context that stays in the window, so that queries go on where it ends."""
-        begin = split.opening if reading.chat is not None else 0
-        reading = replace(reading, anchor=begin, follows=begin > 0)
-
-        def encode(texts: Sequence[str], follows: bool) -> list[list[int]]:
-            return replace(reading, follows=follows or begin > 0).encoded(texts)
-
-        prompts = encode([context[begin:] for context in contexts], False)
-        parts = split.parts(contexts[0], self.prompts.delimiter, begin)
-        pieces = read_as(encode, contexts[0][begin : split.read], parts, prompts)
-        read = sum(len(piece.ids) for piece in pieces)
-        state = self._adapted(reading, pieces)
-        return replace(reading, state=state, cut=split.read, skip=read, nothing=[])
-
-    def _follows(self, opened: list[int], opening: str, rest: str) -> bool:
-        """Whether the tokens of both together are those of what opens the dialogue, and others behind them."""
-        (ids,) = self.lm.encode_many([rest], follows=True, specials=True)
-        whole = [*self.lm.bos_ids, *own(self.lm, self.lm.encode_template(opening + rest))]
-        return bool(opening) and opened + ids == whole
-
-    def _adapted(self, reading: Reading, context: Sequence[Observe]) -> State:
-        with reading.speaking():
-            session = Session(self.lm, self.method, self.start)
-            session.read(context)
-            return session.state
+    def _adapted(self, context: Iterable[Observe]) -> State:
+        session = Session(self.lm, self.method, self.start)
+        session.read(list(context))
+        return session.state
 
     @torch.no_grad()
     def _keeps_text_in_the_window(self) -> bool:

@@ -32,19 +32,15 @@ T = TypeVar("T")
 RecordT = TypeVar("RecordT")
 
 
-def typed(cls: type[T], value: object) -> T:
-    """A dataclass from JSON values that has each of its fields, with values of their types, and no others."""
-    names = cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]  # a dataclass, by the line above
-    if not isinstance(value, dict) or value.keys() != names:
-        raise ValueError(f"not the fields of a {cls.__name__}")
-    # by way of JSON, strict mode takes a mapping for a dataclass and still refuses a text for a number
-    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)  # type: ignore[arg-type]
-    return checked
-
-
 @lru_cache
 def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
+
+
+def typed(cls: type[T], value: object) -> T:
+    """A dataclass from JSON values, strict about their types: by way of JSON a mapping stands for a dataclass."""
+    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)
+    return checked
 
 
 class ResultFolder(ABC, Generic[RecordT]):
@@ -224,10 +220,12 @@ class RunFolder(ResultFolder[RunRecord]):
         asks = {ask.key: ask for ask in episode.asks()}
         before = self._samples_before.pop(episode.key, {})
         kept = [sample for key, sample in before.items() if key in asks and sample.answers_this(asks[key], metrics)]
-        self.samples += kept
         done = len(kept) == len(asks) and episode.key in self._costs_before
         if done:
             self.costs.append(self._costs_before[episode.key])
+        elif len(kept) == len(asks):
+            kept = kept[:-1]  # one is asked again, so that what asking costs is measured
+        self.samples += kept
         return kept, done
 
     def append(self, samples: Sequence[Sample]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from ttabench.core.types import Json
 
@@ -14,7 +13,6 @@ KINDS = re.compile(r"(?:file|folder):")
 """Beginning of the name of a source that is read from files."""
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _ABSOLUTE = re.compile(r"(?<![\w/\\.<>-])(?:~\w*|[A-Za-z]:|\\)?(?:[/\\](?![/\\])[^\s/\\:;,\"'()<>|]+){2,}")
-_HOME = re.compile(rf"~\w*|{re.escape(str(Path.home()))}(?![^/])|[/\\](?:home|Users)[/\\][^/\\]+")
 
 
 def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
@@ -27,7 +25,7 @@ def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     def without(text: str) -> str:
         for path in reversed(paths):  # the longest first
             text = text.replace(path, _last(path))
-        return source_name(text) if KINDS.match(text) else _ABSOLUTE.sub(lambda match: _last(match[0]), text)
+        return source_name(text) if KINDS.match(text) else without_homes(text)
 
     changed: dict[str, Json] = _changed(record, without)
     return changed
@@ -43,16 +41,8 @@ def _changed(value: Json, change: Callable[[str], str]) -> Json:
 
 
 def without_homes(text: str) -> str:
-    """A text whose paths are relative to the working folder, and of those below a home folder the last part."""
-    return _ABSOLUTE.sub(lambda match: _from_here(match[0]), text)
-
-
-def _from_here(path: str) -> str:
-    here = f"{Path.cwd()}/"
-    if path.startswith(here):
-        return path.removeprefix(here)
-    home = _HOME.search(path)
-    return path if home is None else _last(path) if path[home.end() :] else "~"
+    """A text with the last part of every absolute path in it."""
+    return _ABSOLUTE.sub(lambda match: _last(match[0]), text)
 
 
 def source_name(source: str) -> str:

@@ -1,5 +1,5 @@
-"""Moves the finished runs of a folder into its two files (see schema.py), and back into folders; and writes runs into
-one file that may be passed on: no text, no path of this machine."""
+"""Moves the finished runs of a folder into its two files (see schema.py), and writes runs into one file for others: no
+text, no path of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, locked, made, remove, write_atomically
+from ttabench.core.files import LOCK_FILE, locked, remove
 from ttabench.records.local_paths import without_paths
 from ttabench.records.samples import (
     SCORES_FILE,
@@ -22,11 +22,9 @@ from ttabench.records.samples import (
     without_texts,
 )  # fmt: skip
 from ttabench.records.schema import (
-    FORMAT,
     RECORD_FILE,
     RUNS_FILE,
     SAMPLES_FILE,
-    VERSION,
     RunRecord,
     load_record,
     runs,
@@ -72,25 +70,6 @@ def pack(suite: Path, *, scores: bool = False) -> int:
             with suppress(OSError):  # something else lies in it
                 folder.rmdir()
     return len(folders)
-
-
-def unpack(suite: Path, out: Path) -> int:
-    """Write every packed run of a suite into a folder of its own below `out`; returns how many.
-
-    A folder that holds a finished run is left as it is. Where `out` is the suite, its files are removed.
-    """
-    to_unpack = {name: run for name, run in runs(suite).items() if not (out / name / RECORD_FILE).exists()}
-    for name, run in to_unpack.items():
-        if not name.isalnum():
-            raise UserError(f"{suite / RUNS_FILE} has a run called {name!r}.", "Restore the file.")
-        made(out / name, out)
-        if table := samples_table(suite / name):
-            store_table(out / name / SAMPLES_FILE, table)
-        write_atomically(out / name / RECORD_FILE, run.record)
-    if out == suite:
-        for name in (RUNS_FILE, SAMPLES_FILE, SCORES_FILE):
-            remove(suite / name)
-    return len(to_unpack)
 
 
 def _subtasks(record: RunRecord) -> set[str]:
@@ -145,14 +124,5 @@ def part_of(folder: Path, record: RunRecord) -> Part:
 
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
-    kinds: dict[str, set[str]] = {}
-    for column in (column for part in parts if part.scores is not None for column in part.scores.schema):
-        if "null" not in str(column.type):
-            kinds.setdefault(column.name, set()).add(str(column.type))
-    for name, several in kinds.items():
-        if len(several) > 1:  # one for both would change values, and their digests
-            fault = f"The column {name} of these runs holds {' and '.join(sorted(several))}."
-            raise UserError(fault, "Export them to several files.")
     first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
-    table = _joined({part.record.id: part.scores for part in parts}, first)
-    store_table(path, table.replace_schema_metadata({FORMAT: VERSION}))
+    store_table(path, _joined({part.record.id: part.scores for part in parts}, first).replace_schema_metadata())

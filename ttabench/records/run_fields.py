@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import HOW, RUN, WHAT, Declared, declared
-from ttabench.core.digests import changed, identity, same
+from ttabench.core.digests import changed, identity
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 
@@ -159,16 +159,6 @@ class RunConfig(RunFields):
         for name, values in self.defaults.items():
             hashed[name] = changed(hashed[name], values)
         return changed(hashed, type(self)(method="").to_json())
-
-    def other_defaults(self, stored: Mapping[str, Json]) -> list[str]:
-        """Settings that a stored run of this identity had otherwise: their defaults are others now."""
-        return [
-            f"{key} {value} (now {now[key]})"
-            for name in ("settings", "task_options")
-            for now in [getattr(self, name)]
-            for key, value in stored.get(name, {}).items()
-            if key in now and not same(now[key], value)
-        ]
 
     def identity(self) -> str:
         """12 hexadecimal digits that follow from `differing`: the run's id and the name of its folder."""

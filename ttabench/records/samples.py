@@ -13,9 +13,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ttabench.core.checked_file import parquet_file, reading
 from ttabench.core.errors import UserError
@@ -32,7 +31,6 @@ from ttabench.records.schema import (
     texts_of,
     version_of,
 )  # fmt: skip
-from ttabench.stats.figures import Unit
 
 SCORES_FILE = "scores.parquet"
 """Samples of a packed suite without a text."""
@@ -54,23 +52,6 @@ DIGITS = 16
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskCost:
-    """The cost so far of asking queries of one episode; bytes are peaks."""
-
-    encode_seconds: float = 0.0
-    """To encode the patches that several queries share."""
-    encode_cpu_seconds: float = 0.0
-    encode_peak_bytes: int | None = 0
-    """None, like all peaks, where the device does not tell."""
-    patch_bytes: int = 0
-    read_slots: int = 0
-    """Keys and values of context that one query reads, in tokens."""
-    held_bytes: int = 0
-    """Keys and values that are kept between the queries."""
-    ask_peak_bytes: int | None = 0
 
 
 def kept(ask: Ask) -> Ask:
@@ -96,8 +77,10 @@ class Sample:
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
-    asked: AskCost = AskCost()
-    """Cost of asking in its episode when it was answered: a run that goes on counts it, too."""
+    patch_bytes: int = 0
+    """Largest patch of its episode so far."""
+    read_slots: int = 0
+    """Most keys and values of context, in tokens, that one query of its episode read so far."""
 
     @property
     def key(self) -> str:
@@ -108,12 +91,6 @@ class Sample:
     def step(self) -> int:
         """Where in the stream the query was asked, see `types.At`."""
         return self.ask.at.count
-
-    def unit(self) -> Unit:
-        """The stretch that this sample scored: of a text (`Score`), or the gold answer (`Generate`); not which text."""
-        assert self.ask.mode != "choose", f"{self.key} was answered by choosing"
-        words = self.ask.want.words if isinstance(self.ask.want, Score) else 0
-        return Unit("", -self.answer.logprobs[0], self.answer.tokens[0], words)
 
     def answers_this(self, ask: Ask, metrics: Collection[str]) -> bool:
         """Whether it can be an answer to this query: it was asked the same, and the figures needed are there."""
@@ -283,9 +260,12 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     if not (run / RECORD_FILE).exists():
         if (packed := _packed(run)) is None:
             return None
-        file, span = packed
-        names = [name for name in (span.columns if columns is None else columns) if name in span.columns]
-        return _columns(*file, tuple(names)).slice(span.first, span.rows)
+        import pyarrow.compute as pc
+
+        file, known = packed
+        names = [name for name in (known if columns is None else columns) if name in known]
+        table = _columns(*file, tuple(names))
+        return table.filter(pc.equal(table["run"], run.name)).select(names)
     if not (run / SAMPLES_FILE).exists():
         return None
     with parquet_file(run / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (stored, _):
@@ -293,42 +273,28 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
         return stored.read(columns=[name for name in (known if columns is None else columns) if name in known])
 
 
-class Span(NamedTuple):
-    """Where the samples of one run stand in a file of samples."""
-
-    columns: list[str]
-    first: int
-    rows: int
-
-
-def _packed(run: Path) -> tuple[Version, Span] | None:
-    """The file that has the samples of a packed run, and where they stand in it."""
+def _packed(run: Path) -> tuple[Version, list[str]] | None:
+    """The file that has the samples of a packed run, and its columns there."""
     suite = run.parent
     if run.name in runs(suite):
         for path in [suite] if file_of(run) else [suite / SAMPLES_FILE, suite / SCORES_FILE]:
             file = version_of(path)
-            if file[1] and (span := _spans(*file).get(run.name)) and span.columns:
-                return file, span
+            if file[1] and (columns := _own_columns(*file).get(run.name)):
+                return file, columns
     return None
 
 
 @lru_cache(maxsize=64)
-def _spans(path: Path, _version: tuple[int, ...]) -> dict[str, Span]:
+def _own_columns(path: Path, _version: tuple[int, ...]) -> dict[str, list[str]]:
+    """The columns that each run of a file has, by run."""
     with parquet_file(path, RESTORE) as (file, _):
         table = file.read(columns=["run", "own_columns"])
-        names, columns = texts_of(table, "run"), texts_of(table, "own_columns")
-    spans: dict[str, Span] = {}
-    start = 0
-    for (name, own), same in groupby(zip(names, columns, strict=True)):
-        if name in spans:
-            raise UserError(f"{path} has samples of the run {name} in two places.", RESTORE)
-        spans[name] = Span(own.split(), start, sum(1 for _ in same))
-        start += spans[name].rows
-    return spans
+        names = dict(zip(texts_of(table, "run"), texts_of(table, "own_columns"), strict=True))
+    return {name: columns.split() for name, columns in names.items()}
 
 
 @lru_cache(maxsize=4)
 def _columns(path: Path, _version: tuple[int, ...], columns: tuple[str, ...]) -> Any:
-    """Columns of all runs: they are asked for run by run."""
+    """Columns of all runs, and whose they are: they are asked for run by run."""
     with parquet_file(path, RESTORE) as (file, _):
-        return file.read(columns=list(columns)).select(columns)
+        return file.read(columns=["run", *columns])

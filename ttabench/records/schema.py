@@ -40,8 +40,6 @@ RUNS_FILE = "runs.parquet"
 REMEDY = "Restore it, run again with --force, or remove its folder."
 RESTORE = "Restore it: runs are packed in it."
 SUFFIX = ".parquet"
-FORMAT, VERSION = b"ttabench submission", b"2"
-"""Of the metadata of a file of others' runs: a name, and its layout."""
 ASK = "Ask for a file that `ttabench export` wrote."
 SHARE = Annotated[float, Field(gt=0, le=1)]
 DECLARED: dict[str, Any] = {
@@ -107,12 +105,10 @@ class Row(BaseModel):
 class RunRecord(BaseModel):
     """Everything needed to read, compare and repeat one run. JSON values only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     schema_version: int = SCHEMA
     id: str
-    formerly: str = ""
-    """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
     """UTC, ISO 8601."""
     config: Annotated[dict[str, Json], _of(KINDS["config"])]
@@ -135,8 +131,6 @@ class RunRecord(BaseModel):
 
     Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
     and end (None where the system counts none). Records of older versions lack these."""
-    paths: dict[str, str] = Field(default_factory=dict)
-    """Of records of older versions: how the model was run while reading ("adapt") and answering ("ask")."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()
@@ -254,10 +248,8 @@ def runs(suite: Path) -> dict[str, Packed]:
 def _runs(path: Path, _version: tuple[int, ...], alone: bool) -> dict[str, Packed]:
     names = ("run" if alone else "id", "record", "created")
     with parquet_file(path, ASK if alone else RESTORE) as (file, _):
-        layout: bytes | None = (file.schema_arrow.metadata or {}).get(FORMAT)
-        if alone and layout != VERSION:
-            fault = "no submission" if layout is None else f"a submission of layout {layout[:20]!r}"
-            raise UserError(f"{path} is {fault}, this ttabench reads layout {VERSION.decode()}.", ASK)
+        if missing := [name for name in names if name not in file.schema_arrow.names]:
+            raise ValueError(f"it has no column {missing[0]}")
         table = file.read(columns=list(names))
         if alone:
             table = table.filter(table["record"].is_valid())

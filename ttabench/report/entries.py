@@ -19,7 +19,7 @@ from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.pairing import Answers, Values
-from ttabench.run.caveats import kept_whole
+from ttabench.run.recording import kept_whole
 from ttabench.stats import estimate as statistics
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known

@@ -18,15 +18,6 @@ from ttabench.methods.spec import MethodSpec
 if TYPE_CHECKING:
     from ttabench.records.samples import EpisodeCost
 
-LESS, MORE = 0.9, 1.02
-"""How many times what was asked may be kept before a note says so."""
-WHY_NONE = {
-    "none": "it keeps nothing of a context",
-    "constant": "its state is a change of weights, which does not shrink with a share of the context",
-    "linear": "it keeps something of all that it reads, and no setting of it is a share of that",
-}
-"""Why a method has no budget, by how its state grows."""
-
 
 def asked(keep: float | None, keep_tokens: int | None) -> Amount | None:
     """The budget asked for: a share (float) or tokens (int)."""
@@ -65,7 +56,7 @@ def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[st
     flag, other = ("--keep", "--keep-tokens")[:: 1 if isinstance(amount, float) else -1]
     if spec.keep is None:
         known = ", ".join(name for name, method in registry.methods().items() if method.keep is not None)
-        fault = f"{flag} has no meaning for {spec.name}: {WHY_NONE[spec.growth]}."
+        fault = f"{flag} has no meaning for {spec.name}."
         raise UserError(fault, f"Leave it out, or choose a method with a budget: {known}.")
     try:
         settings = spec.keep(amount)
@@ -94,18 +85,3 @@ def told_kept(share: float | None, amount: Amount | None) -> str:
     if share is None:
         return ""
     return words(share) + (f" (asked {words(amount)})" if amount is not None else "")
-
-
-def budget_caveats(amount: Amount | None, costs: Sequence[EpisodeCost]) -> list[str]:
-    """Whether more was kept than was asked for."""
-    share = kept_share(costs)
-    if amount is None or share is None:
-        return []
-    full = [cost.slots[1] for cost in costs if cost.slots is not None]
-    allowed = amount if isinstance(amount, float) else sum(min(amount, slots) for slots in full) / sum(full)
-    if LESS * allowed <= share <= MORE * allowed:
-        return []
-    asked_for = words(amount) if isinstance(amount, float) else f"{words(amount)} ({words(allowed)})"
-    more = "all that its state holds counts (places and scores of slots, weights, the least that it can keep)"
-    reason = more if share > allowed else "with these settings it keeps no more"
-    return [f"{words(share)} of full context's bytes were kept, {asked_for} was asked: {reason}"]

@@ -119,8 +119,7 @@ def _run(
 ) -> RunRecord:  # fmt: skip
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
-    from ttabench.run.caveats import caveats_after, caveats_before
-    from ttabench.run.recording import make_record
+    from ttabench.run.recording import caveats, make_record
     from ttabench.run.runner import RunContext, run_episodes
 
     config = plan.config
@@ -132,25 +131,13 @@ def _run(
         lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
         ask_only=config.ask_only, state_of=config.state_of,
     )  # fmt: skip
-    notes = caveats_before(plan, lm)
-    pending = list(notes)
-
-    def tell_notes() -> None:  # once something is done: a run that is refused at the start prints one line
-        while pending:
-            notify(f"Note: {pending.pop(0)}.")
-
-    def noted_tick(what: str, done: int, total: int) -> None:
-        tell_notes()
-        tick(what, done, total)
-
     with fitting(state, method.name):
-        run_episodes(context, plan.task, folder, noted_tick)
-    tell_notes()
+        run_episodes(context, plan.task, folder, tick)
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    after = caveats_after(plan, method, folder.costs, folder.samples)
-    for note in after:
+    notes = caveats(plan, method, folder.costs, len(folder.samples))
+    for note in notes:
         notify(f"Note: {note}.")
-    return folder.finish(make_record(plan, lm, method, folder, [*notes, *after]))
+    return folder.finish(make_record(plan, lm, method, folder, notes))

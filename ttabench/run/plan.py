@@ -30,17 +30,11 @@ OURS = "ttabench"
 
 
 class Shared(dict[tuple[object, ...], Any]):
-    """Values that plans of one command share, such as the rows of a task: made once, the newest few are kept."""
-
-    MOST = 64
+    """Values that plans of one command share, such as the rows of a task."""
 
     def once(self, *key: object, make: Callable[[], T]) -> T:
         """The value of `make`, or of the earlier call with the same key."""
-        if key not in self:
-            if len(self) == self.MOST:
-                del self[next(iter(self))]
-            self[key] = make()
-        value: T = self[key]
+        value: T = self[key] if key in self else self.setdefault(key, make())
         return value
 
 
@@ -70,7 +64,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     known = Shared() if shared is None else shared
     read_card = known.once("card", request.task, make=lambda: load_card(request.task))
     source = request.source or usual_source(read_card, nano=request.model == NANO)
-    known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
+    model = _model_digest(request, known)
     asked = resolve_prompting(request, read_card)
     resolved = resolve_method(request)
     how: dict[str, Any] = {"source": source, "split": request.split, "seed": seed, "limit": request.limit}
@@ -100,7 +94,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs={**_inputs(request, resolved, card, record, known), **_metric_inputs(metrics, main, card)},
+        inputs={**_inputs(request, resolved, card, record, model), **_metric_inputs(metrics, main, card)},
         defaults={"settings": defaults(resolved.spec), "task_options": task_defaults(card, source)},
     )
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record=record, metrics=metrics)
@@ -129,17 +123,14 @@ def _metric_inputs(metrics: Sequence[Metric], main: str, card: Card) -> dict[str
 
 
 def _inputs(
-    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], known: Shared
+    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], model: str
 ) -> dict[str, str]:
     """Digests of what a run reads, by name."""
-    from ttabench.lm.loading.hub import digest_of
-
-    model = request.model
     digests = {
         "card": content_digest(card),
         "reader": origin(card.reader),
         "rows": str(record["digest"]),
-        "model": "" if request.random_weights else known.once("digest", model, make=lambda: digest_of(model)),
+        "model": model,
         "method": resolved.spec.origin,
         "checkpoint": resolved.checkpoint_digest,
         "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",
@@ -148,6 +139,15 @@ def _inputs(
     }
     digests |= setting_digests(resolved)
     return {name: value for name, value in digests.items() if value}
+
+
+def _model_digest(request: RunRequest, known: Shared) -> str:
+    """Digest of the base model, "" of random weights; a model that nothing is known of is refused."""
+    from ttabench.lm.loading.hub import digest_of
+
+    if request.random_weights and request.model not in ARCHITECTURES:
+        raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
+    return "" if request.random_weights else known.once("digest", request.model, make=lambda: digest_of(request.model))
 
 
 def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:
@@ -170,18 +170,3 @@ def _named_digest(value: str) -> str:
     from ttabench.lm.loading.hub import commit_of
 
     return commit_of(value, fetch=False)
-
-
-def _check_model(request: RunRequest, source: str) -> None:
-    """Refuse a model that nothing is known of before its task's data are looked for.
-
-    The hub is asked for it only where it is asked for the data, too: plans are made without a network.
-    """
-    from ttabench.lm.loading.hub import check_hub, find_source
-
-    if not request.random_weights:
-        find_source(request.model)
-        if source == "hub":
-            check_hub(request.model)
-    elif request.model not in ARCHITECTURES:
-        raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))

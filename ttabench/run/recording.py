@@ -1,21 +1,26 @@
-"""The record of a run that is done: aggregate its samples and costs, and say what it stood on."""
+"""The record of a run that is done: aggregate its samples and costs, and say what it stood on; and its notes.
+
+A note is one sentence without a full stop where a figure would mislead. All follow from what a run stores, so a run
+that was killed and continued has the notes of one that was not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import fsum, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
+from ttabench.core.architectures import NANO
 from ttabench.core.meter import largest
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Score
 from ttabench.records.folder import RunFolder
+from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
-from ttabench.run.caveats import labels, lengths_of, truncated
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
 from ttabench.stats.figures import Unit, Written
@@ -24,8 +29,15 @@ from ttabench.stats.varying import FRESH, Draw, origin, unit_of
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
     from ttabench.methods.base import BaseMethod
     from ttabench.run.plan import Plan
+
+FEW = 10
+"""Queries below which a figure says next to nothing."""
+ENGLISH = "smollm2-135m-qa"
+"""A base model that reads English and answers in a few words."""
+_EVICTED_NOTHING = re.compile(r"^\S+ evicted nothing(?: from ([\d,]+) of ([\d,]+) contexts)?: ")
 
 
 def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str]) -> RunRecord:
@@ -72,7 +84,7 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
     What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
     """
-    lengths = lengths_of(plan)
+    lengths = [int(length) for length in plan.task_record.get("lengths", ())]
     steps = lengths or sorted({sample.step for sample in samples})
     subtasks = sorted({sample.ask.subtask for sample in samples})
     rows = []
@@ -108,7 +120,9 @@ def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate |
         question = repr((ask.prompt, ask.answers)) if ask.answers else ""
         cluster, across, question = origin(draw, sample.episode, sample.key, ask.source_key, question)
         if metric.ratio is not None:
-            values.append(sample.unit()._replace(text=cluster, across=across, question=question))
+            words = ask.want.words if isinstance(ask.want, Score) else 0
+            nll, tokens = -sample.answer.logprobs[0], sample.answer.tokens[0]
+            values.append(Unit(cluster, nll, tokens, words, across, question))
         elif metric.corpus is not None:
             prediction, target, choice = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
             values.append(Written(cluster, prediction, target, ask.subtask, across, question, choice))
@@ -170,3 +184,84 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "ask_peak_memory_bytes": largest(cost.ask_peak_bytes for cost in costs),
         "peak_memory_bytes": largest(peak for cost in costs for peak in (cost.adapt_peak_bytes, cost.ask_peak_bytes)),
     }
+
+
+def caveats_of_plan(plan: Plan) -> list[str]:
+    """Caveats that are known before anything is loaded."""
+    caveats = [str(note) for note in plan.task.notes]
+    if control := STATES_OF[plan.config.state_of]:
+        caveats += [control, *plan.task_record.get("others", {}).get("notes", [])]
+    return [*caveats, *plan.resolved.notes()]
+
+
+def caveats(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], n: int) -> list[str]:
+    """All caveats of a run, `n` queries of which are answered."""
+    lm, read = method.lm, [cost.tokens_read for cost in costs]
+    notes = caveats_of_plan(plan)
+    if lm.random_weights:
+        notes.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+    notes += nano_caveats(lm) if plan.task.source != "mini" else []
+    notes += [*_truncations(truncated(costs)), *label_caveats(method, costs)]
+    notes += eviction_caveats(method, read) if plan.config.state_of == "own" else []
+    return notes + ([f"n = {n}: figures of so few queries say little"] if n < FEW else [])
+
+
+def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
+    """Caveats of a state that was made outside a run."""
+    lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
+    smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
+    return [*smaller, *eviction_caveats(method, state.meta.get("tokens_read", []))]
+
+
+def nano_caveats(lm: LM) -> list[str]:
+    """What the base model of the package makes of texts of others."""
+    told = f"nano knows its miniature world alone: its answers about other texts say little; use --model {ENGLISH}"
+    return [told] if lm.name == NANO else []
+
+
+def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
+    """Labels of the states of all episodes: a label holds where it held once."""
+    labels_by_name: dict[str, Json] = {}
+    for cost in costs:
+        labels_by_name |= {name: value or labels_by_name.get(name, value) for name, value in cost.labels.items()}
+    return labels_by_name
+
+
+def label_caveats(method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> list[str]:
+    """What the labels of a method's states mean, a sentence each."""
+    notes = []
+    for label, value in labels(costs).items():
+        known = next((one for one in (method, *method.parts()) if label in one.label_notes), None)
+        if known is not None and isinstance(value, bool) and value in known.label_notes[label]:
+            notes.append(f"{known.name} {known.label_notes[label][value]}")
+    return notes
+
+
+def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
+    """Whether a method that evicts had no need to, by the tokens of every context that it has read."""
+    counts = [count for count in read if count]
+    whole = [count for count in counts if method.evicts_nothing(count)]
+    if not whole:
+        return []
+    where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
+    reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
+    return [f"{reason}, so this measures full context (icl), not {method.name}"]
+
+
+def kept_whole(notes: Iterable[str]) -> float:
+    """The share of contexts of which a method that evicts kept everything, by the notes of its run (0.375: 3 of 8)."""
+    for note in notes:
+        if match := _EVICTED_NOTHING.match(note):
+            some, contexts = match.groups()
+            return int(some.replace(",", "")) / int(contexts.replace(",", "")) if some else 1.0
+    return 0.0
+
+
+def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
+    """Context that the methods did not read, by their own counts: summed over episodes, by the name of the count."""
+    names = sorted({name for cost in costs for name in cost.truncated})
+    return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
+
+
+def _truncations(truncated: Mapping[str, int]) -> list[str]:
+    return [f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost]

@@ -127,12 +127,12 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
     """The request that a state was made for, for its header; `chat`: it was read in a chat template."""
     return {
         **{name: getattr(request, name) for name in READING_FIELDS},
-        "method": _placed_method(request.method),
+        "method": _placed(request.method) if is_file(request.method) else request.method,
         "task": _placed(request.task) if request.task.endswith((".yaml", ".yml")) else request.task,
         "model": request.model if request.model in (NANO, *ARCHITECTURES) else _placed(request.model),
         "settings": list(request.settings),
-        "checkpoint": _placed_checkpoint(request.checkpoint),
-        "base_checkpoint": _placed_checkpoint(request.base_checkpoint),
+        "checkpoint": _placed(request.checkpoint),
+        "base_checkpoint": _placed(request.base_checkpoint),
         "chat_template": chat,
     }
 
@@ -165,14 +165,9 @@ def request_of(header: Mapping[str, Json], folder: Path, method: str = "") -> Ru
 
 
 def _placed(text: str) -> str:
-    path = Path(text).expanduser()
-    return str(path.absolute()) if path.exists() else text
-
-
-def _placed_method(text: str) -> str:
+    """The absolute path of a file, folder or object in a file (`mine.py:Mine`); a name stays as it is."""
+    if text in ("", NO_CHECKPOINT) or text.startswith(SHIPPED):
+        return text
     path, dot, name = text.partition(".py")
-    return f"{_placed(path + dot)}{name}" if dot else text
-
-
-def _placed_checkpoint(text: str) -> str:
-    return text if text in ("", NO_CHECKPOINT) or text.startswith(SHIPPED) else _placed(text)
+    place = Path(path + dot).expanduser()
+    return f"{place.absolute()}{name}" if place.exists() else text

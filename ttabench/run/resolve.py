@@ -39,8 +39,8 @@ TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 
 OWN_WORDS = ("qa_stream", "sessions")
 """Readers whose tasks ask questions in words of their own."""
-_SCORED = {"book": "the text of a book", "dialogue": "the turns of a dialogue"}
-"""Texts of readers that ask for no answer: they score given texts."""
+SCORED = ("book", "dialogue")
+"""Readers that ask for no answer: they score given texts."""
 TRAINED_WITH = "asked"
 """Where a checkpoint's record of its training says how it was asked."""
 
@@ -60,11 +60,14 @@ class ResolvedMethod:
     checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
     """The training record of the checkpoint."""
+    parts: tuple[ResolvedMethod, ...] = ()
+    """Of `A+B`, the methods that read together."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
         """The method on a base model."""
         if self.checkpoint is None:
-            made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object)
+            parts = [[part.build(lm) for part in self.parts]] if self.parts else []
+            made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, *parts)
             return made
         from ttabench.methods import checkpoints
 
@@ -73,14 +76,14 @@ class ResolvedMethod:
     def checkpoint_name(self) -> str:
         """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
         if self.checkpoint is None:
-            return ""
+            return SIGN.join(name for part in self.parts if (name := part.checkpoint_name()))
         shipped = any(self.checkpoint.is_relative_to(home) for home in HOMES)
         return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
 
     def notes(self) -> list[str]:
         """Caveats of figures of this method."""
-        if not self.spec.trainable or self.checkpoint is not None:
-            return []
+        if self.parts or not self.spec.trainable or self.checkpoint is not None:
+            return [note for part in self.parts for note in part.notes()]
         name = self.spec.name
         return [f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"]
 
@@ -100,30 +103,7 @@ class ResolvedMethod:
         """The state of one reader, as `ttabench adapt` wrote it."""
         from ttabench.methods.states import load_state
 
-        state = load_state(folder, self.belongs(lm), str(lm.device))
-        if state.rows != 1:
-            raise UserError(f"The state in {folder} has {state.rows} rows, not one.", "Make it anew.")
-        return state
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedPair(ResolvedMethod):
-    """Resolved methods that read together."""
-
-    parts: tuple[ResolvedMethod, ...] = ()
-
-    def build(self, lm: LM) -> BaseMethod[Any]:
-        """The methods on a base model, with their checkpoints."""
-        made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, [part.build(lm) for part in self.parts])
-        return made
-
-    def checkpoint_name(self) -> str:
-        """Those of all parts that have one."""
-        return SIGN.join(name for part in self.parts if (name := part.checkpoint_name()))
-
-    def notes(self) -> list[str]:
-        """Those of all parts."""
-        return [note for part in self.parts for note in part.notes()]
+        return load_state(folder, self.belongs(lm), str(lm.device))
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:
@@ -157,10 +137,15 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
     )  # fmt: skip
 
 
-def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
+def _together(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
     """Each part with its own settings, and with the checkpoint given if that is of its method."""
     changes, preset = typed_settings(spec, request.settings), preset_for(spec, request.preset, request.model)
-    taker = _taker(request, spec)
+    taker = request.checkpoint  # the part whose checkpoint was given; none where nobody is to have one
+    if taker not in ("", NO_CHECKPOINT):
+        path = named(request.checkpoint, request.base_name)
+        taker = header(path).method
+        if taker not in [part.name for part in spec.parts if part.trainable]:
+            raise UserError(f"{path} is a checkpoint of {taker}.", f"Use --method {taker}, or {taker} with others.")
     words: list[list[str]] = [[] for _ in spec.parts]
     for text in request.settings:
         key, _, value = text.partition("=")
@@ -173,7 +158,7 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         checkpoint = request.checkpoint if takes else ""
         alone = replace(request, method=part.name, settings=tuple(own), preset=preset_of_it, checkpoint=checkpoint)
         parts.append(_alone(alone, part))
-    return ResolvedPair(
+    return ResolvedMethod(
         spec=spec,
         preset=preset,
         changes=changes,
@@ -182,17 +167,6 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
         parts=tuple(parts),
     )
-
-
-def _taker(request: RunRequest, spec: PairSpec) -> str:
-    """The part whose checkpoint was given; `none` where nobody is to have one, "" where nothing was said."""
-    if request.checkpoint in ("", NO_CHECKPOINT):
-        return request.checkpoint
-    path = named(request.checkpoint, request.base_name)
-    method = header(path).method
-    if method not in [part.name for part in spec.parts if part.trainable]:
-        raise UserError(f"{path} is a checkpoint of {method}.", f"Use --method {method}, or {method} with others.")
-    return method
 
 
 def chosen() -> dict[str, str]:
@@ -291,11 +265,9 @@ class Prompting:
 def resolve_prompting(request: RunRequest, card: Card | None = None) -> Prompting:
     """How the task of a request is asked of its model; `card`: the task's, where it was read already."""
     card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
-    scored = _SCORED.get(card.reader, "")
-    if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
-        scored = "the turns of a conversation"
-    if request.chat_template and scored:
-        fault = f"{card.name} scores {scored} and asks nothing, so it needs no chat template."
+    turns = card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions"
+    if request.chat_template and (turns or card.reader in SCORED):
+        fault = f"{card.name} scores given texts and asks nothing, so it needs no chat template."
         raise UserError(fault, "Leave --chat-template out.")
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template

@@ -30,7 +30,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
-from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
+from ttabench.records.samples import EpisodeCost, Sample, kept
 from ttabench.stats.metric import Metric
 
 
@@ -110,8 +110,11 @@ class _EpisodeRun:
         self.meter = Meter(context.lm.device)
         self.pieces = 0
         self.done = {sample.key for sample in before}
-        self.asked = before[-1].asked if before else AskCost()
-        """Of a run that goes on, with what was counted before."""
+        self.patch_bytes = max((sample.patch_bytes for sample in before), default=0)
+        self.read_slots = max((sample.read_slots for sample in before), default=0)
+        """Keys and values of context that one query reads, in tokens."""
+        self.held_bytes = 0
+        """Keys and values that are kept between the queries."""
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
@@ -150,33 +153,20 @@ class _EpisodeRun:
         self.counts.add("answered", sum(ask.key in self.done for ask in asks))
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
-            pending = [ask for ask in together if ask.key not in self.done]
-            if not pending:
-                continue
             if not self.context.method.looks_at_question:
-                self._encode(pending[:1], counted=len(pending) < len(together))
-            for batch in alike(self.context.lm, pending):
+                self._encode(together[:1])
+            for batch in alike(self.context.lm, [ask for ask in together if ask.key not in self.done]):
                 for samples in in_batches(batch, self.size, self._answer):
                     self.folder.append(samples)
                     self.counts.add("answered", len(samples))
 
     @torch.no_grad()
-    def _encode(self, asks: list[Ask], *, counted: bool) -> None:
-        """Make the patch that the session keeps for all queries under one window, and note what that costs.
-
-        `counted`: a run that goes on makes it anew, and counts its seconds once.
-        """
+    def _encode(self, asks: list[Ask]) -> None:
+        """Make the patch that the session keeps for all queries under one window, and note what that costs."""
         with self.meter.phase("encode"):
             patch = self.session.patch(asks)
-        so_far, seconds, cpu = self.asked, self.meter.last_seconds, self.meter.last_cpu_seconds
-        self.asked = replace(
-            so_far,
-            encode_seconds=so_far.encode_seconds + (0.0 if counted else seconds),
-            encode_cpu_seconds=so_far.encode_cpu_seconds + (0.0 if counted else cpu),
-            encode_peak_bytes=largest([so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]]),
-            held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
-            read_slots=max(so_far.read_slots, self.session.context_slots(patch, asks[0])),
-        )
+        self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
+        self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
 
     @torch.no_grad()
     def _answer(self, asks: list[Ask]) -> list[Sample]:
@@ -190,14 +180,9 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        slots = self.session.context_slots(patch, asks[0]) if context.method.looks_at_question else 0
-        so_far = self.asked
-        self.asked = replace(
-            so_far,
-            patch_bytes=max(so_far.patch_bytes, patch.nbytes),
-            ask_peak_bytes=largest([so_far.ask_peak_bytes, self.meter.peak_bytes["ask"]]),
-            read_slots=max(so_far.read_slots, slots),
-        )
+        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        if context.method.looks_at_question:
+            self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
         metrics = context.of_one_query()
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
@@ -209,26 +194,27 @@ class _EpisodeRun:
                 context_tokens=_tokens_read(self.session.state),
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
-                asked=self.asked,
+                patch_bytes=self.patch_bytes,
+                read_slots=self.read_slots,
             )
             for ask, given in zip(asks, answers, strict=True)
         ]
 
     def _cost(self) -> EpisodeCost:
-        state, asked = self.session.state, self.asked
+        state, meter = self.session.state, self.meter
         return EpisodeCost(
             episode=self.episode.key,
             pieces=self.pieces,
             tokens_read=_tokens_read(state),
-            adapt_seconds=self.meter.seconds["adapt"],
-            encode_seconds=asked.encode_seconds,
+            adapt_seconds=meter.seconds["adapt"],
+            encode_seconds=meter.seconds["encode"],
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
             # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
-            state_bytes=max(self.session.answering().nbytes, asked.held_bytes),
-            patch_bytes=asked.patch_bytes,
-            adapt_peak_bytes=largest([self.meter.peak_bytes["adapt"], asked.encode_peak_bytes]),
-            ask_peak_bytes=asked.ask_peak_bytes,
-            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + asked.encode_cpu_seconds,
+            state_bytes=max(self.session.answering().nbytes, self.held_bytes),
+            patch_bytes=self.patch_bytes,
+            adapt_peak_bytes=largest([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
+            ask_peak_bytes=meter.peak_bytes["ask"],
+            adapt_cpu_seconds=meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"],
             slots=self._slots(state),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
             labels=dict(state.labels),
@@ -239,7 +225,7 @@ class _EpisodeRun:
         context, read = self.context, _tokens_read(state)
         if context.method.spec.keep is None or context.state_of != "own" or not read:
             return None
-        kept = max(state.nbytes / context.lm.slot_bytes, self.asked.read_slots)
+        kept = max(state.nbytes / context.lm.slot_bytes, self.read_slots)
         return kept, read + len(context.lm.start_ids)
 
 

@@ -106,13 +106,6 @@ def commit_of(hub: str, *, fetch: bool = True) -> str:
     return ""
 
 
-def check_hub(name: str) -> None:
-    """Whether a model of the hub is there: its configuration is in the cache, or is fetched."""
-    if name != NANO and name not in ARCHITECTURES and not Path(find_source(name)).exists() and not commit_of(name):
-        fault = f"Model {name!r} cannot be loaded: it is not in the local cache, and the hub does not give it."
-        raise UserError(fault, "Give a folder, or one of `ttabench list models`.")
-
-
 def random(name: str, dtype: torch.dtype | None, device: torch.device, seed: int) -> Loaded:
     """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
 
