@@ -176,6 +176,8 @@ def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
         raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
     runs(out)  # a damaged file may hold it
     ids = [run.name for run in (*folders, *place)]
+    if not ids:
+        raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
     fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
     hint = f"See `ttabench list runs --out {quote(str(out))}` and `ttabench list methods`."
     raise UnknownName("run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint)
