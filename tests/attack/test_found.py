@@ -48,7 +48,7 @@ def data(name: str, content: str | bytes, task: str = "streamingqa") -> Callable
 
 def linked(at: Path, _: Path) -> list[object]:
     (at / "loop.parquet").symlink_to("loop.parquet")
-    return ["compare", "--with", at / "loop.parquet", "--out", at]
+    return ["compare", at / "loop.parquet", "--out", at]
 
 
 def gguf(size: int) -> Callable[[Path, Path], list[object]]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.places import ROOT
 from ttabench.papers import declared
 from ttabench.papers.declared import PAPERS, figures, reported, reported_at
-from ttabench.records.schema import runs
-from ttabench.sweep.grid import cells, planned
-from ttabench.sweep.suite import read
 
 SUITES = [(name, scale, file) for name in declared.names()
           for scale, file in declared.suites(*name.split("/")).items()]  # fmt: skip
@@ -33,20 +29,6 @@ def test_every_file_of_the_room_is_a_paper_or_a_suite_of_its_tables() -> None:
     assert files == {file for _, _, file in SUITES}
 
 
-def test_suites_of_the_miniature_world_are_those_whose_runs_are_committed() -> None:
-    """So that `paper X --runs results` shows them; the papers' other words and lengths were not run yet."""
-    stored = {run for suite in (ROOT / "results").iterdir() if suite.is_dir() for run in runs(suite)}
-    lacking = set()
-    for name, scale, file in SUITES:
-        if scale == "nano":
-            suite = read(file)
-            if missing := [run for run in planned(cells(suite)) if run.id not in stored]:
-                lacking.add((name, len(missing)))
-    assert {name for name, _ in lacking} <= {
-        "mac/table5", "streamadapter/table3", "generative_adapter/table5", "ccm/table24", "ccm/table25",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", [name for name in declared.names() if declared.table(name)[2].claims])
 def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None:
     """A word that no figure has would leave the paper's side empty."""
@@ -67,5 +49,4 @@ def test_claims_name_lines_and_places_of_their_table(name: str) -> None:
         assert {claim.left, claim.right} <= lines.keys()
         assert {*claim.places} <= places
         assert not claim.cost or claim.says
-    assert all((place.runs is None) != (place.prefill is None) for place in table.places)
     assert bool(table.note) != bool(declared.suites(of, which))

@@ -69,7 +69,7 @@ def test_all_claims_are_shown_and_are_a_page(ttabench: Command, tmp_path: Path) 
     run(tmp_path / "suite", "salient_spans", 0.8)
     page = claims_page(stored([tmp_path / "x", tmp_path]))
     assert "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | 60.0 [" in page
-    assert "distinct claims 1 have runs, 0 hold with a memory of the own text" in page
+    assert "distinct claims 1 have runs. Scale by scale, 0 hold with a memory" in page
     found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
     assert {row["paper"] for row in found} == set(declared.PAPERS)
 

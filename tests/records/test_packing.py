@@ -189,9 +189,9 @@ def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: P
 def test_committed_runs_lose_no_score_and_keep_no_path(ttabench: Command, tmp_path: Path) -> None:
     suite = ROOT / "results" / "english" / "msc"
     assert ttabench("export", suite, "-o", tmp_path / "b.parquet").code == 0
-    found = ttabench("compare", tmp_path / "none", "--out", tmp_path, "--with", tmp_path / "b.parquet", "--json")
+    found = ttabench("compare", tmp_path / "none", "--out", tmp_path, tmp_path / "b.parquet", "--json")
     assert found.code == 2, "a name that leads nowhere is still refused"
-    theirs = ttabench("compare", "--out", tmp_path, "--with", tmp_path / "b.parquet", "--json").json()
+    theirs = ttabench("compare", tmp_path / "b.parquet", "--json").json()
     ours = ttabench("compare", suite, "--json").json()
     for name in ("value", "stderr", "n"):
         assert [row[name] for row in theirs["runs"]] == [row[name] for row in ours["runs"]]

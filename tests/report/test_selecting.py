@@ -73,15 +73,3 @@ def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, tt
     assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(ran.err.split())
     assert "is no record of a run" in one_line(ttabench("compare", table))
     assert "There are no runs in" in one_line(ttabench("compare", empty))
-
-
-def test_a_metric_that_some_runs_lack_leaves_them_out(out: Path, ttabench: Command) -> None:
-    from ttabench.records.schema import load_record, save_record
-
-    record = load_record(out / "oneicl")
-    more = record.rows[0].model_copy(update={"metric": "em"})
-    save_record(record.model_copy(update={"rows": (*record.rows, more)}), out / "oneicl")
-    ran = ttabench("compare", "--out", out, "--metric", "em", "--json")
-    assert [row["label"] for row in ran.json()["runs"]] == ["icl"]
-    assert "Left out 4 of 5 runs, which lack the metric." in ran.err
-    assert ttabench("compare", "--out", out, "--metric", "em", "--strict").code == 1

@@ -75,24 +75,19 @@ def rewritten(file: Path, change: Callable[[list[Row]], list[Row] | None]) -> No
 
 
 def test_others_stand_beside_ours_marked_and_paired(ttabench: Command, out: Path, file: Path) -> None:
-    ran = ttabench("compare", out, "--with", file)
+    ran = ttabench("compare", out, file)
     assert (ran.code, ran.err) == (0, "")
-    assert "Made by others, from lab-b.parquet: mac and lora." in " ".join(ran.out.split())
     assert "mac (theirs: lab-b) − none" in ran.out
-    found = ttabench("compare", out, "--with", file, "--json").json()
+    found = ttabench("compare", out, file, "--json").json()
     runs = {row["label"]: row for row in found["runs"]}
     assert {label: row["from"] for label, row in runs.items()} == {
-        "none": "", "icl": "", "mac (theirs: lab-b)": "lab-b.parquet", "lora (theirs: lab-b)": "lab-b.parquet",
+        "none": "", "icl": "", "mac (theirs: lab-b)": "lab-b", "lora (theirs: lab-b)": "lab-b",
     }  # fmt: skip
     apart = {(row["left"], row["right"]): row for row in found["differences"]}
     assert apart["mac (theirs: lab-b)", "none"]["n"] == 6
     assert apart["mac (theirs: lab-b)", "none"]["better"] == 2
     assert apart["mac (theirs: lab-b)", "none"]["family"] == "none", "the floor is ours"
     assert apart["mac (theirs: lab-b)", "icl"]["family"] == "icl", "and so is the ceiling"
-    markdown = ttabench("compare", out, "--with", file, "--format", "markdown").out
-    assert "| none | here |" in markdown
-    assert "| mac (theirs: lab-b) | lab-b.parquet |" in markdown
-    assert "from" not in ttabench("compare", out, "--format", "markdown").out
 
 
 def test_what_is_exported_is_said_and_holds_no_text(ttabench: Command, lab: Path, tmp_path: Path) -> None:
@@ -135,26 +130,15 @@ def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, ou
     assert not re.search(r"/|home|\bada\b|my data", text)
     assert json.loads(text)["notes"] == ["read dev.json", "kept in mine, half of it"]
     assert json.loads(text)["config"]["checkpoint"] == "mac"
-    (difference, *_) = ttabench("compare", out / "aaaa00000001", "--with", path, "--json").json()["differences"]
+    (difference, *_) = ttabench("compare", out / "aaaa00000001", path, "--json").json()["differences"]
     assert difference["n"] == 6
 
 
-def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(
-    ttabench: Command, out: Path, file: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_an_id_that_is_here_counts_once(ttabench: Command, out: Path, tmp_path: Path) -> None:
     same = tmp_path / "same.parquet"
     assert ttabench("export", out, "-o", same).code == 0
-    ran = ttabench("compare", out, "--with", same, "--with", same, "--json")
-    assert ran.err == f"{same}: 2 of its 2 runs are here already, and counted once.\n"
+    ran = ttabench("compare", out, same, same, "--json")
     assert [row["label"] for row in ran.json()["runs"]] == ["none", "icl"]
-    again = tmp_path / "again"
-    again.mkdir()
-    stored(again, "aaaa00000001", BETTER, method="none")
-    assert ttabench("export", again, "-o", tmp_path / "again.parquet").code == 0
-    ran = ttabench("compare", out, "--with", tmp_path / "again.parquet", "--json")
-    found = {row["label"]: (row["runs"], row["value"]) for row in ran.json()["runs"]}
-    assert found["none"] == ("aaaa00000001", pytest.approx(1 / 3))
-    assert found["none (theirs: again)"] == ("aaaa00000001@again", pytest.approx(2 / 3))
 
 
 def changed_score(rows: list[Row]) -> None:
@@ -179,12 +163,11 @@ def test_a_run_that_is_not_whole_is_named_and_the_others_stay(
     ttabench: Command, out: Path, file: Path, attack: Callable[[list[Row]], list[Row] | None]
 ) -> None:
     rewritten(file, attack)
-    ran = ttabench("compare", out, "--with", file, "--json")
+    ran = ttabench("compare", out, file, "--json")
     (line,) = ran.err.splitlines()
     assert line.startswith("Left out: ")
     assert "bbbb00000001" in line
     assert [row["label"] for row in ran.json()["runs"]] == ["none", "icl", "lora (theirs: lab-b)"]
-    assert ttabench("compare", out, "--with", file, "--strict").code == 1
 
 
 def no_parquet(file: Path) -> None:
@@ -195,22 +178,12 @@ def other_table(file: Path) -> None:
     parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
 
 
-FILES = {
-    no_parquet: "cannot be read",
-    other_table: "it has no column run",
-}
-
-
-@pytest.mark.parametrize("damage", FILES, ids=lambda damage: damage.__name__)
-def test_a_file_that_is_no_submission_is_named_and_ours_are_compared(
-    ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None]
+@pytest.mark.parametrize(("damage", "told"), [(no_parquet, "cannot be read"), (other_table, "is no submission")])
+def test_a_file_that_is_no_submission_is_skipped_or_refused(
+    ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None], told: str
 ) -> None:
     damage(file)
-    ran = ttabench("compare", out, "--with", file, "--json")
-    (line,) = ran.err.splitlines()
-    assert line.startswith(f"Left out: {file} ")
-    assert FILES[damage] in line
+    ran = ttabench("compare", out, file, "--json")
+    assert "Skipped 1 of 2 names, which hold no runs" in ran.err
     assert len(ran.json()["runs"]) == 2
-    empty = out.parent / "empty"
-    empty.mkdir()
-    assert FILES[damage] in one_line(ttabench("compare", "--out", empty, "--with", file))
+    assert told in one_line(ttabench("compare", file))

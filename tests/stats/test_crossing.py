@@ -75,29 +75,6 @@ def test_a_question_asked_at_several_steps_is_one() -> None:
     assert estimate(some[:5]).stderr is None, "one question shows no error"  # type: ignore[union-attr]
 
 
-def test_one_question_of_each_sub_task_under_several_draws_is_no_certainty() -> None:
-    """Equal answers under three draws: what varies is which row of a sub-task is asked, and it is asked once."""
-    right = (1, 1, 0, 1, 0, 1, 1, 0)
-    some = [
-        single(str(draw), float(value), f"task {row}", across=f"q{row}", question=f"q{row}")
-        for row, value in enumerate(right)
-        for draw in range(3)
-        for _ in range(5)
-    ]
-    rows = told([single(str(row), float(value)) for row, value in enumerate(right)])
-    assert (told(some).stderr, told(some).units) == (pytest.approx(rows.stderr), 24)
-    more = [
-        single(str(draw), float(i % 2), "large", across=f"p{i}", question=f"p{i}")
-        for i in range(20)
-        for draw in range(3)
-    ]
-    parts, large, whole = some[:15], told(more).stderr or 0.0, told([*some[:15], *more])
-    within = large * 60 / 75
-    away = (1 - whole.mean) * 15 / 75
-    assert parts[0].terms[0] == 1
-    assert whole.stderr == pytest.approx((within**2 + away**2) ** 0.5), "one question: how far it is from the whole"
-
-
 def test_draws_with_questions_of_their_own_are_clustered_as_ever() -> None:
     """Nested designs: to the last digit what draws alone tell, or of documents in draws the larger of both."""
     generator = np.random.default_rng(3)

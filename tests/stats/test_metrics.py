@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.types import Answer, Ask, Choose, Generate
-from ttabench.stats.metrics import METRICS, exact, metric, normalise, prefix_exact, token_f1
+from ttabench.stats.metrics import METRICS, metric, normalise
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 
@@ -74,14 +74,6 @@ def test_relations_between_metrics(prediction: str, golds: list[str]) -> None:
     assert all(0.0 <= value <= 1.0 for value in values.values())
     assert values["em"] <= values["em_prefix"]
     assert values["em"] <= values["f1"] <= values["f1_max"]
-
-
-@settings(deadline=None)
-@given(st.text(), st.text())
-def test_f1_is_symmetric_and_normalisation_idempotent(one: str, other: str) -> None:
-    assert token_f1(one, other) == token_f1(other, one)
-    assert normalise(normalise(one)) == normalise(one) or "a" in normalise(one).split()
-    assert exact(one, one) == token_f1(one, one) == prefix_exact(one, one) == 1.0
 
 
 @pytest.mark.parametrize(

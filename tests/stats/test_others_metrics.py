@@ -75,23 +75,6 @@ def test_a_function_in_a_file_is_the_main_metric_and_is_compared(ttabench: Comma
     assert "closeness" in Path("page.html").read_text(encoding="utf-8")
 
 
-def test_the_id_is_another_where_the_metric_is_and_only_there(ttabench: Command, mine: Path) -> None:
-    plain, same, other, own = (
-        ttabench("eval", *TASK, "--dry-run", "--json", *words).json()["runs"][0]
-        for words in ((), ("--metric", "f1"), ("--metric", "em"), ("--metric", "./mine.py:closeness"))
-    )
-    assert same["id"] == plain["id"], "f1 is the task's own"
-    assert len({plain["id"], other["id"], own["id"]}) == 3
-    assert "metric closeness" in own["config"]["inputs"]
-    (mine.parent / "copy.py").write_text(FILE, encoding="utf-8")
-    (mine.parent / "edited.py").write_text(FILE.replace("1 / (1", "1 / (2"), encoding="utf-8")
-    copied, edited = (
-        ttabench("eval", *TASK, "--dry-run", "--json", "--metric", f"{name}.py:closeness").json()["runs"][0]
-        for name in ("copy", "edited")
-    )
-    assert copied["id"] == own["id"] != edited["id"], "what is in the file counts, not where it lies"
-
-
 def test_what_a_metric_declares_is_how_its_figures_are_read(ttabench: Command, mine: Path) -> None:
     for method in ("none", "icl"):
         (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:letters")
@@ -136,9 +119,3 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
 )
 def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Command, mine: Path) -> None:
     assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
-
-
-def test_a_card_names_no_file(ttabench: Command, mine: Path) -> None:
-    card = (Path(__file__).parents[1] / "methods/plugin/facts.yaml").read_text(encoding="utf-8")
-    Path("card.yaml").write_text(card.replace("opening", '"./mine.py:closeness"'), encoding="utf-8")
-    assert "a task card runs none. Name it with --metric" in one_line(ttabench("eval", "--task", "./card.yaml"))

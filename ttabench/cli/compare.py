@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ttabench.cli import options as o
-from ttabench.core.declared import HOW
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
@@ -26,25 +23,12 @@ def compare(
     task: o.Tasks = None,
     method: o.Methods = None,
     model: o.Models = None,
-    submissions: o.Submissions = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    diff: Annotated[
-        bool, o.option(o.SAID, "Show the settings, options, data and versions that differ.", "--diff")
-    ] = False,
-    strict: Annotated[
-        bool,
-        o.option(o.SAID, "Exit code 1 if a pair of a block is not paired, a run is set aside or damaged, a seed or the"
-                 " metric is missing, or data or bases differ; the texts of answers are not looked at.", "--strict"),
-    ] = False,
     every: Annotated[
         bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
     ] = False,
     form: o.Form = "table",
-    plot: Annotated[
-        Path | None,
-        o.option(HOW, "Also draw quality by step and by bytes of state, a panel a block: a .png, .svg or .pdf file."),
-    ] = None,
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:  # fmt: skip
@@ -55,47 +39,30 @@ def compare(
     from ttabench.report.finding import Wanted
     from ttabench.terminal import render
 
-    if plot is not None:
-        from ttabench.report.pictures import NEEDED, check_path, refuse_missing
-
-        check_path(plot)
-        refuse_missing("A picture", NEEDED)
     output_form = render.known_format("json" if json else form)
     wanted = Wanted(task, method, model)
-    comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
+    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
-    if plot is not None:
-        from ttabench.report.charts import plot as draw
-
-        draw(comparison, plot)
     blocks = len(comparison.blocks)
     short = output_form == "table" and blocks > MOST_BLOCKS and not (every or all_pairs)
-    _show(comparison, output_form, short=short, diff=diff)
+    _show(comparison, output_form, short=short)
     if short:
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
-    if strict:
-        from ttabench.report.phrases import problems
-
-        faults = problems(comparison)
-        for line in faults:
-            render.remark(f"Strict: {line}.")
-        if faults:
-            raise typer.Exit(1)
 
 
 def compared(
-    names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path], metric: str, *, all_pairs: bool
+    names: Sequence[str], out: Path, wanted: Wanted, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
     """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
     from ttabench.report.compare import compared as of_runs
     from ttabench.report.finding import selected
 
-    chosen = selected(names, out, wanted, submissions)
+    chosen = selected(names, out, wanted)
     comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
-    remarks = [*skipped(chosen, names), *chosen.alike, *(f"Left out: {line}" for line in comparison.damaged)]
+    remarks = [*skipped(chosen, names), *(f"Left out: {line}" for line in comparison.damaged)]
     if lacking := len(comparison.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
         remarks.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
@@ -110,21 +77,20 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
 
 
-def _show(comparison: Comparison, form: Format, *, short: bool, diff: bool) -> None:
+def _show(comparison: Comparison, form: Format, *, short: bool) -> None:
     from ttabench.core.errors import printable
-    from ttabench.report.comparison_tables import comparison_data, comparison_tables, differing
+    from ttabench.report.comparison_tables import comparison_data, comparison_tables
     from ttabench.report.verdict import sentences, verdict
     from ttabench.terminal import render
 
-    more = [differing(comparison)] if diff else []
     if form == "json":
-        rows = {table.title: [dict(row) for row in table.data] for table in (*comparison_data(comparison), *more)}
+        rows = {table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)}
         render.print_json({"verdict": verdict(comparison), **rows})
     elif form == "csv":
-        render.show([*comparison_data(comparison), *more], form)
+        render.show(comparison_data(comparison), form)
     else:
         if form == "table":
             render.say(sentences(comparison))
         else:
             sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
-        render.show([*comparison_tables(comparison, summary=short), *more], form)
+        render.show(comparison_tables(comparison, summary=short), form)

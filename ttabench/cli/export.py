@@ -25,7 +25,7 @@ def export(
 ) -> None:
     """Write runs as one file for others: configuration, versions, figures, costs, scores by query; no text, no path.
 
-    They read it with `ttabench compare --with submission.parquet`, or `report`: your runs then stand beside theirs.
+    They name it as a folder of runs, `ttabench compare results/mine submission.parquet`: yours stand beside theirs.
     """
     from ttabench.cli.compare import skipped
     from ttabench.records.packing import Part, part_of, write_submission

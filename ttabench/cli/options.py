@@ -71,7 +71,7 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out."),
+    typer.Argument(help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."),
 ]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,
@@ -83,14 +83,10 @@ Methods = Annotated[
            autocompletion=complete_method),
 ]  # fmt: skip
 Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model", autocompletion=complete_model)]
-Submissions = Annotated[
-    list[Path] | None,
-    option(WHICH, "Runs of others: a file that `ttabench export` wrote; repeat for more.", "--with"),
-]
 Metric = Annotated[str, option(SAID, "Metric compared. (default: the task's main one)")]
 AllPairs = Annotated[
     bool,
-    option(SAID, "Test every pair. (default above four lines: pairs with the ceiling or the best)", "--all-pairs"),
+    option(SAID, "Test every pair. (default above four lines: those with floor, ceiling or the leader)", "--all-pairs"),
 ]
 
 

@@ -63,9 +63,9 @@ def _stored(folders: Sequence[Path]) -> Stored:
     from ttabench.terminal import render
 
     for folder in folders[1:]:
-        if not ((inside := stored([folder])).runs or inside.profiles):
+        if not (inside := stored([folder])).runs:
             fault = inside.damaged[0] if inside.damaged else f"There are no runs in {folder}."
-            raise UserError(fault, "Name a folder of runs or profiles, or of such folders.")
+            raise UserError(fault, "Name a folder of runs, or of such folders.")
     stored_runs = stored(folders)
     for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")
@@ -77,7 +77,7 @@ def _claims(folders: Sequence[Path], scales: Sequence[Scale], form: Format) -> N
     from ttabench.terminal import render
 
     stored_runs = _stored(folders)
-    if not (stored_runs.runs or stored_runs.profiles):
+    if not stored_runs.runs:
         raise UserError(f"There are no runs in {folders[0]}.", "Name folders of runs with --runs.")
     render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], form)
 

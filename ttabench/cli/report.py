@@ -17,7 +17,6 @@ def report(
     task: o.Tasks = None,
     method: o.Methods = None,
     model: o.Models = None,
-    submissions: o.Submissions = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
     samples: Annotated[int, o.option(o.SAID, "Queries of a block that are shown, at most.", "--samples", min=0)] = 20,
@@ -38,7 +37,7 @@ def report(
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
     wanted = Wanted(task, method, model)
-    comparison, remarks = compared(runs or (), out, wanted, submissions or (), metric, all_pairs=all_pairs)
+    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
     from ttabench.report.page.build import write_page

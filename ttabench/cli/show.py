@@ -21,10 +21,6 @@ def show(
     page: Annotated[int | None, typer.Option(min=1, help="Show this page of the samples.")] = None,
     per_page: Annotated[int, typer.Option(min=1, help="Samples of a page.")] = 4,
     wrong: Annotated[bool, typer.Option("--wrong", "-w", help="Only samples without the full score.")] = False,
-    differs: Annotated[
-        str,
-        typer.Option(metavar="RUN", help="Only samples that this other run answered otherwise, both side by side."),
-    ] = "",
     grep: Annotated[
         str, typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case.")
     ] = "",
@@ -35,7 +31,7 @@ def show(
     """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
     from ttabench.report import show as showing
 
-    chosen = showing.Samples(page=page, per_page=per_page, wrong=wrong, differs=differs, grep=grep)
+    chosen = showing.Samples(page=page, per_page=per_page, wrong=wrong, grep=grep)
     showing.show(run_, out, chosen, "json" if json else form, everything=everything)
 
 

@@ -37,7 +37,7 @@ is the verdict, else it is **mixed**. Claims were chosen by hand, most of them w
 COSTS = """## Costs
 
 Bytes are counted: fewer reproduces a claim. Times are of small models, on machines that other programs used: the
-longest of several repeats or draws at most half of the shortest of the other side reproduces a claim, the shortest at
+longest of several draws at most half of the shortest of the other side reproduces a claim, the shortest at
 least twice the longest contradicts it; what lies between is undecided, and what was measured once, or on different
 machines, cannot tell."""
 
@@ -57,9 +57,12 @@ def settings(rows: Sequence[Judged]) -> list[Any]:
 
 
 def by_claim(rows: Sequence[Judged]) -> list[Any]:
-    """A line a claim: its verdict over settings, and of its settings the scales, rows and verdicts."""
-    cells = [(line.paper, line.table, line.claim, line.scale, line.rows, line.verdict) for line in settings(rows)]
-    return _joined(cells, ["paper", "table", "claim", "scales", "settings", "verdicts"], 3)
+    """A line a claim and scale: its verdict over settings, and of its settings the rows and verdicts. Places without
+    runs count where a claim has none at all."""
+    run = {(row.paper, row.table, row.claim.text) for row in rows if row.scale}
+    cells = [(line.paper, line.table, line.claim, line.scale, line.rows, line.verdict) for line in settings(rows)
+             if line.scale or (line.paper, line.table, line.claim) not in run]  # fmt: skip
+    return _joined(cells, ["paper", "table", "claim", "scale", "settings", "verdicts"], 4)
 
 
 def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> list[Any]:
@@ -71,15 +74,14 @@ def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> 
 
 
 def claims_table(title: str, rows: Sequence[Judged]) -> Table:
-    """Claims with verdicts, a line each; our differences in the miniature world apart from those of real text."""
-    cells = []
-    for line in by_claim(rows):
-        at = list(zip(line.scales, line.settings, strict=True))
-        nano, real = ([own for name, own in at if name and (name == SCALES[0]) == small] for small in (True, False))
-        cells.append((f"{line.paper} {line.table}", line.claim, theirs(list(chain(*line.settings))), _effects(nano),
-                      _effects(real), told(line.verdict, line.verdicts, "settings")))  # fmt: skip
-    columns = ("table", "claim", "the paper's", "ours, nano", "ours, real text", "verdict")
-    return Table(title=title, columns=columns, rows=tuple(cells), data=tuple(map(_data, rows)), caption=counts(rows))
+    """Claims with verdicts, a line a claim and scale."""
+    cells = tuple(
+        (f"{line.paper} {line.table}", line.claim, theirs(list(chain(*line.settings))), line.scale,
+         _effects(line.settings), told(line.verdict, line.verdicts, "settings"))
+        for line in by_claim(rows)
+    )  # fmt: skip
+    columns = ("table", "claim", "the paper's", "scale", "ours", "verdict")
+    return Table(title=title, columns=columns, rows=cells, data=tuple(map(_data, rows)), caption=counts(rows))
 
 
 def settings_table(title: str, rows: Sequence[Judged]) -> Table:
@@ -90,8 +92,9 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
                     for row in line.rows]  # fmt: skip
         reason = _each([row.reason for row in line.rows])
         verdict = told(line.verdict, line.verdicts, "trainings") + (f": {reason}" if reason else "")
+        queries = [f"{row.found.n:,}" if row.found else "" for row in line.rows]
         cells.append((f"{line.paper} {line.table}", line.claim, line.place, line.block,
-                      _each(list(map(ours, line.rows))), _each(controls), _each(list(map(counted, line.rows))),
+                      _each(list(map(ours, line.rows))), _each(controls), _each(queries),
                       theirs(line.rows[:1]).partition(":")[0], verdict))  # fmt: skip
     columns = ("table", "claim", "setting", "runs", "ours, left − right [95 %]", "own − another's [95 %]", "#n",
                "the paper's", "verdict")  # fmt: skip
@@ -107,9 +110,9 @@ def told(verdict: str, verdicts: Sequence[str], noun: str) -> str:
 
 
 def counts(rows: Sequence[Judged]) -> str:
-    """`Distinct claims: 3 reproduced, 5 undecided, 4 no runs.`"""
+    """`Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
     verdicts = Counter(line.verdict for line in by_claim(rows))
-    return f"Distinct claims: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
+    return f"Claims, by scale: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
 
 
 def _each(cells: Sequence[str]) -> str:
@@ -118,15 +121,12 @@ def _each(cells: Sequence[str]) -> str:
 
 
 def _effects(at: Sequence[list[Judged]]) -> str:
-    """`reproduced: 14.0 to 44.4`: our differences over settings and trainings; costs of every setting."""
-    if not at:
-        return ""
+    """`14.0 to 44.4`: our differences over settings and trainings; of costs every setting."""
     effects = [row.found for own in at for row in own if row.found is not None]
-    words = [f"{own[0].place.name} {ours(own[0])}" if own[0].costs else own[0].reason for own in at]
     if effects:
         metric = known(effects[0].metric)
-        words = [span([found.value * metric.scale for found in effects], metric.digits)]
-    return f"{over([over([row.verdict for row in own]) for own in at])}: {'; '.join(dict.fromkeys(words))}"
+        return span([found.value * metric.scale for found in effects], metric.digits)
+    return "; ".join(dict.fromkeys(f"{row.place.name} {ours(row)}" if row.costs else row.reason for row, *_ in at))
 
 
 def _data(row: Judged) -> dict[str, Any]:
@@ -160,13 +160,14 @@ def claims_page(stored_runs: Stored) -> str:
 
 def headline(rows: Sequence[Judged]) -> str:
     """How many claims have runs, and how many hold with a memory of the own text."""
-    claims = by_claim(rows)
-    verdicts = Counter((line.settings[0][0].memory, line.verdict) for line in claims)
-    runs = sum(line.verdict != "no runs" for line in claims)
+    distinct = {(row.paper, row.table, row.claim.text): False for row in rows}
+    distinct |= {(row.paper, row.table, row.claim.text): True for row in rows if row.scale}
+    verdicts = Counter((line.settings[0][0].memory, line.verdict) for line in by_claim(rows))
     return (
-        f"Of {len(claims)} distinct claims {runs} have runs, {verdicts[True, 'reproduced']} hold with a memory of the "
-        f"own text wherever it can be told, {verdicts[True, 'mixed']} are mixed; of those about no memory "
-        f"{verdicts[False, 'reproduced']} hold. Costs stand apart, at the end."
+        f"Of {len(distinct)} distinct claims {sum(distinct.values())} have runs. Scale by scale, "
+        f"{verdicts[True, 'reproduced']} hold with a memory of the own text wherever it can be told, "
+        f"{verdicts[True, 'mixed']} are mixed; of those about no memory {verdicts[False, 'reproduced']} hold. Costs "
+        "stand apart, at the end."
     )
 
 
@@ -187,13 +188,6 @@ def ours(row: Judged) -> str:
         counted = row.claim.cost in COUNTED
         return " against ".join(size(cost.value) if counted else f"{cost.value:,.3g} s" for cost in row.costs)
     return interval(row.found) if row.found else ""
-
-
-def counted(row: Judged) -> str:
-    """`192 of 48`: queries, and of how many documents, draws or books the interval is."""
-    if row.found is None:
-        return ""
-    return f"{row.found.n:,}" if row.found.n == row.found.units else f"{row.found.n:,} of {row.found.units:,}"
 
 
 def theirs(rows: Sequence[Judged]) -> str:

@@ -32,20 +32,11 @@ FILE = "paper.yaml"
 Scale: TypeAlias = Literal["nano", "smollm2-135m", "full"]
 SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
 """The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
-Cost: TypeAlias = Literal[
-    "", "state_bytes", "adapt_seconds", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
-]
-"""What a claim about a cost is about; the last four stand in profiles alone."""
-LESS: dict[Cost, str] = {
-    "state_bytes": "keeps less",
-    "tensor_bytes": "needs less memory",
-    "adapt_seconds": "reads in less time",
-    "answer_seconds": "answers in less time",
-    "total_seconds": "reads and answers once in less time",
-    "sample_seconds": "answers, in batches that fit the memory, in less time",
-}
+Cost: TypeAlias = Literal["", "state_bytes", "adapt_seconds"]
+"""What a claim about a cost is about."""
+LESS: dict[Cost, str] = {"state_bytes": "keeps less", "adapt_seconds": "reads in less time"}
 """A claim that the line on the left costs less."""
-COUNTED: tuple[Cost, ...] = ("state_bytes", "tensor_bytes")
+COUNTED: tuple[Cost, ...] = ("state_bytes",)
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,
@@ -60,16 +51,14 @@ class _Part(BaseModel):
 
 
 class Place(_Part):
-    """Where the lines of a table stand beside each other: a task and what was read of it, or a length of profiles."""
+    """Where the lines of a table stand beside each other: a task and what was read of it."""
 
     name: str
     task: str = ""
     """As the paper's figures have it; empty where it reports none."""
     setting: str = ""
     """As the paper's figures have it; empty for any."""
-    runs: Line | None = None  # type: ignore[valid-type]
-    prefill: int | None = None
-    """Tokens of context that rows of profiles stand behind, where there are no `runs`."""
+    runs: Line  # type: ignore[valid-type]
     step: int | None = None
     """Only what was asked after so many pieces, or up to that length; None for all."""
     mean: bool = False
@@ -79,7 +68,6 @@ class Place(_Part):
     @property
     def pattern(self) -> dict[str, Json]:
         """Pattern of its runs; of a state that was read before only where it says so."""
-        assert self.runs is not None, "a place of profiles has no runs"
         return {"ask_only": False, **pattern(self.runs)}
 
 

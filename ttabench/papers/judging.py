@@ -3,7 +3,7 @@
     judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., found=..., verdict="reproduced")
 
 Differences, intervals and units of error are those of `ttabench compare`. Of a cost bytes are counted: the order of two
-lines decides. Times are measured in repeats, or draws, and have to be twice apart in all of them. `claims.RULE` and
+lines decides. Times are measured in draws, and have to be twice apart in all of them. `claims.RULE` and
 `claims.COSTS` say the rules in full.
 """
 
@@ -16,20 +16,15 @@ from itertools import product
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from ttabench.core.amounts import short
-from ttabench.core.types import Json
-from ttabench.papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
+from ttabench.papers.declared import COUNTED, SCALES, Claim, Place, Scale, paper
 from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
-from ttabench.profiling.record import ProfileRecord
-from ttabench.profiling.rows import Figure, added
+from ttabench.profiling.rows import Figure
 from ttabench.report.blocks import CEILING, FLOOR
-from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.entries import Entry, computed_on
+from ttabench.report.entries import Entry
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
-from ttabench.sweep.grid import matches
 
 Verdict: TypeAlias = Literal[
     "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
@@ -41,16 +36,6 @@ FACTOR = 2.0
 """By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
 """Methods that hold no context in a state: nothing of it, or its text itself."""
-MEASURED: dict[Cost, tuple[str, ...]] = {
-    "adapt_seconds": ("adapt_seconds",),
-    "answer_seconds": ("first_seconds", "decode_seconds"),
-    "total_seconds": ("total_seconds",),
-    "tensor_bytes": ("peak_tensor_bytes",),
-    "sample_seconds": ("samples_per_second",),
-}
-"""Which figures of a row of a profile make up a cost; of the last it is the inverse."""
-NOT_OF_COST = ("trained_on", "task_set")
-"""What a line says of runs that makes no difference to what a method costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +95,10 @@ def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] =
     lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
-        sides = lines[claim.left], lines[claim.right]
-        memory = not claim.cost and sides[0]["method"] not in WITHOUT_STATE
+        memory = not claim.cost and lines[claim.left]["method"] not in WITHOUT_STATE
         for place in table.placed(claim):
             at: dict[str, Any] = {"paper": name, "table": which, "claim": claim, "place": place, "memory": memory}
-            if place.prefill is None:
-                own = list(_of_runs(claim, [spot for spot in there if spot.place is place], at))
-            else:
-                own = [row for row in _of_profiles(sides, stored_runs.profiles, at) if row.scale in scales]
+            own = list(_of_runs(claim, [spot for spot in there if spot.place is place], at))
             rows += own or [Judged(**at, verdict="no runs")]
     return rows
 
@@ -138,15 +119,12 @@ def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterat
 
 
 def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
-    """Seeds of left and right that stand beside each other: of one adapter; else of one seed, or all beside the only
-    training of the other."""
-    seeds = [sorted(set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0)
-             for side in (claim.left, claim.right)]  # fmt: skip
-    left, right = ({seed: held.entry.record.config["inputs"].get("checkpoint")
-                    for seed, held in alike[0].lines[side].items()} for side in (claim.left, claim.right))  # fmt: skip
-    crossed = list(product(*seeds))
-    one_adapter = [(own, other) for own, other in crossed if left[own] and left[own] == right[other]]
-    return one_adapter or [(own, other) for own, other in crossed if own == other or min(map(len, seeds)) == 1]
+    """Seeds of left and right that stand beside each other: one seed, or all beside the only training of the other."""
+    left, right = (
+        sorted(set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0)
+        for side in (claim.left, claim.right)
+    )
+    return [pair for pair in product(left, right) if pair[0] == pair[1] or min(len(left), len(right)) == 1]
 
 
 def _difference(
@@ -221,65 +199,14 @@ def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Ju
               if held.fault not in ("", UNSCORED)]  # fmt: skip
     faults = [] if claim.cost in COUNTED else faults + ["measured on different machines"] * (len(machines) > 1)
     if left is None or right is None:
-        faults = [f"{claim.cost} is not known"]
-    if left is None or right is None or faults:
+        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
+    words = {**words, "costs": (left, right)}
+    if faults:
         return Judged(**words, verdict="cannot tell", reason=faults[0])
-    return _weighed(left, right, machines[0], words)
-
-
-def _weighed(left: Figure, right: Figure, machine: str, words: Mapping[str, Any]) -> Judged:
-    """What two costs say of the claim that left is less."""
-    claim, costs = words["claim"], (left, right)
     if claim.cost in COUNTED:
-        return Judged(**words, verdict=_of_sign(right.value - left.value), costs=costs)
-    words = {**words, "block": f"{words['block']}, {machine}", "costs": costs}
-    if once := [line for line, own in zip((claim.left, claim.right), costs, strict=True) if own.n < 2]:
+        return Judged(**words, verdict=_of_sign(right.value - left.value))
+    words["block"] = f"{words['block']}, {machines[0]}"
+    if once := [line for line, own in zip((claim.left, claim.right), (left, right), strict=True) if own.n < 2]:
         return Judged(**words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once")
     sign = (right.low >= FACTOR * left.high) - (left.low >= FACTOR * right.high)
     return Judged(**words, verdict=_of_sign(sign))
-
-
-def _of_profiles(
-    sides: tuple[Mapping[str, Json], Mapping[str, Json]], profiles: Sequence[ProfileRecord], at: Mapping[str, Any]
-) -> Iterator[Judged]:
-    """At a length, in every profile that has both lines; else of two of one load, model and machine."""
-    prefill, cost = at["place"].prefill, at["claim"].cost
-    left, right = (
-        [(record, figure) for record in profiles if (figure := _measured(record, pattern, prefill, cost)) is not None]
-        for pattern in sides
-    )
-    crossed = list(product(left, right))
-    both = [pair for pair in crossed if pair[0][0].id == pair[1][0].id]
-    alike = [pair for pair in crossed if _setting(pair[0][0]) == _setting(pair[1][0])]
-    for (record, own), (_, other) in both or alike[:1]:
-        words = {"scale": scale_of_model(str(record.config["model"])),
-                 "block": f"{record.base}, {short(prefill)} tokens read"}  # fmt: skip
-        yield _weighed(own, other, _machine(record), {**at, **words})
-
-
-def _setting(record: ProfileRecord) -> tuple[Json, ...]:
-    """What has to be the same of two profiles whose rows are compared."""
-    load, limit = record.config["load"], record.config["memory_limit"]
-    return load, limit, record.model["fingerprint"], record.model["dtype"], _machine(record)
-
-
-def _machine(record: ProfileRecord) -> str:
-    """What a profile was measured on: `cpu, AMD EPYC, 2 threads`."""
-    measured = {"threads": record.hardware["threads"], "device": record.model["device"], **record.machine}
-    return computed_on({**record.hardware, "threads": measured["threads"]}, measured["device"])
-
-
-def _measured(record: ProfileRecord, pattern: Mapping[str, Json], prefill: int, cost: Cost) -> Figure | None:
-    """What a line cost behind so many tokens; None where a profile does not have it."""
-    wanted = {key: value for key, value in pattern.items() if key not in NOT_OF_COST}
-    for row in (row for row in record.rows if (row.prefill, row.status) == (prefill, "ok")):
-        config = record.config["methods"][row.method]
-        settings = with_defaults({"method": row.method, "settings": config["settings"]})["settings"]
-        parts = [row.figures[name] for name in MEASURED[cost] if name in row.figures]
-        words = {"method": row.method, "set": settings, "preset": config["preset"]}
-        if len(parts) == len(MEASURED[cost]) and matches(wanted, words):
-            whole = added(parts)
-            if cost != "sample_seconds":
-                return whole
-            return Figure(value=1 / whole.value, low=1 / whole.high, high=1 / whole.low, n=whole.n)
-    return None

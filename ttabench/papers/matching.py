@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, Cost, Place, Scale, paper, scale_of_model
-from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
-from ttabench.profiling.record import ProfileRecord, load_profile
 from ttabench.profiling.rows import Figure, exactly, figure
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
@@ -39,11 +36,10 @@ OWN = "own"
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """Runs and profiles, each once."""
+    """Runs, each once."""
 
     runs: tuple[Run, ...]
     damaged: tuple[str, ...] = ()
-    profiles: tuple[ProfileRecord, ...] = ()
 
     @cached_property
     def words(self) -> dict[str, dict[str, Json]]:
@@ -52,23 +48,16 @@ class Stored:
 
 
 def stored(folders: Sequence[Path]) -> Stored:
-    """The runs and profiles in these folders, and two levels below them."""
-    inside = list(dict.fromkeys(place for folder in folders for place in _places(folder)))
+    """The runs in these folders, and two levels below them."""
+    inside = dict.fromkeys(place for folder in folders for place in _places(folder))
     found = loaded([run for place in inside for run in runs_in(place)])
-    damaged, profiles = list(found.damaged), dict[str, ProfileRecord]()
-    for file in (file for place in inside for file in sorted(place.glob(f"*/{PROFILE_FILE}"))):
-        try:
-            profile = load_profile(file.parent)
-            profiles.setdefault(profile.id, profile)
-        except UserError as error:
-            damaged.append(str(error))
     runs = {run[1].id: run for run in reversed(found.runs)}
-    return Stored(runs=tuple(runs.values())[::-1], damaged=tuple(damaged), profiles=tuple(profiles.values()))
+    return Stored(runs=tuple(runs.values())[::-1], damaged=found.damaged)
 
 
 def _places(folder: Path) -> list[Path]:
-    """This folder where it holds runs or profiles, else those two levels down that may."""
-    if not folder.is_dir() or runs_in(folder) or any(folder.glob(f"*/{PROFILE_FILE}")):
+    """This folder where it holds runs, else those two levels down that may."""
+    if not folder.is_dir() or runs_in(folder):
         return [folder]
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
     return [place for path in inside for place in (path, *sorted(below for below in path.iterdir() if below.is_dir()))]
@@ -150,7 +139,7 @@ class Spot:
 def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     """Every place of a table, in every block in which one of its lines was run."""
     table, told = paper(name).tables[which], stored_runs.words
-    places, patterns = [place for place in table.places if place.runs is not None], paper(name).lines_of(table)
+    places, patterns = table.places, paper(name).lines_of(table)
     lines = {end: {"method": end} for end in (FLOOR, CEILING)} | {line: patterns[line] for line in table.named}
 
     def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:

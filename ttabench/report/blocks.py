@@ -20,7 +20,7 @@ from ttabench.core.digests import hashed
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults
-from ttabench.report.finding import names_of_runs
+from ttabench.report.finding import lab_of
 from ttabench.report.pairing import Run, base_of, seed_of
 from ttabench.run.budget import settings_kept
 
@@ -142,27 +142,28 @@ def short_source(source: str) -> str:
 def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
     """Blocks in the order of their first run, but those of one task together; groups in the order of theirs. The metric
     compared is that by which each task is known where it is empty."""
-    cards, names = _cards(runs), names_of_runs(runs)
-    sources = {record.source for folder, record in runs if not names[folder]}
     groups: dict[str, list[Run]] = {}
     for folder, record in runs:
         named = [record.config.get(key) for key in ("method", "task", "model")]
         settings = sorted((key, repr(value)) for key, value in varying(record).items())
-        key = repr((names[folder], *named, record.source, settings, cards[record.id]))
+        key = repr((lab_of(folder), *named, record.source, settings, _card(record)))
         groups.setdefault(key, []).append((folder, record))
     by_block: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
         folder, first = own[0]
-        compared, theirs = metric or first.main_metric, names[folder]
+        compared, theirs = metric or first.main_metric, lab_of(folder)
         code = hashed(origin)[:DIGITS] if (origin := first.config.get("inputs", {}).get(f"metric {compared}")) else ""
-        told_apart = {key: value for key, value in (("card", cards[first.id]), ("metric", code)) if value}
+        told_apart = {key: value for key, value in (("card", _card(first)), ("metric", code)) if value}
         group = Group(runs=tuple(own), metric=compared, varying=varying(first), configured=_configured(first, theirs),
                       material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
-        here = [label for label in sources if short_source(label) == first.source] if theirs else []
-        source = here[0] if len(here) == 1 else first.source  # submissions name files without their folders
-        task = repr((first.config.get("task"), source, base_of(first), compared))
+        # by the name of a file, wherever it lies: submissions name files without their folders
+        task = repr((first.config.get("task"), short_source(first.source), base_of(first), compared))
         by_block.setdefault(task, {}).setdefault(repr(sorted(group.material.items())), []).append(group)
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
+
+
+def _card(record: RunRecord) -> str:
+    return str(record.config.get("inputs", {}).get("card", ""))[:DIGITS]
 
 
 def _configured(record: RunRecord, theirs: str) -> str:
@@ -171,18 +172,6 @@ def _configured(record: RunRecord, theirs: str) -> str:
     kept["inputs"] = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
     kept["task_options"] = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
     return repr((theirs, record.config.get("method"), sorted(kept.items(), key=str)))
-
-
-def _cards(runs: Sequence[Run]) -> dict[str, str]:
-    """Digest of the card by run; of a run that names none, that of the others of its task where they have one."""
-    named = {record.id: str(record.config.get("inputs", {}).get("card", ""))[:DIGITS] for _, record in runs}
-    known: dict[Json, set[str]] = {}
-    for _, record in runs:
-        known.setdefault(record.config.get("task"), set()).update(filter(None, [named[record.id]]))
-    return {
-        record.id: named[record.id] or (min(own) if len(own := known[record.config.get("task")]) == 1 else "")
-        for _, record in runs
-    }
 
 
 def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
@@ -251,12 +240,6 @@ def _apart(group: Group, block: Sequence[Group]) -> list[str]:
     """The settings in which it differs from others of its method in the block."""
     alike = [other.varying for other in block if other.method == group.method]
     return [key for key, value in group.varying.items() if any(other.get(key) != value for other in alike)]
-
-
-def shared(group: Group, block: Sequence[Group]) -> int:
-    """How many settings that tell it from others of its method lines of other methods have, too."""
-    others = [other.varying for other in block if other.method != group.method]
-    return sum(other.get(key) == group.varying[key] for key in _apart(group, block) for other in others)
 
 
 def _label(group: Group, block: Sequence[Group], keys: set[str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of, labels_of, natural, shared
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of, labels_of, natural
 from ttabench.report.differences import (
     Difference,
     Family,
@@ -35,11 +35,6 @@ from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit
 from ttabench.report.finding import loaded, refuse_all_damaged
 from ttabench.report.pairing import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
-
-LOST = -10.0
-"""A loss of so many times the way has no figure that says more than that the method fails."""
-BEYOND = 2.0
-"""Where a line goes so many times as far, `icl` is no ceiling, whatever it read: its base may not read so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +81,6 @@ class Comparison:
     def differences(self) -> tuple[Difference, ...]:
         """Those of all blocks."""
         return tuple(difference for block in self.blocks for difference in block.differences)
-
-    @property
-    def unpaired(self) -> tuple[Unpaired, ...]:
-        """Of all blocks."""
-        return tuple(unpaired for block in self.blocks for unpaired in block.unpaired)
 
     @property
     def aside(self) -> tuple[Entry, ...]:
@@ -165,7 +155,7 @@ def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping
     entries, limited = list[Entry](), list[Entry]()
     for group, label in labelled:
         own = joined([answers[run] for run in group.ids])
-        entry = entry_of(place, label, group, own, shared(group, groups))
+        entry = entry_of(place, label, group, own)
         if group in groups:
             entries.append(entry)
         else:
@@ -198,13 +188,7 @@ def share(block: Block, entry: Entry) -> float | None:
     room = block.between(ceiling.label, floor.label)
     if room is None or room.p is None or room.p >= LEVEL:
         return None
-    others = [part for each in block.entries if (part := share_of_gap(each, floor, ceiling)) is not None]
-    return share_of_gap(entry, floor, ceiling) if max(others, default=0.0) <= BEYOND else None
-
-
-def shown_share(part: float | None) -> str:
-    """A share for people: `75 %`; empty for None, and "far below" for one that lost more than ten times the way."""
-    return "" if part is None else "far below" if part < LOST else f"{100 * part:.0f} %"
+    return share_of_gap(entry, floor, ceiling)
 
 
 def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from itertools import count as count_up
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -24,14 +23,10 @@ from ttabench.report.entries import Entry, ceiling_of, floor_of, running
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import (
     LEVEL,
-    SIGN,
     Apart,
-    detectable,
     holm,
-    needed,
     paired_difference,
     stratified,
-    unanimous,
 )
 from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
@@ -45,7 +40,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The order of lines over the blocks that they share."""
+    """The order of lines by their means over the blocks that they share."""
 
     order: tuple[str, ...]
     """Labels, the best first; at least one."""
@@ -53,10 +48,8 @@ class Standing:
     """The best of another method, else of another setting; empty where there is none."""
     blocks: tuple[int, ...]
     """Places of the blocks that count."""
-    averaged: bool
-    """Whether the order is that of means; else of mean ranks."""
-    left_out: tuple[str, ...] = ()
-    """Lines that were not run in all of these blocks."""
+    lines: int
+    """How many there are in all; those that were not run in all of these blocks have no place in the order."""
 
     @property
     def leader(self) -> str:
@@ -65,10 +58,9 @@ class Standing:
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
-    """The order of lines that are running; None where nothing is. Lines of several blocks are ranked on blocks that all
-    of them share: those that many share, so that lines times blocks is largest. The order is that of their means where
-    values can be averaged, else of their mean ranks; of equal ones those with fewer bytes of state come first. Values
-    alone choose; what is said of them rests on the tests."""
+    """The order of lines that are running; None where nothing is, or values have no mean. Lines of several blocks are
+    ranked on blocks that all of them share: those that many share, so that lines times blocks is largest. Of equal ones
+    those with fewer bytes of state come first. Values alone choose; what is said of them rests on the tests."""
     lines: dict[str, dict[int, Entry]] = {}
     for place, entries in enumerate(blocks):
         for entry in running(entries):
@@ -82,21 +74,17 @@ def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
 
     shared = max(dict.fromkeys(map(tuple, lines.values())), key=size)
     ranked = {label: [own[place] for place in shared] for label, own in lines.items() if set(shared) <= own.keys()}
-    averaged = can_be_averaged([entry.metric for entry in next(iter(ranked.values()))])
-
-    def rank(place: int, entry: Entry) -> float:  # 1 for the best; the mean of their places for equal ones
-        values = [own[place].worth for own in lines.values() if place in own]
-        return sum(value > entry.worth for value in values) + (values.count(entry.worth) + 1) / 2
+    if not can_be_averaged([entry.metric for entry in next(iter(ranked.values()))]):
+        return None
 
     def key(label: str) -> tuple[float, float, str]:
         own = ranked[label]
-        first = -fmean(one.worth for one in own) if averaged else fmean(map(rank, shared, own))
-        return first, fmean(one.costs.get("state_bytes") or 0.0 for one in own), label
+        return -fmean(one.worth for one in own), fmean(one.costs.get("state_bytes") or 0.0 for one in own), label
 
     leader, *rest = order = sorted(ranked, key=key)
     others = [label for label in rest if ranked[label][0].method != ranked[leader][0].method]
-    return Standing(order=tuple(order), second=next(iter([*others, *rest]), ""), blocks=shared, averaged=averaged,
-                    left_out=tuple(label for label in lines if label not in ranked))  # fmt: skip
+    second = next(iter([*others, *rest]), "")
+    return Standing(order=tuple(order), second=second, blocks=shared, lines=len(lines))
 
 
 def can_be_averaged(metrics: Sequence[str]) -> bool:
@@ -121,32 +109,25 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
 
 
 def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
-    """Pairs that are tested: all of at most four entries, or of any number if `every`. Of more: the ceiling (the floor
-    where there is none) and the best against each; floor, ceiling and the leader against each that is running; a line
-    under its states. The floor stands right, then the ceiling; the best left, then the leader; the own state first."""
+    """Pairs that are tested: all of at most four entries, or of any number if `every`. Of more: floor, ceiling and the
+    leader against each that is running, and a line under its states. The floor stands right, then the ceiling; the
+    leader left; the own state first."""
     ends, kept = _ends(entries), running(entries)
-    places = range(len(entries))
-    lines = [place for place in places if any(entries[place] is line for line in kept)]
-    most = max((line.worth for line in kept), default=0.0)
+    lines = [place for place, entry in enumerate(entries) if any(entry is line for line in kept)]
     leader = [place for place in lines if standing and entries[place].label == standing.leader]
-    most_worth = [place for place in lines if entries[place].worth == most]
-    rivals = {place for place in places if standing and entries[place].label in (standing.leader, standing.second)}
-    best = ([place for place in most_worth if place in rivals] or most_worth)[:1]
-    pairs, many = list(combinations(places, 2)), not every and len(entries) > FEW
-    if many:
-        pairs = [(anchor, other) for anchor in ([*ends[-1:], *best] or [0]) for other in places]
-        pairs += [(anchor, other) for anchor in (*ends, *leader) for other in (*ends, *lines)]
-        pairs += [pair for pair in combinations(places, 2) if family_of(entries, pair) == "state"]
+    pairs = list(combinations(range(len(entries)), 2))
+    if not every and len(entries) > FEW:
+        anchors, among = {*ends, *leader} or {0}, {*ends, *lines}
+        pairs = [pair for pair in pairs
+                 if (anchors & {*pair} and {*pair} <= among) or family_of(entries, pair) == "state"]  # fmt: skip
 
     def turned(pair: Pair) -> Pair:
-        right = [] if family_of(entries, pair) == "state" else ends[::-1]
-        leads = [] if rivals.issuperset(pair) else leader
-        one, other = sorted(pair, key=lambda at: (
-            1 + right.index(at) if at in right else -many * (2 * (at in best) + (at in leads)), at
-        ))  # fmt: skip
-        return one, other
+        order = {place: rank for rank, place in enumerate(reversed(ends), 1)} | dict.fromkeys(leader, -1)
+        one, other = pair
+        right = family_of(entries, pair) == "state" or order.get(one, 0) <= order.get(other, 0)
+        return pair if right else (other, one)
 
-    return list(dict.fromkeys(turned(pair) for pair in pairs if pair[0] != pair[1]))
+    return list(map(turned, pairs))
 
 
 def _ends(entries: Sequence[Entry]) -> list[int]:
@@ -178,13 +159,6 @@ class Difference(Apart):
     """Over how many blocks it is the mean."""
 
     @property
-    def detectable(self) -> float | None:
-        """The smallest true difference that such a test finds four times in five; None where no two figures can differ
-        so much."""
-        smallest = None if self.stderr is None else detectable(self.stderr, self.freedom)
-        return smallest if smallest is not None and smallest <= known(self.metric).kind.figure.span else None
-
-    @property
     def beyond_chance(self) -> bool:
         """Whether it stays below 5 % once it is adjusted for its family."""
         return self.p_holm is not None and self.p_holm < LEVEL
@@ -206,22 +180,6 @@ class Difference(Apart):
         low, high = (None if end is None else -end for end in (self.ci_high, self.ci_low))
         return replace(self, left=self.right, right=self.left, value=-self.value, ci_low=low, ci_high=high,
                        better=self.worse, worse=self.better)  # fmt: skip
-
-    @property
-    def more_across(self) -> bool:
-        """Whether what else varies makes the larger part of the error."""
-        return self.shares[1] > self.shares[0]
-
-    @property
-    def needed(self) -> int | None:
-        """Of what makes the larger part of the error: how many would find a true difference of this size four times in
-        five; None for any number."""
-        if self.test == SIGN:
-            return next(count for count in count_up(self.units) if unanimous(count) < LEVEL / self.tests)
-        if not self.stderr or not self.value:
-            return None
-        count, fixed = (self.across if self.more_across else self.units), max(0.0, 1 - max(self.shares))
-        return needed(self.value, self.stderr, self.freedom, count, level=LEVEL / self.tests, fixed=fixed)
 
 
 class Unpaired(NamedTuple):
@@ -283,16 +241,11 @@ def unpaired(entries: Sequence[Entry]) -> Iterator[Unpaired]:
 
 def _why(one: Entry, other: Entry) -> str:
     """Why two lines of a block share no query."""
-    left, right, seeds = one.values, other.values, (one.seeds, other.seeds)
-    if not left or not right:
+    if not one.values or not other.values:
         return "the answers are not kept"
-    if not {*seeds[0]} & {*seeds[1]}:
-        return f"other seeds ({' and '.join(','.join(map(str, own)) for own in seeds)})"
-    if any(isinstance(value, Unit) for value in left.values()):
-        return "no stretch of text was scored by both with one base and tokenizer"
-    if {query[:3] for query in left} & {query[:3] for query in right}:
-        return "other questions or answers under the same keys: other data, or another version of them"
-    return "other queries"
+    if not {*one.seeds} & {*other.seeds}:
+        return f"other seeds ({' and '.join(','.join(map(str, line.seeds)) for line in (one, other))})"
+    return "other queries, other answers to them, or another tokenizer"
 
 
 def counted(entries: Sequence[Entry]) -> Counter[Family]:

@@ -26,8 +26,6 @@ from ttabench.stats.metrics import known
 from ttabench.stats.varying import FRESH
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-BUSY = 0.5
-"""Load of others from which on milliseconds are not those of a calm machine."""
 Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
 
@@ -57,10 +55,6 @@ class Entry(Group):
     """What its steps are."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
-    load: float = 0.0
-    """Load average of its machine while it ran, less its own threads; 0 where it is not known."""
-    shared: int = 0
-    """How many settings that tell it from others of its method lines of other methods share, see `blocks.shared`."""
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
@@ -72,17 +66,12 @@ class Entry(Group):
         return self.label + MARKS[self.aside]
 
     @property
-    def busy(self) -> bool:
-        """Whether other programs computed while it ran, so that its milliseconds are too many."""
-        return self.load >= BUSY
-
-    @property
     def worth(self) -> float:
         """The value, so that more is better."""
         return self.value if known(self.metric).higher_is_better else -self.value
 
 
-def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: int = 0) -> Entry:
+def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
     records, task = group.records, group.record.task
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
@@ -94,9 +83,8 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers, shared: i
     return Entry(
         **vars(group), label=label, place=place, values=answers.values, value=value, stderr=stderr, n=n,
         costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},
-        steps=_by_step(group, answers, step), step=step, shared=shared, aside=aside, reason=reason,
+        steps=_by_step(group, answers, step), step=step, aside=aside, reason=reason,
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
-        load=max(map(_load_of_others, records)),
     )  # fmt: skip
 
 
@@ -121,13 +109,6 @@ def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
     threads = hardware.get("threads")
     count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
     return ", ".join(str(part) for part in (device, name_of(hardware), hardware.get("cpu"), count) if part)
-
-
-def _load_of_others(record: RunRecord) -> float:
-    """The load average less the run's own threads; 0 where it is not known."""
-    loads = [float(record.cost.get(f"load_average_{end}") or 0) for end in ("start", "end")]
-    threads = record.hardware.get("threads")
-    return max(0.0, max(loads) - float(threads)) if isinstance(threads, int) else 0.0
 
 
 def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float, float | None, int]]:
@@ -180,26 +161,24 @@ def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
 
 
 def floor_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `none`, where there is one."""
+    """The entry of `none`, where there is one alone."""
     return _only(entries, FLOOR)
 
 
 def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `icl`, where there is one that read the whole context."""
+    """The entry of `icl`, where there is one alone that read the whole context."""
     return _only(entries, CEILING)
 
 
 def _only(entries: Sequence[Entry], method: str) -> Entry | None:
-    """Of several lines the one that was run as more of the others were than any; None where two are alike in it."""
     lines = ends_of(entries, method)
-    return lines[0] if len(lines) == 1 or (lines and lines[0].shared > lines[1].shared) else None
+    return lines[0] if len(lines) == 1 else None
 
 
 def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
-    """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; the likeliest first."""
+    """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; of several none is."""
     matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    own = [entry for entry in matching if not entry.theirs] or matching
-    return sorted(own, key=lambda entry: -entry.shared)
+    return [entry for entry in matching if not entry.theirs] or matching
 
 
 def running(entries: Sequence[Entry]) -> list[Entry]:
@@ -226,20 +205,11 @@ def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
 
 
 def front(entries: Sequence[Entry]) -> list[Entry]:
-    """The Pareto front of quality, bytes of state and, where they can be compared, milliseconds of a query. Lines under
-    their own state alone: controls are none, and beat none; nor does a line without a cost. Two digits of a latency
-    count, for clocks vary."""
-    points = []
-    for entry in (entry for entry in entries if entry.state_of == "own"):
-        size, ms = entry.costs.get("state_bytes"), entry.costs.get("ask_ms") if timed(entries) else 0.0
-        if size is not None and ms is not None:
-            points.append((entry, (entry.worth, -size, -float(f"{ms:.2g}"))))
+    """The Pareto front of quality and bytes of state. Lines under their own state alone: controls are none, and beat
+    none; nor does a line without a cost."""
+    points = [(entry, (entry.worth, -size)) for entry in entries
+              if entry.state_of == "own" and (size := entry.costs.get("state_bytes")) is not None]  # fmt: skip
     return [
         entry for entry, own in points
         if not any(other != own and all(a >= b for a, b in zip(other, own, strict=True)) for _, other in points)
     ]  # fmt: skip
-
-
-def timed(entries: Sequence[Entry]) -> bool:
-    """Whether their milliseconds can be compared: of one machine, on which nothing else computed."""
-    return len({entry.machine for entry in entries}) == 1 and not any(entry.busy for entry in entries)

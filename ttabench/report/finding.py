@@ -1,16 +1,15 @@
 """Which stored runs somebody means, and their records.
 
     find_runs(["results/nine", "3f0c"], out)                 paths, patterns, beginnings of ids
-    selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too; runs of others beside ours
+    selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too
 
-A packed run (`records.packing`) is named like one in a folder: SUITE/ID. Methods choose among the runs of the paths
-that were given, or among all. What was named and holds no run is skipped where there are runs beside it.
+A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
+Methods choose among the runs of the paths that were given, or among all. What was named and holds no run is skipped
+where there are runs beside it.
 """
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,14 +31,12 @@ from ttabench.records.schema import (
     RunRecord,
     file_of,
     is_stored,
+    is_submission,
     load_record,
     runs,
 )
 from ttabench.report.configuration import whole
 from ttabench.report.pairing import Run
-
-TIMES = ("ask_ms", "ask_cpu_ms")
-"""Columns in which one run made twice differs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +48,13 @@ class Loaded:
     """The file of each, its fault and the remedy."""
     skipped: tuple[str, ...] = ()
     """What was named and holds no run."""
-    alike: tuple[str, ...] = ()
-    """Files of others that have runs of ours."""
 
 
 def load_run(folder: Path) -> RunRecord:
     """The record of a run, its configuration one that this version can tell."""
     record = load_record(folder)
+    if file_of(folder) and record.id != folder.name:
+        raise UserError(f"The record of {folder} is of another run.", ASK)
     try:
         whole(record.config)
     except UserError as error:
@@ -65,8 +62,8 @@ def load_run(folder: Path) -> RunRecord:
     return record
 
 
-def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
-    """The runs in these folders, in their order; `alone`: refused where all are damaged."""
+def loaded(folders: Iterable[Path]) -> Loaded:
+    """The runs in these folders, in their order; refused where all are damaged."""
     kept: list[Run] = []
     damaged: list[str] = []
     for folder in folders:
@@ -74,8 +71,7 @@ def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
             kept.append((folder, load_run(folder)))
         except UserError as error:
             damaged.append(str(error))
-    if alone:
-        refuse_all_damaged(len(kept), damaged)
+    refuse_all_damaged(len(kept), damaged)
     return Loaded(runs=tuple(kept), damaged=tuple(damaged))
 
 
@@ -141,6 +137,8 @@ def at_path(name: str) -> list[Path] | None:
     path = Path(name)
     if path.name in (RUNS_FILE, SAMPLES_FILE) and (packed := packed_in(path.parent)):
         return list(packed)
+    if is_submission(path):
+        return [path / run for run in runs(path)]
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
     with suppress(UserError):  # what a damaged file would say of it is nothing
@@ -180,8 +178,6 @@ def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
     ids = [run.name for run in (*folders, *place)]
     if not ids:
         raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
-    if name in registry.methods():
-        raise UserError(f"{name} is a method, not a run.", f"See `ttabench list runs --method {name}`.")
     fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
     hint = f"See `ttabench list runs --out {quote(str(out))}` and `ttabench list methods`."
     raise UnknownName("run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint)
@@ -196,9 +192,8 @@ class Wanted(NamedTuple):
     models: Sequence[str] | None = None
 
 
-def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Loaded:
-    """The runs that are meant, in the order of the names, then those of others; see above. Ids and methods are looked
-    for in `out`; methods that were named and `wanted` choose among those of others, too."""
+def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
+    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`."""
     folders: dict[Path, None] = {}
     skipped, among, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
@@ -210,34 +205,29 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Seque
             among.append(name)
         else:
             (ids if at is None else skipped).append(name)
-    if skipped and not (folders or among or ids or submissions):
-        if Path(skipped[0]).is_file():
-            load_record(Path(skipped[0]))  # says what is wrong with it
+    if skipped and not (folders or among or ids):
+        file = Path(skipped[0])
+        if file.is_file():  # what is wrong with it
+            load_record(file) if file.suffix != SUFFIX else runs(file)
         raise UserError(f"There are no runs in {', '.join(skipped)}.", "Run `ttabench eval` first, or name a folder.")
-    alone = not submissions
-    pool = loaded(folders or (runs_in(out) if among or not names else ()), alone=alone)
-    meant = [run for run in pool.runs if not among or _methods_of(run[1]) & {*among}]
-    placed = {folder for folder, _ in meant}
-    more = loaded([run for name in ids if (run := by_id(name, out, list(folders))) not in placed], alone=alone)
-    theirs = _taken(submissions, [*pool.runs, *more.runs])
-    _check(among, [*pool.runs, *theirs.runs], "method", _methods_of)
-    chosen = [*meant, *more.runs, *(run for run in theirs.runs if not among or _methods_of(run[1]) & {*among})]
-    damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
-    refuse_all_damaged(len(chosen), damaged)
+    named = [by_id(name, out, list(folders)) for name in ids]
+    pool = loaded(dict.fromkeys([*(folders or (runs_in(out) if among or not names else ())), *named]))
+    _check(among, pool.runs, "method", _methods_of)
+    meant = [run for run in pool.runs if not among or run[0] in named or _methods_of(run[1]) & {*among}]
     kinds: dict[str, Callable[[RunRecord], set[str]]] = {
         "task": lambda record: {str(record.config.get("task"))}, "method": _methods_of,
         "model": lambda record: {record.base},
     }  # fmt: skip
-    kept, asked = chosen, list[str]()
+    kept, asked = meant, list[str]()
     for texts, (kind, of) in zip(wanted, kinds.items(), strict=True):
         own = [name for text in texts or () for part in text.split(",") if (name := part.strip())]
-        _check(own, chosen, kind, of)
+        _check(own, meant, kind, of)
         kept = [run for run in kept if not own or of(run[1]) & {*own}]
         asked += own
-    if chosen and not kept:
-        fault = f"None of {len(chosen)} runs is of all of these: {', '.join(asked)}."
+    if meant and not kept:
+        fault = f"None of {len(meant)} runs is of all of these: {', '.join(asked)}."
         raise UserError(fault, "Ask for fewer, or list runs.")
-    return Loaded(runs=tuple(kept), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
+    return Loaded(runs=tuple(kept), skipped=tuple(skipped), damaged=pool.damaged)
 
 
 def _methods_of(record: RunRecord) -> set[str]:
@@ -255,68 +245,7 @@ def _check(names: Sequence[str], among: Sequence[Run], kind: str, of: Callable[[
             raise UnknownName(kind, name, sorted(known), fault=fault)
 
 
-def names_of(files: Sequence[Path]) -> dict[Path, str]:
-    """`lab-b` for `files/lab-b.parquet`, or the path where two files have one name; each file once."""
-    once = list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
-    counts = Counter(file.stem for file in once)
-    return {file: file.stem if counts[file.stem] == 1 else str(file) for file in once}
-
-
-def names_of_runs(runs_of_all: Sequence[Run]) -> dict[Path, str]:
-    """Name of the submission of each run, by its folder; "" of a run of ours."""
-    files = {folder: file_of(folder) for folder, _ in runs_of_all}
-    names = names_of([file for file in files.values() if file is not None])
-    return {folder: names.get(file, file.stem) if file else "" for folder, file in files.items()}
-
-
-def file_called(name: str) -> str:
-    """The file that is called so."""
-    return name if name.endswith(SUFFIX) else name + SUFFIX
-
-
-def _taken(files: Sequence[Path], ours: Sequence[Run]) -> Loaded:
-    """The runs of submissions that are not ours already. A run with the id of another and other scores is another run:
-    its id gets the name of its file."""
-    known: dict[str, list[RunRecord]] = {}
-    for _, record in ours:
-        known.setdefault(record.id, []).append(record)
-    kept, damaged, alike = list[Run](), list[str](), list[str]()
-    for file, name in names_of(files).items():
-        own, wrong = _runs_of(file)
-        damaged += wrong
-        new = [run for run in own if not any(_same(run[1], other) for other in known.get(run[1].id, ()))]
-        if same := len(own) - len(new):
-            alike.append(f"{file}: {same} of its {len(own)} runs are here already, and counted once.")
-        for folder, record in new:
-            clash = record.id in known
-            known.setdefault(record.id, []).append(record)
-            kept.append((folder, record.model_copy(update={"id": f"{record.id}@{name}"}) if clash else record))
-    return Loaded(runs=tuple(kept), damaged=tuple(damaged), alike=tuple(alike))
-
-
-def _runs_of(file: Path) -> tuple[list[Run], list[str]]:
-    """The runs of a file that can be read, and a line for every one that cannot."""
-    if not file.is_file() or file.suffix != SUFFIX:
-        raise UserError(f"--with {file} is no submission.", f"{ASK} Folders of runs are named without --with.")
-    kept, wrong = list[Run](), list[str]()
-    try:
-        for name in runs(file):
-            try:
-                record = load_run(file / name)
-                if record.id != name:
-                    raise UserError("its record is of another run.")
-                kept.append((file / name, record))
-            except UserError as error:
-                wrong.append(f"Run {name[:40]} of {file}: {error.what.removesuffix('.')}. {ASK}")
-    except UserError as error:
-        wrong.append(str(error))
-    return kept, wrong
-
-
-def _same(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two records of one id have the same scores."""
-    ours, theirs = (
-        [(row.metric, row.step, row.subtask, row.value, row.n) for row in record.rows] for record in (one, other)
-    )
-    both = one.sample_digests.keys() & other.sample_digests.keys() - {*TIMES}
-    return ours == theirs and all(one.sample_digests[name] == other.sample_digests[name] for name in both)
+def lab_of(run: Path) -> str:
+    """Name of the submission of a run, `lab-b` of `files/lab-b.parquet`; empty of a run of ours."""
+    file = file_of(run)
+    return file.stem if file else ""

@@ -28,6 +28,8 @@ WHAT = ("methods", "tasks", "models", "adapters", "runs")
 EPISODES = "pieces an episode × queries a piece"
 COLUMNS = ("adapter", "#parameters", "trained on", EPISODES, "rate", "#seed", "#steps", "#pieces read", "#queries",
            "labels", "#tokens", "#minutes", "lies in", "chosen on")  # fmt: skip
+DETAILS = (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
+"""Of an adapter, which --json has."""
 GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 """Weights of MAC's losses that are told which document holds the answer (`Ask.source_key`)."""
 
@@ -41,13 +43,16 @@ def show(what: str, name: str, out: Path, *, method: str = "", task: str = "", j
     if what != "runs" and (method or task):
         raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
     tables: dict[str, Callable[[], Table]] = {
-        "methods": (lambda: _settings(name)) if name else methods_table,
+        "methods": (lambda: settings_table(name, nano=True)) if name else methods_table,
         "tasks": tasks_table,
         "models": models_table,
-        "adapters": _adapters,
+        "adapters": adapters_table,
         "runs": lambda: _runs_table(out, method, task),
     }
-    render.show([tables[what]()], "json" if json else "table")
+    table = tables[what]()
+    for column in DETAILS if what == "adapters" and not json else ():
+        table = table.without(column)
+    render.show([table], "json" if json else "table")
 
 
 def _table(title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], caption: str = "") -> Table:
@@ -80,18 +85,11 @@ def methods_table() -> Table:
                  caption="Settings of one: ttabench list methods NAME")  # fmt: skip
 
 
-def _adapters() -> Table:
-    """The adapters that ship, for people: a line an adapter."""
-    table = adapters_table()
-    for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
-        table = table.without(column)
-    return replace(table, caption=f"{table.caption} All of it: --json.")
-
-
-def settings_table(method: str, spec: MethodSpec | None = None, preset: str = "") -> Table:
-    """The settings of one method (`spec`, where it is there already): type, default, value in a preset, meaning."""
+def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = False) -> Table:
+    """The settings of one method (`spec`, where it is there already): type, default, meaning; with `nano` the value in
+    the preset of that model, too."""
     spec = spec or registry.find(method)
-    meanings = field_docs(spec.Settings)
+    preset, meanings = preset_for(spec, "", NANO) if nano else "", field_docs(spec.Settings)
     data: list[dict[str, Cell]] = [
         {"setting": key, "type": kind, "default": str(default), "meaning": meanings.get(key, ""),
          **({"preset": str(getattr(spec.presets[preset], key))} if preset else {})}
@@ -100,18 +98,10 @@ def settings_table(method: str, spec: MethodSpec | None = None, preset: str = ""
     heads = {key: f"in {preset}" if key == "preset" else key
              for key in ("setting", "type", "default", *["preset"] * bool(preset), "meaning")}  # fmt: skip
     caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
-    return _table(f"settings of {method}", heads, data, caption)
-
-
-def _settings(method: str) -> Table:
-    """The same for people: default and the preset of nano side by side."""
-    spec = registry.find(method)
-    preset = preset_for(spec, "", NANO)
-    table = settings_table(method, spec, preset)
-    begins = f"`eval --model {NANO}` begins with " + (f"preset {preset}" if preset else "the defaults")
-    begins += "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
-    caption = f"{table.caption}\n{begins}"
-    return replace(table, caption=caption, names=("setting",), spare=("type", *("default",) * bool(preset)))
+    if spec.trainable:
+        caption += "\nA checkpoint, shipped or given, brings its own settings."
+    table = _table(f"settings of {method}", heads, data, caption)
+    return replace(table, names=("setting",), spare=("type", *("default",) * bool(preset)))
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -185,9 +175,6 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
         render.remark(f"Left out: {line}")
     kept = [(record, folder) for folder, record in stored.runs
             if method in ("", record.config.get("method")) and task in ("", record.config.get("task"))]  # fmt: skip
-    if not kept and (method or task):
-        asked = " and ".join(filter(None, [method, task]))
-        raise UserError(f"No run in {out} is of {asked}.", f"See `ttabench list runs --out {out}`.")
     return runs_table(kept)
 
 

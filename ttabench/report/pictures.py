@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.files import replacing, unwritable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +25,6 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
-WIDTH = 1600
-"""Of a picture, in pixels."""
 
 
 def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -75,18 +72,3 @@ def vega_lite() -> str:
     import altair
 
     return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-
-
-def write_chart(spec: dict[str, Any], path: Path) -> None:
-    """Write a chart of Vega-Lite in the form of the suffix, `WIDTH` pixels wide."""
-    import vl_convert
-
-    svg, kind = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()), path.suffix.lower()
-    found = re.match(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"', svg)
-    assert found is not None, "vl-convert gives a picture its size"
-    high = round(WIDTH * float(found[2]) / float(found[1]))
-    svg = re.sub(r' width="[^"]*" height="[^"]*"', f' width="{WIDTH}" height="{high}"', svg, count=1)
-    to_bytes: dict[str, Callable[[str], bytes]] = {
-        ".svg": str.encode, ".png": vl_convert.svg_to_png, ".pdf": vl_convert.svg_to_pdf
-    }  # fmt: skip
-    write_atomically(path, to_bytes[kind](svg))

@@ -14,12 +14,10 @@ from ttabench.core.types import Json
 from ttabench.records.samples import (
     COLUMNS,
     TEXTS,
-    digest_of,
     has_samples,
     holds_digests,
     is_digest,
     kept_text,
-    name_of,
     read_samples,
 )
 from ttabench.records.schema import RunRecord
@@ -33,12 +31,8 @@ from ttabench.terminal.table import Table
 LONGEST = 400
 """Characters of a prompt, and of an answer, that are shown without --all."""
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
-MOST_OPTIONS = 8
-"""Of a choice, whose log-likelihoods stand in a line."""
 Cells = Mapping[str, Any]
 """A query with its answer, by column, see `records.samples`; metrics included, and its place in the run as `sample`."""
-Pair = tuple[Cells, Cells]
-"""A query as it was answered, and as the run that it is held against answered it; empty without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +43,12 @@ class Samples:
     """Counted from 1; None where none was named."""
     per_page: int = 4
     wrong: bool = False
-    differs: str = ""
-    """Another run, as it was typed; only what it answered otherwise."""
     grep: str = ""
 
     @property
     def typed(self) -> bool:
         """Whether anything was asked of the samples: then they alone are shown."""
-        return self.page is not None or self.wrong or bool(self.differs or self.grep)
+        return self.page is not None or self.wrong or bool(self.grep)
 
 
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
@@ -68,25 +60,20 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     note = _missing(folder, kept=kept)
     if not kept and (wanted.typed or chosen == "csv"):
         raise UserError(note, "Run it again with another --out.")
-    other = _one_run(wanted.differs, out) if wanted.differs else None
-    samples = _wanted(folder, record, wanted, other) if kept else []
+    samples = _wanted(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
     if chosen in ("json", "csv"):
-        flat = [{**ours, **{f"other_{key}": cell for key, cell in theirs.items() if key != "sample"}}
-                for ours, theirs in (part if wanted.page else samples)]  # fmt: skip
-        _for_programs(chosen, flat, record, folder, note)
+        _for_programs(chosen, part if wanted.page else samples, record, folder, note)
         return
     tables = [] if wanted.typed else about_tables(record, everything=everything)
     if kept:
-        kinds = ["wrong"] * wanted.wrong + [f"unlike {wanted.differs}"] * bool(wanted.differs)
-        kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
+        kinds = ["wrong"] * wanted.wrong + [f"with {wanted.grep!r}"] * bool(wanted.grep)
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
-        runs = [record, *([load_run(other)] if other is not None else [])]
         title = f"{', '.join(['samples', *kinds])}: {count}"
-        table = _tables(title, part, runs, sys.maxsize if everything else LONGEST)
+        table = _table(title, part, record, sys.maxsize if everything else LONGEST)
         tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
     render.show(tables, chosen)
     if note:
@@ -133,54 +120,25 @@ def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
     return sorted(named, key=lambda name: name != record.main_metric)
 
 
-def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Pair]:
+def _wanted(folder: Path, record: RunRecord, wanted: Samples) -> list[Cells]:
     """Samples that are wanted, whatever the page."""
-    own = _samples_of(folder, record)
-    metrics = _metrics_of(own[0], record) if own else []
-    kept: list[Pair] = [(cells, {}) for cells in own]
-    if other is not None:
-        kept = _beside(own, _samples_of(other, load_run(other)), metrics)
+    kept = _samples_of(folder, record)
     if wanted.wrong:
+        metrics = _metrics_of(kept[0], record) if kept else []
         measure = next((name for name in metrics if known(name).most == 1 and known(name).higher_is_better), "")
         if not measure:
             raise UserError("No sample of this run is right or wrong: it has no such metric.", "Leave --wrong out.")
-        kept = [pair for pair in kept if pair[0][measure] < 1]
+        kept = [cells for cells in kept if cells[measure] < 1]
     text = wanted.grep.casefold()
-    return [pair for pair in kept if any(text in str(pair[0].get(name)).casefold() for name in SAID)]
+    return [cells for cells in kept if any(text in str(cells.get(name)).casefold() for name in SAID)]
 
 
-def _beside(samples: Sequence[Cells], others: Sequence[Cells], metrics: Sequence[str]) -> list[Pair]:
-    """Samples that another run was asked in the same words and answered otherwise, with its answer."""
-    theirs = {_question(cells): cells for cells in others}
-    both = [(cells, other) for cells in samples if (other := theirs.get(_question(cells)))]
-    if not both:
-        raise UserError("The two runs share no query: they have other tasks, options or seeds.", "Name another run.")
-    return [
-        (cells, other)
-        for cells, other in both
-        if digest_of(cells["prediction"]) != digest_of(other["prediction"])
-        or any(cells.get(name) != other.get(name, cells.get(name)) for name in metrics)
-        or (cells.get("mode") == "score" and cells["logprobs"] != other["logprobs"])
-    ]
-
-
-def _question(cells: Cells) -> tuple[Any, ...]:
-    names = (name_of(cells["episode"]), name_of(cells["key"]), cells.get("step"), cells.get("position"))
-    return (*names, digest_of(cells["prompt"]), *map(digest_of, cells.get("answers") or ()))
-
-
-def _tables(title: str, samples: Sequence[Pair], runs: Sequence[RunRecord], longest: int) -> Table:
-    """A block a sample; where two runs are held against each other, with the answers of both."""
-    metrics = _metrics_of(samples[0][0], runs[0]) if samples else []
-    sides = [f"{run.config.get('method')} {run.id}: " if len(runs) > 1 else "" for run in runs]
-    columns = ["sample", "asked after", "prompt", "gold"]
-    columns += [f"{side}{name}" for side in sides for name in ("prediction", "log-likelihood", "score")]
-    rows = tuple(
-        (*_asked(pair[0], longest), gold(pair[0]),
-         *(cell for side, _ in zip(pair, runs, strict=False) for cell in _answer(side, metrics, longest)))
-        for pair in samples
-    )  # fmt: skip
-    return Table(title=title, columns=tuple(columns), rows=rows, prose=True)
+def _table(title: str, samples: Sequence[Cells], record: RunRecord, longest: int) -> Table:
+    """A block a sample."""
+    metrics = _metrics_of(samples[0], record) if samples else []
+    columns = ("sample", "asked after", "prompt", "gold", "prediction", "log-likelihood", "score")
+    rows = tuple((*_asked(cells, longest), gold(cells), *_answer(cells, metrics, longest)) for cells in samples)
+    return Table(title=title, columns=columns, rows=rows, prose=True)
 
 
 def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
@@ -221,5 +179,4 @@ def likelihood(cells: Cells) -> str:
         return ""
     if len(values) == 1:
         return f"{values[0]:.2f} ({tokens[0]:,} tokens)"
-    numbers = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
-    return f"{numbers}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"
+    return f"{', '.join(f'{value:.2f}' for value in values)} ({len(values)} options)"

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import isclose
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
@@ -40,11 +39,8 @@ if TYPE_CHECKING:
 
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 """Of the end of `eval`; the last only of methods with a budget."""
-COSTS = {
-    "adapt_seconds": "{} s to adapt", "ask_ms": "{} ms a query", "state_bytes": "{} of state",
-    "kept_share": "kept {} of full context's bytes",
-    "peak_memory_bytes": "{} at most", "tokens_read": "{} tokens read", "wall_seconds": "{} s in all",
-}  # fmt: skip
+COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "tokens_read", "wall_seconds")
+"""Of those of a run the ones that `show` names without --all."""
 BASE = ("model", "base_checkpoint", "random_weights")
 """Options that name the base model."""
 
@@ -60,7 +56,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] =
     for record, _ in runs:
         for position, row in enumerate(main_rows(record)):
             data.append({**row.model_dump(), **record.cost})
-            if row.metric == record.main_metric and not told_already(row, record):
+            if row.metric == record.main_metric:
                 cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
                 sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
                 costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)
@@ -102,12 +98,6 @@ def named(row: Row) -> str:
     """A metric, with the step or sub-task it is of."""
     step = f" @{row.step}" if row.step is not None else ""
     return row.metric + step + (f", {row.subtask}" if row.subtask else "")
-
-
-def told_already(row: Row, record: RunRecord) -> bool:
-    """Whether it is the mean over sub-tasks, and that is the figure over all queries."""
-    whole = record.value(row.metric)
-    return row.subtask == "mean" and row.step is None and whole is not None and isclose(row.value, whole.value)
 
 
 def main_rows(record: RunRecord) -> list[Row]:
@@ -194,20 +184,10 @@ def _about(record: RunRecord, *, everything: bool) -> Table:
         "made": _made(record),
         "machine": _machine(record),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
-        "notes": "\n".join((*record.notes, *caveat, *_changed(record))),
+        "notes": "\n".join((*record.notes, *caveat)),
     }
     kept = {key: value for key, value in about.items() if value}
     return Table(title="", columns=("run", *kept), rows=((record.id, *kept.values()),), prose=True)
-
-
-def _changed(record: RunRecord) -> list[str]:
-    """Whether the command would read another model than the run did."""
-    from ttabench.lm.loading.hub import digest_of
-
-    before = record.config.get("inputs", {}).get("model")
-    if record.config.get("model") == NANO and before and before != digest_of(NANO):
-        return ["nano has changed since: the command makes a new run, with another id"]
-    return []
 
 
 def _model(record: RunRecord) -> str:
@@ -221,15 +201,10 @@ def _model(record: RunRecord) -> str:
 
 
 def _costs(record: RunRecord) -> str:
-    def amount(name: str, value: float | int) -> str:
-        if name == "kept_share":
-            return told_kept(value, asked_of(record.config))
-        if name.endswith("_bytes"):
-            return size(value)
-        return f"{value:,}" if isinstance(value, int) else number(value, 2 if name.endswith("_seconds") else 1)
-
     costs = {name: value for name in COSTS if (value := record.cost.get(name)) is not None}
-    return ", ".join(COSTS[name].format(amount(name, value)) for name, value in costs.items())
+    kept = told_kept(record.cost.get("kept_share"), asked_of(record.config))
+    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name, value in costs.items()]
+    return ", ".join([*named, *([f"kept {kept} of full context's bytes"] if kept else [])])
 
 
 def _made(record: RunRecord) -> str:
@@ -263,7 +238,7 @@ def _configuration(record: RunRecord) -> Table:
 
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
-    figures = [row for row in (record.rows if everything else main_rows(record)) if not told_already(row, record)]
+    figures = record.rows if everything else main_rows(record)
     ends = [[shown(row.metric, end, None) for end in (row.ci_low, row.ci_high) if end is not None] for row in figures]
     rows = tuple(
         (("* " if row.metric == main else "  ") + named(row), shown(row.metric, row.value, row.stderr),
@@ -316,26 +291,24 @@ def _request(config: RunConfig) -> RunRequest:
     return RunRequest(
         method=config.method, task=config.task, model=config.model, source=config.source,
         base_checkpoint=config.base_checkpoint, random_weights=config.random_weights, keep=config.keep,
-        keep_tokens=config.keep_tokens,
+        keep_tokens=config.keep_tokens, chat_template=config.chat_template,
     )  # fmt: skip
 
 
 def _method(config: RunConfig, notes: list[str]) -> list[str]:
-    """Checkpoint, preset and settings, as far as they do not follow from the rest."""
-    request, words = _request(config), list[str]()
+    """Checkpoint or preset, and the settings that do not follow from them."""
+    words, request = list[str](), _request(config)
     if origin := config.inputs.get("method"):
         notes.append(f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package")
     try:
         plain = resolve_method(request)
-        trainable = plain.spec.trainable
-        if trainable and plain.checkpoint_name() != config.checkpoint:
-            words += ["--checkpoint", config.checkpoint or NO_CHECKPOINT]
-            plain = resolve_method(replace(request, checkpoint=config.checkpoint or NO_CHECKPOINT))
+        checkpoint = config.checkpoint or (NO_CHECKPOINT if plain.spec.trainable else "")
+        if checkpoint and plain.checkpoint_name() != config.checkpoint:
+            words += ["--checkpoint", checkpoint]
         if config.preset and plain.preset != config.preset and not config.checkpoint:
-            none = NO_CHECKPOINT if trainable else ""
-            plain = resolve_method(replace(request, checkpoint=none, preset=config.preset))
             words += ["--preset", config.preset]
-        settings = plain.settings
+        preset = "" if config.checkpoint else config.preset
+        settings = resolve_method(replace(request, checkpoint=checkpoint, preset=preset)).settings
     except UserError:
         settings = config.defaults.get("settings", {})
         if config.checkpoint:
@@ -346,16 +319,14 @@ def _method(config: RunConfig, notes: list[str]) -> list[str]:
 
 def _options(config: RunConfig, notes: list[str]) -> list[str]:
     """Options of the task that are not what its card says, and whether it is asked in a chat template."""
-    words: list[str] = []
     given: Mapping[str, Any] = config.task_options
     try:
         card, asked = load_card(config.task), resolve_prompting(_request(config))
+        usual = resolve_prompting(replace(_request(config), chat_template=None)).chat
     except UserError:
         notes.append(f"there is no card of {config.task} here")
         return _assigned("--task-set", given)
-    if asked.chat != config.chat_template:
-        words.append("--chat-template" if config.chat_template else "--no-chat-template")
-        asked = resolve_prompting(replace(_request(config), chat_template=config.chat_template))
+    words = ["--chat-template" if asked.chat else "--no-chat-template"] if asked.chat != usual else []
     twin = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from ttabench.report.blocks import called
-from ttabench.report.compare import BEYOND, Block, Comparison, recovered
+from ttabench.report.compare import Block, Comparison, recovered
 from ttabench.report.differences import Standing, can_be_averaged
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.phrases import Field, cautions, kept_bytes, listed, theirs_sentences
+from ttabench.report.phrases import Field, cautions, kept_bytes, listed
 from ttabench.stats.estimate import LEVEL
 
 BESIDE = {1: "better than", -1: "worse than", 0: "not settled against", None: "not tested against"}
@@ -34,8 +33,7 @@ class Outcome(Enum):
 
     HOLDS = "Its state helps, and it holds this text"
     HELPS = "Its state helps; whether it holds this text, another text's state would say"
-    EMPTY = "Its state helps in part; that it holds this text is not shown"
-    ANOTHER = "Its state helps in part, against another text's only"
+    PART = "Its state helps in part; that it holds this text is not shown"
     OPEN = "Its state is not shown to help here"
     HURTS = "Its state does not help here"
     UNTESTED = "No test of its state can be made"
@@ -56,20 +54,18 @@ def verdict(comparison: Comparison) -> str:
 
 def sentences(comparison: Comparison) -> list[str]:
     """The first lines: each a sentence or more, with their full stops."""
-    states, standing = list(_state_sentences(comparison)), comparison.standing
-    field = Field(
-        comparison, [comparison.blocks[place] for place in standing.blocks] if standing else comparison.blocks
-    )
-    if len(comparison.blocks) > 1 and all(len(block.entries) == 1 for block in comparison.blocks):
-        first = [f"Nothing to compare: each of {len(comparison.blocks)} blocks has one line."]
-        return [*first, *theirs_sentences(comparison), *cautions(comparison)]
-    if standing is None:
-        first = states or [_of_ends(field)]
+    blocks, standing = comparison.blocks, comparison.standing
+    first = list(_state_sentences(comparison))
+    if standing is not None:
+        field = Field(comparison, [blocks[place] for place in standing.blocks])
+        led = [*_lead(field, standing), *_against_ends(field, standing)]
+        # of one method under several states these are the question
+        first = [*first, *led] if len(standing.order) == 1 else [*led, *first]
+    elif not can_be_averaged([block.place.metric for block in blocks]):
+        first.insert(0, f"Values of these {len(blocks)} blocks have no mean: each block stands for itself.")
     else:
-        first = [*_lead(field, standing), *_against_ends(field, standing)]
-        # of one method under several states that is the question
-        first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
-    return [*first, *cautions(comparison), *theirs_sentences(comparison)]
+        first += _of_ends(Field(comparison, blocks))
+    return [*(first or ["Nothing to compare."]), *cautions(comparison)]
 
 
 def _lead(field: Field, standing: Standing) -> Iterator[str]:
@@ -77,35 +73,27 @@ def _lead(field: Field, standing: Standing) -> Iterator[str]:
     leader, second = standing.leader, standing.second
     if not second:
         return
-    first = f"{leader} has the best mean rank, {second} the second best"
-    if standing.averaged:
-        best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
-        equal = math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
-        leads = tested and tested.outcome is not None and not equal and _above_another(field, leader)
-        first = f"{leader} {'leads with' if leads else 'has'} the best {'mean' if several else field.metric}, {best}"
-        first += f", {field.apart(leader, second)}"
+    best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
+    equal = math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
+    leads = tested and tested.outcome is not None and not equal and _above_another(field, leader)
+    first = f"{leader} {'leads with' if leads else 'has'} the best {'mean' if several else field.metric}, {best}"
     by_outcome: dict[int | None, list[str]] = {outcome: [] for outcome in BESIDE}
     for label in standing.order:
         if label not in (leader, second):
             by_outcome[apart.outcome if (apart := field.pair(leader, label)) else None].append(label)
     clauses = [f"{BESIDE[outcome]} {listed(labels)}" for outcome, labels in by_outcome.items() if labels]
-    counted = field.counted(leader, second)
-    yield ". ".join(filter(None, [
-        _where(field, standing) + first, counted and f"Against {second}: {counted}",
-        f"It is {'; '.join(clauses)}" if clauses and len(by_outcome[None]) < len(standing.order) - 2 else "",
-    ])) + "."  # fmt: skip
+    parts = [f"{_where(field, standing)}{first}, {field.apart(leader, second)}"]
+    parts += [f"It is {'; '.join(clauses)}"] if clauses else []
+    yield ". ".join(parts) + "."
 
 
 def _where(field: Field, standing: Standing) -> str:
-    """Which blocks count, where not all of them do or they are several."""
+    """Which blocks count, where there are several."""
     if len(field.found.blocks) == 1:
         return ""
     if len(field.blocks) == 1:
         return f"On {field.blocks[0].place.brief}, "
-    if not standing.second:
-        return f"Over {len(field.blocks)} {field.noun}, "
-    count, left = len(standing.order), len(standing.left_out)
-    return f"On the {len(field.blocks)} {field.noun} that {count} of {count + left} lines share, "
+    return f"On the {len(field.blocks)} blocks that {len(standing.order)} of {standing.lines} lines share, "
 
 
 def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
@@ -113,19 +101,12 @@ def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
     leader, several = standing.leader, len(field.blocks) > 1
     floor, ceiling = field.end(floor_of), field.end(ceiling_of)
     ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
-    if not ends and not standing.second and len(field.blocks[0].entries) == 1:
-        yield f"{leader}: nothing to compare it with."
-    parts = [f"Against {end}: {counted}" for end in ends if (counted := field.counted(leader, end))]
-    if ends and standing.averaged:
-        clauses = "; ".join(field.apart(leader, end) for end in ends)
-        where = "" if standing.second else _where(field, standing)
-        parts = [f"{where}{leader} ({field.shown(leader)}{' on average' * several}) is {clauses}", *parts]
-    if parts and not standing.averaged:
-        parts[0] = f"{leader} a{parts[0][1:]}"  # no sentence before has named it
-    if parts:
-        yield ". ".join(parts) + "."
-    if ends and standing.averaged:
-        yield from _recovery(field, leader, floor, ceiling)
+    if not ends:
+        return
+    clauses = "; ".join(field.apart(leader, end) for end in ends)
+    where = "" if standing.second else _where(field, standing)
+    yield f"{where}{leader} ({field.shown(leader)}{' on average' * several}) is {clauses}."
+    yield from _recovery(field, leader, floor, ceiling)
 
 
 def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[str]:
@@ -136,28 +117,22 @@ def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[s
     room, gain = field.pair(ceiling, floor), field.pair(leader, floor)
     if room is None or room.p is None:
         return
-    at = kept_bytes(field.both(leader, ceiling), ceiling)
     if room.p >= LEVEL or room.gain < 0:
         yield f"There is no gap to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."
-    elif part is not None and part > BEYOND:
-        yield f"{ceiling} is no ceiling here: {leader} goes more than twice as far from {floor}."
     elif part is not None and gain is not None and gain.beyond_chance:  # no share where they were not asked alike
-        where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} {field.noun}"
+        where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} blocks"
+        at = kept_bytes(field.both(leader, ceiling), ceiling)
         kept = f", and keeps {at}" if at else ""
         yield f"It recovers {round(100 * part) + 0:d} % of the way from {floor} to {ceiling}{where}{kept}."
-    elif at:
-        yield f"It keeps {at}."
 
 
-def _of_ends(field: Field) -> str:
-    """Floor and ceiling alone, or runs of one configuration."""
+def _of_ends(field: Field) -> Iterator[str]:
+    """Floor and ceiling alone."""
     floor, ceiling = field.end(floor_of), field.end(ceiling_of)
-    if not floor or not ceiling or not field.both(ceiling, floor):
-        return "Nothing to compare."
-    apart, mean = field.pair(ceiling, floor), " on average" * (len(field.blocks) > 1)
-    head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
-    gap = " There is a gap for a method to recover." if apart and apart.beyond_chance and apart.gain > 0 else ""
-    return f"{head} {field.apart(ceiling, floor)}.{gap}"
+    if floor and ceiling and field.both(ceiling, floor):
+        mean = " on average" * (len(field.blocks) > 1)
+        head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
+        yield f"{head} {field.apart(ceiling, floor)}."
 
 
 def _state_sentences(comparison: Comparison) -> Iterator[str]:
@@ -171,12 +146,6 @@ def _state_sentences(comparison: Comparison) -> Iterator[str]:
         alike = can_be_averaged([block.place.metric for block in blocks])
         yield from (_state_sentence(Field(comparison, own), swapped)
                     for own in ([blocks] if alike else [[block] for block in blocks]))  # fmt: skip
-
-
-def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
-    """By the label of every line of a block that was run under its own state and another one."""
-    field = Field(comparison, [block])
-    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
 
 
 def _above_another(field: Field, label: str) -> bool:
@@ -196,10 +165,9 @@ def _swapped(entries: Sequence[Entry]) -> Iterator[Swapped]:
 
 def _state_sentence(field: Field, labels: Swapped) -> str:
     """Its figures under each state, then the outcomes of the tests."""
-    blocks, place = field.found.blocks, field.blocks[0].place
-    where = f" on average over {len(field.blocks)} {field.noun}" if len(field.blocks) > 1 else ""
-    if len(field.blocks) == 1 < len(blocks):
-        where = f" on {called(place, [block.place for block in blocks])}"
+    where = f" on average over {len(field.blocks)} blocks" if len(field.blocks) > 1 else ""
+    if len(field.blocks) == 1 < len(field.found.blocks):
+        where = f" on {field.blocks[0].place.brief}"
     named = [(STATES[state], label) for state, label in labels._asdict().items() if label]
     figures = ", ".join(f"{word} {field.shown(label)}" for word, label in named)
     outcome = _outcome(field, labels)
@@ -216,11 +184,11 @@ def _outcome(field: Field, labels: Swapped) -> Outcome:
         return Outcome.UNTESTED
     if empty == -1 or (another == -1 and empty != 1):
         return Outcome.HURTS
-    if another == 1:
-        return Outcome.HOLDS if empty == 1 or not labels.none else Outcome.ANOTHER
-    if empty == 1:
-        return Outcome.EMPTY if labels.other else Outcome.HELPS
-    return Outcome.OPEN
+    if another == 1 and (empty == 1 or not labels.none):
+        return Outcome.HOLDS
+    if empty == 1 and not labels.other:
+        return Outcome.HELPS
+    return Outcome.PART if 1 in (empty, another) else Outcome.OPEN
 
 
 def _beside(field: Field, own: str, label: str) -> int | None:

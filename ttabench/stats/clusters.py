@@ -66,8 +66,6 @@ class Spread(NamedTuple):
     """Whether every unit is one query, and nothing else is known to vary."""
     across: int = 0
     """How many of what else varies; 0 where nothing does."""
-    shares: tuple[float, float] = (1.0, 0.0)
-    """How much of the variance clusters show by themselves, and what else varies."""
 
 
 def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequence[float]) -> Spread | None:
@@ -84,12 +82,12 @@ def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequen
         one = _one_way({"": [asked[0] for asked in strata.values()]}, len(pulls))
         if one is None or clusters == len(strata):
             return one
-        return one._replace(units=clusters, across=len(strata), shares=(0.0, 1.0))
+        return one._replace(units=clusters, across=len(strata))
     nested = len(cells) < across < clusters  # documents in draws that share none
     crossed = sum(map(len, cells.values())) > max(clusters, across)  # else one of them holds the other
     if nested or crossed:
-        error, freedom, shares = two_way(list(cells.values()))
-        return Spread(error, freedom, clusters, freedom + 1, across=across, shares=shares)
+        error, freedom = two_way(list(cells.values()))
+        return Spread(error, freedom, clusters, freedom + 1, across=across)
     fine = _one_way(strata, len(pulls))
     coarse = _one_way(_sums(observed, pulls, [term.cluster for term in observed]), len(pulls))
     if coarse is None:
@@ -122,18 +120,16 @@ def _one_way(strata: Mapping[str, list[float]], n: int) -> Spread | None:
     return Spread(math.sqrt(variance), units - len(strata), units, units, independent=units == n)
 
 
-def two_way(strata: Sequence[Cells]) -> tuple[float, float, tuple[float, float]]:
-    """(standard error of the sum of all pulls, degrees of freedom, how much of the variance rows and columns show, each
-    clustered by itself) of a crossed design."""
+def two_way(strata: Sequence[Cells]) -> tuple[float, float]:
+    """(standard error of the sum of all pulls, degrees of freedom) of a crossed design."""
     freedoms = [sum(len({key[side] for key in cells}) - 1 for cells in strata) for side in (0, 1)]
     both, rows, columns = (math.fsum(parts) for parts in zip(*map(_variances, strata), strict=True))
     (few, least), (many, most) = sorted(zip((rows, columns), freedoms, strict=True), key=lambda side: side[1])
     variance = max(both, few, many)
-    shares = (rows / variance, columns / variance) if variance else (1.0, 0.0)
     if variance == many:
-        return math.sqrt(variance), most, shares
+        return math.sqrt(variance), most
     share = few / variance
-    return math.sqrt(variance), 1 / (share / least + (1 - share) / most), shares
+    return math.sqrt(variance), 1 / (share / least + (1 - share) / most)
 
 
 def _variances(cells: Cells) -> tuple[float, float, float]:

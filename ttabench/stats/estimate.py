@@ -4,8 +4,6 @@
     difference(left, right)                                                      paired by what varies
     mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 changed for the better
     holm([0.01, 0.04, None])            [0.02, 0.04, None]
-    detectable(0.02, None)              0.056: a true difference of 5.6 points is found 80 times in 100
-    needed(0.03, 0.02, None, 32)        112: of as many questions a difference of 3 points is found 80 times in 100
 
 A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
 queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
@@ -28,9 +26,6 @@ from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure, Kind
 
 LEVEL = 0.05
 """Below it a difference is called beyond chance."""
-POWER = 0.8
-MOST = 1024
-"""So many times the units are not in reach."""
 NORMAL_95 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
@@ -75,8 +70,6 @@ class Apart:
     differs alike the exact test that as many coins fall alike; empty where there is none."""
     across: int = 0
     """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
-    shares: tuple[float, float] = (1.0, 0.0)
-    """How much of the variance clusters show by themselves, and what else varies."""
 
 
 def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | None:
@@ -131,7 +124,7 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
     p = two_sided(value / scatter.error, scatter.freedom)
     return Apart(value=value, units=scatter.units, ci_low=low, ci_high=high, p=p, stderr=scatter.error,
-                 freedom=scatter.freedom, test=STUDENT, across=scatter.across, shares=scatter.shares)  # fmt: skip
+                 freedom=scatter.freedom, test=STUDENT, across=scatter.across)  # fmt: skip
 
 
 def _of_shares(value: float, signs: Sequence[int]) -> Apart:
@@ -236,13 +229,8 @@ def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Ap
     freedom = variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
     error = math.sqrt(variance)
     low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
-    first, second = (
-        math.fsum(each * math.fsum(part.shares[side] for part in own) / len(own) for each, own in variances) / variance
-        for side in (0, 1)
-    )
     return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
-                 freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts),
-                 shares=(first, second))  # fmt: skip
+                 freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts))  # fmt: skip
 
 
 def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
@@ -314,36 +302,3 @@ def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None
         largest = max(largest, min(1.0, (family - rank) * p))
         adjusted[place] = largest
     return adjusted
-
-
-def detectable(stderr: float, freedom: float | None, level: float = LEVEL) -> float:
-    """The smallest true difference that a two-sided test finds four times in five, by the standard error of the paired
-    difference; None for degrees of freedom of Student's t takes the normal distribution."""
-    from scipy.special import ndtri, stdtrit
-
-    ends = (1 - level / 2, POWER)
-    return stderr * float(sum(ndtri(end) if freedom is None else stdtrit(freedom, end) for end in ends))
-
-
-def needed(
-    value: float, stderr: float, freedom: float | None, units: int, *, level: float = LEVEL, fixed: float = 0.0
-) -> int | None:
-    """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
-
-    The variance falls with the units (documents, draws or questions), and the degrees of freedom grow with them; a
-    `fixed` share of the variance stays, for other things vary, too. The level is 5 % over the size of the family.
-    """
-
-    def found(times: float) -> bool:
-        more = None if freedom is None else freedom * times
-        return detectable(stderr * math.sqrt((1 - fixed) / times + fixed), more, level) <= abs(value)
-
-    low, high = 0.0, 1.0
-    while not found(high):
-        low, high = high, 2 * high
-        if high > MOST:
-            return None
-    while high - low > 0.001 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if found(middle) else (middle, high)
-    return math.ceil(units * high)

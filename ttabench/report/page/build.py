@@ -33,21 +33,18 @@ from ttabench.report.comparison_tables import (
     GLOSSARY,
     differences_table,
     entries_table,
-    legend,
     not_paired,
     overview,
-    steps_table,
     title_of,
 )
 from ttabench.report.configuration import flat, whole
 from ttabench.report.differences import worth
 from ttabench.report.entries import running
 from ttabench.report.figures import plain, shown
-from ttabench.report.finding import file_called
 from ttabench.report.pairing import Place, Query, cells_of, seed_of
 from ttabench.report.show import Cells, gold, likelihood, prediction
 from ttabench.report.tables import about_tables
-from ttabench.report.verdict import Outcome, sentences, state_outcomes
+from ttabench.report.verdict import sentences
 from ttabench.stats.metrics import known
 from ttabench.terminal.table import Bold, Table
 
@@ -68,18 +65,9 @@ Row: TypeAlias = dict[str, str]
 MISSING = -1e308
 """Order of a number that is not known."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-NUMBER = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
-MARKS = {
-    Outcome.HOLDS: "●", Outcome.HELPS: "◐", Outcome.EMPTY: "◐", Outcome.ANOTHER: "◐",
-    Outcome.OPEN: "○", Outcome.HURTS: "○",
-}  # fmt: skip
-HELD = (
-    "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
-    "shown to be better than either, or worse."
-)
+NUMBER = re.compile(r"<?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
 HEADINGS = {"": "block", "of": "best method"}
 """Of the table of all blocks, where a terminal needs none or a short one."""
-ROUGH = "~: other programs ran, so the time is rough."
 COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 
@@ -125,7 +113,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.charts import along, charts_of, explanation, heading, over_blocks
+    from ttabench.report.charts import charts_of
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
@@ -139,14 +127,13 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         specs.extend(chart.spec for chart in charts)
         return list(enumerate(charts, len(specs) - len(charts)))
 
-    curves = placed([along(over, look, named=True) for over in over_blocks(comparison.blocks)])
     blocks: list[dict[str, Any]] = [
-        {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
+        {"name": block.place.name, "title": title_of(block),
          "charts": placed(list(charts_of(block, look))),
          "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
-    first = (curves or [chart for block in blocks[:1] for chart in block["charts"]])[:1]
+    first = blocks[0]["charts"][:1]
     if len(blocks) == 1:  # of several, it stands with its block, too
         del blocks[0]["charts"][:1]
     scripts, script = libraries(), read_text(HERE / SCRIPT)
@@ -154,12 +141,11 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
     runs = sum(len(entry.runs) for entry in comparison.entries)
-    title = f"{runs:,} {'run' if runs == 1 else 'runs'} compared"
     return environment.get_template(TEMPLATE).render(
-        version=__version__, title=", ".join(filter(None, [title, heading(comparison.blocks)])),
+        version=__version__, title=f"{runs:,} {'run' if runs == 1 else 'runs'} compared",
         sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks,
-        tables=tables_of(comparison), first=first, curves=curves, blocks=blocks, aside=comparison.aside,
-        runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
+        tables=tables_of(comparison), first=first, blocks=blocks, aside=comparison.aside,
+        runs=list(about_runs(comparison)),
         charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
         early=EARLY,
     )  # fmt: skip
@@ -194,12 +180,11 @@ class Shown:
     """A table of the page."""
 
     name: str
-    """Its id there; empty for one that has none."""
+    """Its id there."""
     title: str
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    live: bool = True
 
 
 def tables_of(comparison: Comparison) -> list[Shown]:
@@ -214,40 +199,24 @@ def tables_of(comparison: Comparison) -> list[Shown]:
             cells[1:1] = [("metric", block.place.metric)]
             lines.append(name | dict(cells))
         pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
-    tables = [_shown("lines", "Lines", ROUGH, lines), _shown("differences", "Differences", "", pairs)]
+    tables = [_shown("lines", "Lines", "", lines), _shown("differences", "Differences", "", pairs)]
     if len(blocks) > 1 and (whole := overview(blocks)) is not None:
-        rows, marked = _marked(comparison, _rows(whole))
-        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold. {marked}"
-        tables.insert(0, _shown("overview", "All blocks", caption.rstrip(), rows))
+        rows = [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in _rows(whole)]
+        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
+        tables.insert(0, _shown("overview", "All blocks", caption, rows))
     return [table for table in tables if table.rows]
-
-
-def _marked(comparison: Comparison, rows: list[Row]) -> tuple[list[Row], str]:
-    """Rows of the table of all blocks, where a line is a method with a mark for what its own state holds; and what the
-    marks mean."""
-    if not rows or "method" not in rows[0]:
-        return [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in rows], ""
-    columns, found = list(rows[0])[1:], False
-    for column, block in zip(columns, comparison.blocks, strict=True):
-        outcomes = state_outcomes(comparison, block)
-        for row in rows:
-            mark = MARKS.get(outcomes.get(row["method"], Outcome.UNTESTED))
-            if mark:
-                cell, found = row[column], True
-                row[column] = (Bold if isinstance(cell, Bold) else str)(f"{cell} {mark}")
-    return rows, HELD if found else ""
 
 
 def _rows(table: Table) -> list[Row]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def _shown(name: str, title: str, caption: str, rows: Sequence[Row], *, live: bool = True) -> Shown:
+def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> Shown:
     """Rows of cells by their columns; those of numbers begin with "#"."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
     cells = tuple(tuple(_cell(row.get(column, ""), column) for column in columns) for row in rows)
-    return Shown(name=name, title=title, caption=" ".join(filter(None, [*meanings, caption])), rows=cells, live=live,
+    return Shown(name=name, title=title, caption=" ".join(filter(None, [*meanings, caption])), rows=cells,
                  columns=tuple(column.removeprefix("#") for column in columns))  # fmt: skip
 
 
@@ -259,26 +228,17 @@ def _cell(text: str, column: str) -> Cell:
     return Cell(text, order, isinstance(text, Bold))
 
 
-def steps_of(block: Block) -> Shown | None:
-    """Figures of the curves, for those who do not see them."""
-    if not any(len(entry.steps) > 1 for entry in block.entries):
-        return None
-    caption = f"{block.place.metric} ± stderr by {block.entries[0].step}"
-    return _shown("", "Figures of the curves", caption, _rows(steps_table(block)), live=False)
-
-
 def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
     places = [block.place for block in comparison.blocks]
     for entry in comparison.entries:
-        file = [("from", file_called(entry.theirs))] if entry.theirs else []
         for record in entry.records:
             row, config = record.value(entry.metric), flat(whole(record.config).to_json())
             about = about_tables(record, everything=False)[0]
             yield {
                 "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
                 "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
-                "facts": [*file, *zip(about.columns[1:], about.rows[0][1:], strict=True)],
+                "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
                 "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
                 "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
                                    for name, value in record.cost.items()),
@@ -295,40 +255,29 @@ def disagreeing(block: Block, most: int) -> dict[str, Any]:
         for query, value in entry.values.items():
             if (gain := worth(value, block.place.metric)) is not None:
                 gains.setdefault(query, {})[place] = gain
-    counted = _counted(block)
-    among = {query: [gain for place, gain in own.items() if place in counted] for query, own in gains.items()}
-    apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in among.items()}
+    methods = running(block.entries)
+    among = {place for place, entry in enumerate(block.entries) if len(methods) < 2 or entry in methods}
+    counted = {query: [gain for place, gain in own.items() if place in among] for query, own in gains.items()}
+    apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in counted.items()}
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
     first = chosen[:most]
     texts = [cells_of(entry.runs, COLUMNS) for entry in block.entries] if first else []
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
-    shown = [_disagreement(block, query, gains[query], texts, counted) for query in first]
+    shown = [_disagreement(block, query, gains[query], texts) for query in first]
     return {"shown": shown, "count": len(chosen), "note": note}
 
 
-def _counted(block: Block) -> set[int]:
-    """Places of the lines among which a disagreement counts: methods, and ends only where there are not two others."""
-    own = [entry for entry in block.entries if entry.state_of == "own" and not entry.aside]
-    lines = next((lines for lines in (running(block.entries), own) if len(lines) > 1), block.entries)
-    return {place for place, entry in enumerate(block.entries) if entry in lines}
-
-
 def _disagreement(
-    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]], counted: set[int]
+    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]]
 ) -> dict[str, Any]:
-    """One query, and what every line that was asked it answered, the best first; best and worst of those that count."""
+    """One query, and what every line that was asked it answered, the best first."""
     ordered = sorted(gains, key=lambda place: -gains[place])
     kept = [texts[place].get(query[:3], {}) for place in ordered]
     first = next(filter(None, kept), {})
     seed, episode, key = query[:3]
     step = f"step {first['step']:,}" if first.get("step") else ""
     prompt = kept_text(str(first.get("prompt") or ""))
-    ends = []
-    among = {place: gain for place, gain in gains.items() if place in counted}
-    for word, end in (("best", max(among.values())), ("worst", min(among.values()))):
-        label, *more = [block.entries[place].marked for place in sorted(among) if among[place] == end]
-        ends.append(f"{word} {label}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
     sides = [
         {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
          "nats": likelihood(cells), "gain": _figure(block, gains[place])}
@@ -337,7 +286,7 @@ def _disagreement(
     return {
         "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
         "question": _end(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": _end(prompt, LONGEST_PROMPT),
-        "gold": gold(first)[:LONGEST_ANSWER], "ends": ", ".join(ends), "sides": sides,
+        "gold": gold(first)[:LONGEST_ANSWER], "sides": sides,
     }  # fmt: skip
 
 

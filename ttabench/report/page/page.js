@@ -12,7 +12,7 @@ function dressed(spec, width) {
   const own = JSON.parse(JSON.stringify(spec).replace(/#[0-9a-f]{6}/g, (colour) => colours[colour] ?? colour));
   const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
   own.config = {
-    background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor((width - 60) / spec.usermeta.column)) }, text: { color: ink },
+    background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor((width - 60) / 150)) }, text: { color: ink },
     view: { stroke: edge }, font: "system-ui, sans-serif",
   };
   return own;
