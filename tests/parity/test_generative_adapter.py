@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.parity import released
-from tests.parity.fixtures import base_lm, load
-from tests.parity.reference.numbers import NORMS, llama_config
+from tests.parity.fixtures import base_lm, llama_config, load
 from tests.places import fixture_file
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
@@ -25,6 +24,8 @@ from ttabench.methods.generative_adapter.training import Row, row_logprobs
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]
+NORMS = {"frobenius": "frobenius/", "svd": "svd/exact_"}
+"""Where the fixture has the numbers of each norm."""
 WHOLE = [name for name in CONFIGS if name != "generator"]
 
 
