@@ -89,8 +89,7 @@ def base(name: str) -> LM:
 
 def method(name: str, **changes: Any) -> GenerativeAdapter:
     told = CONFIGS[name]
-    targets = (told["target"].rpartition(".")[2],)
-    changes = {"norm": told["norm"], "chunk": told["window"], "targets": targets, **changes}
+    changes = {"norm": told["norm"], "chunk": told["window"], **changes}
     made = GenerativeAdapter(base(name), GenerativeAdapterSettings(**sizes(told, **changes)))
     released.take(made.networks, load(FIXTURE).under(f"{name}/ga_state"))
     return made
@@ -124,10 +123,10 @@ def test_contexts_are_cut_as_they_are(name: str) -> None:
 def test_sums_and_deltas_after_the_context(name: str) -> None:
     made, given = method(name), load(FIXTURE).under(name)
     state = read(made, name)
-    for place, own in enumerate(made.networks.names):
-        key = own[0].replace(f"layers.{place}.", f"layers.{place}.base_layer.")
+    for place, name_of_map in enumerate(made.networks.names):
+        key = name_of_map.replace(f"layers.{place}.", f"layers.{place}.base_layer.")
         close(state.tensors["sum"][place].mT, given[f"S_final/{key}"], kind(name, "S"))
-        delta = made.patch(state, []).deltas[own[0]]
+        delta = made.patch(state, []).deltas[name_of_map]
         assert isinstance(delta, LowRank)
         wanted = given[f"sequential/delta_W/{key}"]
         close(delta.b_BOR @ delta.a_BRI, wanted, kind(name, "generator"))
@@ -162,11 +161,10 @@ def test_the_training_loss_and_its_gradients(name: str) -> None:
     close(loss.detach(), given["loss"], kind(name, "loss"))
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = load(FIXTURE).under(f"{name}/train/grad")
-    names = [each for own in made.networks.names for each in own]
     for key, wanted in gradients.items():
         matched = released.KEY.fullmatch(key)
         assert matched is not None
-        place = names.index(matched["map"].replace(".base_layer.", "."))
+        place = made.networks.names.index(matched["map"].replace(".base_layer.", "."))
         ours = made.networks.get_parameter(f"generators.{place}.{released.PARTS[matched['part']]}").grad
         assert ours is not None
         assert float((ours - wanted).abs().max()) <= 2e-3 * float(wanted.abs().max()) + 1e-7, key
