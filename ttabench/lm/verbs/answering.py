@@ -62,7 +62,7 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
     return min(places, default=None)
 
 
-def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
+def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     wants = wanted(asks, Choose)
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
     scores = _choose(lm, patch, pairs)
@@ -115,7 +115,7 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
-def _scored(lm: LM, patch: Patch, asks: Sequence[Ask], _: int = 1) -> list[Answer]:
+def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     follows = follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
