@@ -58,6 +58,23 @@ def cases(name: str, **wanted: Any) -> list[str]:
     ]
 
 
+CONFIG = {
+    "vocab": "vocab_size",
+    "hidden": "hidden_size",
+    "intermediate": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+}
+"""What the models of fixtures and transformers call the same number."""
+
+
+def llama_config(config: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """What transformers takes of a fixture's model, and more."""
+    same = ("head_dim", "rms_norm_eps", "rope_theta")
+    return {**{CONFIG.get(name, name): config[name] for name in (*CONFIG, *same)}, **more}
+
+
 def base_lm(kind: str, config: dict[str, Any], weights: dict[str, Tensor]) -> LM:
     """A GPT-2 or Llama of this configuration with these weights; token 3 is the word "w3".
 

@@ -24,9 +24,9 @@ KEY = re.compile(r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?
 @torch.no_grad()
 def take(networks: GenerativeAdapterNetworks, tensors: Mapping[str, Tensor]) -> None:
     """Fill all generators."""
-    order, own = [name for layer in networks.names for name in layer], dict(networks.named_parameters())
+    own = dict(networks.named_parameters())
     for key, tensor in tensors.items():
         if (matched := KEY.fullmatch(key)) is not None and matched["part"] in PARTS:
-            place = order.index(matched["map"].replace(".base_layer.", "."))
+            place = networks.names.index(matched["map"].replace(".base_layer.", "."))
             own.pop(f"generators.{place}.{PARTS[matched['part']]}").copy_(tensor)
     assert not own, f"not filled: {sorted(own)}"

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.parity.fixtures import base_lm, load
-from tests.parity.reference.ccm import ANSWER
-from tests.parity.reference.numbers import llama_config
+from tests.parity.fixtures import base_lm, llama_config, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward
@@ -22,6 +20,8 @@ from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.method import Ccm
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file("ccm_model.json").read_text(encoding="utf-8"))["configs"]
+ANSWER = 3
+"""Last tokens of a question, which are what is learned."""
 WAYS = {"concat_recur": {}, "merge_recur": {"update": "merge"}}
 TWICE = [(name, way) for name in CONFIGS for way in WAYS]
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.parity import released
-from tests.parity.fixtures import base_lm, load
-from tests.parity.reference.numbers import NORMS, llama_config
+from tests.parity.fixtures import base_lm, llama_config, load
 from tests.places import fixture_file
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
@@ -25,6 +24,8 @@ from ttabench.methods.generative_adapter.training import Row, row_logprobs
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]
+NORMS = {"frobenius": "frobenius/", "svd": "svd/exact_"}
+"""Where the fixture has the numbers of each norm."""
 WHOLE = [name for name in CONFIGS if name != "generator"]
 
 
@@ -88,8 +89,7 @@ def base(name: str) -> LM:
 
 def method(name: str, **changes: Any) -> GenerativeAdapter:
     told = CONFIGS[name]
-    targets = (told["target"].rpartition(".")[2],)
-    changes = {"norm": told["norm"], "chunk": told["window"], "targets": targets, **changes}
+    changes = {"norm": told["norm"], "chunk": told["window"], **changes}
     made = GenerativeAdapter(base(name), GenerativeAdapterSettings(**sizes(told, **changes)))
     released.take(made.networks, load(FIXTURE).under(f"{name}/ga_state"))
     return made
@@ -123,10 +123,10 @@ def test_contexts_are_cut_as_they_are(name: str) -> None:
 def test_sums_and_deltas_after_the_context(name: str) -> None:
     made, given = method(name), load(FIXTURE).under(name)
     state = read(made, name)
-    for place, own in enumerate(made.networks.names):
-        key = own[0].replace(f"layers.{place}.", f"layers.{place}.base_layer.")
+    for place, name_of_map in enumerate(made.networks.names):
+        key = name_of_map.replace(f"layers.{place}.", f"layers.{place}.base_layer.")
         close(state.tensors["sum"][place].mT, given[f"S_final/{key}"], kind(name, "S"))
-        delta = made.patch(state, []).deltas[own[0]]
+        delta = made.patch(state, []).deltas[name_of_map]
         assert isinstance(delta, LowRank)
         wanted = given[f"sequential/delta_W/{key}"]
         close(delta.b_BOR @ delta.a_BRI, wanted, kind(name, "generator"))
@@ -161,11 +161,10 @@ def test_the_training_loss_and_its_gradients(name: str) -> None:
     close(loss.detach(), given["loss"], kind(name, "loss"))
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = load(FIXTURE).under(f"{name}/train/grad")
-    names = [each for own in made.networks.names for each in own]
     for key, wanted in gradients.items():
         matched = released.KEY.fullmatch(key)
         assert matched is not None
-        place = names.index(matched["map"].replace(".base_layer.", "."))
+        place = made.networks.names.index(matched["map"].replace(".base_layer.", "."))
         ours = made.networks.get_parameter(f"generators.{place}.{released.PARTS[matched['part']]}").grad
         assert ours is not None
         assert float((ours - wanted).abs().max()) <= 2e-3 * float(wanted.abs().max()) + 1e-7, key

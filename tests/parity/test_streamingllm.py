@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.parity.fixtures import base_lm, cases, load
-from tests.parity.reference.numbers import llama_config
+from tests.parity.fixtures import base_lm, cases, llama_config, load
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow

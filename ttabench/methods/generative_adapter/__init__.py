@@ -9,7 +9,7 @@ from typing import Literal
 from ttabench.core.bounds import at_least
 from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.cost.shape import Factors, Shape
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.spec import MethodSpec
 
@@ -41,8 +41,6 @@ class GenerativeAdapterSettings:
     the released code does."""
     buffer: bool = False
     """Whether what arrives between two questions is one text; false: each piece is cut into chunks by itself."""
-    targets: tuple[str, ...] = ()
-    """Last parts of the names of the adapted linear maps; none means the output projection of attention."""
     objective: Literal["answer", "both", "reconstruction", "completion"] = "answer"
     """What training learns: answers to the questions of the task; or, of what an episode reads alone, each chunk from
     the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both: the mean
@@ -142,7 +140,7 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     """Generative Adapter (arXiv 2411.05877): later chunks are read by the weights adapted so far; the state is the sum
     of every map and its deltas, whatever the length."""
     s = settings
-    maps = targeted(s.targets, shape) if s.targets else [shape.attention_linears[-1]]
+    maps = [shape.attention_linears[-1]]
     if s.norm != "svd":
         return None
     deltas, count = Factors(shape, s.delta_rank, maps), shape.layers * len(maps)
@@ -170,7 +168,7 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
 
 RETIRED: Mapping[str, Json] = {
     "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
-    "loss_weighting": "tokens", "init_share": 0.1,
+    "loss_weighting": "tokens", "init_share": 0.1, "targets": [],
 }  # fmt: skip
 """Settings of earlier versions, see `MethodSpec.retired`."""
 

@@ -1,6 +1,6 @@
 """The generators of all adapted linear maps of a base model, and what they read.
 
-Shape letters: N adapted maps · L layers · M maps of a layer · B rows · T tokens · R values · K keys · Q rank ·
+Shape letters: N adapted maps, one a layer · B rows · T tokens · R values · K keys · Q rank ·
     I/O features in and out.
 """
 
@@ -21,7 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.generator import Generator, directions
-from ttabench.methods.parts.lora import by_layer, target_names
+from ttabench.methods.parts.lora import by_layer
 
 OUT = ("o_proj", "out_proj", "c_proj", "dense")
 """Last parts of the names of the output projection of attention, by architecture."""
@@ -29,26 +29,20 @@ ATTENTION = ("self_attn", "attn", "attention")
 
 
 class GenerativeAdapterNetworks(nn.Module):
-    """One `Generator` a map, with weights drawn from `settings.seed`."""
+    """One `Generator` a layer, of its output projection of attention, with weights drawn from `settings.seed`."""
 
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__()
         self.lm, self.settings = lm, settings
-        self.names = by_layer(lm, target_names(lm, settings.targets) if settings.targets else output_maps(lm))
-        if any(len({lm.linear_shape(name) for name in place}) > 1 for place in zip(*self.names, strict=True)):
-            fault = f"{lm.name} ({lm.config.model_type}) has linear maps of one name and unequal shapes"
-            raise UserError(f"{fault} in its layers.", "Use templora, or other --set targets.")
+        self.names = [name for (name,) in by_layer(lm, output_maps(lm))]
+        if len({lm.linear_shape(name) for name in self.names}) > 1:
+            fault = f"{lm.name} ({lm.config.model_type}) has output projections of unequal shapes in its layers"
+            raise UserError(f"{fault}.", "Use templora.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
-            made = {
-                name: Generator(lm.hidden_size, *lm.linear_shape(name), settings) for own in self.names for name in own
-            }
-        self.generators, self._by_name = nn.ModuleList(made.values()).to(lm.device), made
+            self.by_layer = [Generator(lm.hidden_size, *lm.linear_shape(name), settings) for name in self.names]
+        self.generators = nn.ModuleList(self.by_layer).to(lm.device)
         self.eval()
-
-    def generators_of(self, layer: int) -> list[tuple[str, Generator]]:
-        """The maps of a layer, each with its generator."""
-        return [(name, self._by_name[name]) for name in self.names[layer]]
 
     def read(
         self, rows: Sequence[list[int]], deltas: Mapping[str, LowRank], *, summed: bool = True
@@ -61,7 +55,7 @@ class GenerativeAdapterNetworks(nn.Module):
 
         def see(layer: Place, hidden_BTC: Tensor) -> None:
             assert isinstance(layer, int)
-            sums.extend(generator.summed(hidden_BTC, real_BT) for _, generator in self.generators_of(layer))
+            sums.append(self.by_layer[layer].summed(hidden_BTC, real_BT))
 
         seen = range(self.lm.layers) if summed else ()
         with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, seen, len(rows)):
@@ -70,39 +64,33 @@ class GenerativeAdapterNetworks(nn.Module):
         return ids_BT, hidden_BTC, torch.stack(sums) if summed else None
 
     def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
-        """The sums, and with `norm=svd` the factors of their deltas, `a0` [L, B, Q, I] and `b0` [L, B, O, Q] of the
-        first map of every layer, `a1` and `b1` of the second; the others are made anew when something is asked."""
+        """The sums, and with `norm=svd` the factors of their deltas, `a0` [N, B, Q, I] and `b0` [N, B, O, Q]; others
+        are made anew when something is asked."""
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
         if not all(finite_N):
-            fault = f"What generative_adapter sums for {list(self._by_name)[finite_N.index(False)]} is not finite"
+            fault = f"What generative_adapter sums for {self.names[finite_N.index(False)]} is not finite"
             raise UserError(
                 f"{fault} (NaN or infinity).", "Check its checkpoint and the weights, or try --dtype float32."
             )
-        tensors = {"sum": sum_NBRK}
-        if self.settings.norm == "svd":
-            made = self.made(sum_NBRK)
-            for place, names in enumerate(zip(*self.names, strict=True)):
-                tensors[f"a{place}"] = torch.stack([made[name].a_BRI for name in names])
-                tensors[f"b{place}"] = torch.stack([made[name].b_BOR for name in names])
-        return tensors
+        if self.settings.norm != "svd":
+            return {"sum": sum_NBRK}
+        made = self.made(sum_NBRK).values()
+        a_NBQI, b_NBOQ = torch.stack([one.a_BRI for one in made]), torch.stack([one.b_BOR for one in made])
+        return {"sum": sum_NBRK, "a0": a_NBQI, "b0": b_NBOQ}
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
         """Deltas of all adapted maps, by name; none of a text of which nothing was read."""
         if not tensors or self.settings.norm != "svd":
             return self.made(tensors["sum"]) if tensors else {}
-        return {
-            name: LowRank(tensors[f"a{place}"][layer], tensors[f"b{place}"][layer])
-            for layer, own in enumerate(self.names)
-            for place, name in enumerate(own)
-        }
+        return dict(zip(self.names, map(LowRank, tensors["a0"], tensors["b0"]), strict=True))
 
     def made(self, sum_NBRK: Tensor, *, learning: bool = False) -> dict[str, LowRank]:
         """The deltas that sums become; `learning`: by what gradients go through. Exact decompositions of all maps are
         one call, which a GPU does at once."""
         at_once = self.settings.norm == "svd" and not learning
         found = zip(*directions(sum_NBRK, self.settings), strict=True) if at_once else repeat(None)
-        each = zip(self._by_name.items(), sum_NBRK, found, strict=False)
-        return {name: generator.delta(own, learning=learning, found=known) for (name, generator), own, known in each}
+        each = zip(self.names, self.by_layer, sum_NBRK, found, strict=False)
+        return {name: generator.delta(own, learning=learning, found=known) for name, generator, own, known in each}
 
 
 def output_maps(lm: LM) -> list[str]:
@@ -119,43 +107,33 @@ SHARE = 0.1
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Begin with aligned spaces, and deltas of `SHARE` of what their maps give."""
-    out = set(output_maps(networks.lm))
+    """Begin with keys and queries, and values and outputs, in one space each, and deltas of `SHARE` of what their maps
+    give."""
+    lm = networks.lm
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
-        for layer in range(networks.lm.layers):
-            for name, generator in networks.generators_of(layer):
-                _align(networks.lm, layer, name, generator, writes_attention=name in out)
+        for layer, generator in enumerate(networks.by_layer):
+            generator.norm.copy_(_first_norm(lm, layer))
+            nn.init.orthogonal_(generator.values)
+            nn.init.orthogonal_(generator.queries)
+            generator.outputs.copy_(generator.values.T)
+            generator.keys.copy_(generator.queries @ _values_of(lm, layer, generator.queries.shape[1]))
     _scale(networks, chunks)
-
-
-def _align(lm: LM, layer: int, name: str, generator: Generator, *, writes_attention: bool) -> None:
-    width, (features_in, features_out) = lm.hidden_size, lm.linear_shape(name)
-    generator.norm.copy_(_first_norm(lm, layer))
-    nn.init.orthogonal_(generator.values)
-    nn.init.orthogonal_(generator.queries)
-    back_CR = generator.values.T
-    generator.outputs.copy_(back_CR if features_out == width else _weight(lm, name) @ back_CR)
-    if writes_attention:
-        generator.keys.copy_(generator.queries @ _values_of(lm, layer, features_in))
-    elif features_in == width:
-        generator.keys.copy_(generator.queries)
 
 
 def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
     """Set how large the deltas are."""
-    lm, names = networks.lm, [name for own in networks.names for name in own]
+    lm, names = networks.lm, networks.names
     ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
     kept: dict[Place, Tensor] = {}
     with observe_inputs(lm, kept.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
-    for layer in range(lm.layers):
-        for name, generator in networks.generators_of(layer):
-            delta, x_BTI = generator.delta(generator.summed(kept[layer], real_BT)), kept[name].float()
-            added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
-            given_BTO = x_BTI @ _weight(lm, name).T
-            ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
-            generator.outputs.mul_(SHARE * ratio)
+    for layer, (name, generator) in enumerate(zip(names, networks.by_layer, strict=True)):
+        delta, x_BTI = generator.delta(generator.summed(kept[layer], real_BT)), kept[name].float()
+        added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
+        given_BTO = x_BTI @ _weight(lm, name).T
+        ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
+        generator.outputs.mul_(SHARE * ratio)
 
 
 def _first_norm(lm: LM, layer: int) -> Tensor:
