@@ -43,6 +43,7 @@ def test_second_gradients_of_prefix_bias_and_deltas_equal_finite_differences() -
         assert gradgradcheck(value, leaves, fast_mode=True)
 
 
+DOCUMENTS, QUESTION = [[65, 66, 67, 68], [70, 71, 72]], ([75, 76], [77, 78])
 RATE = 0.3
 
 
