@@ -88,6 +88,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Answers and costs on one CUDA GPU, not run by default; arguments after -- go to `python -m tests.gpu`."""
+    """Answers on one CUDA GPU, not run by default; arguments after -- go to `python -m tests.gpu`."""
     session.install(*CONSTRAINTS, "-e", ".")
     session.run("python", "-m", "tests.gpu", *session.posargs, env={"HF_HUB_OFFLINE": "1"})

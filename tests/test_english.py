@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,24 +10,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.choice_files import FOLDERS
 from tests.conftest import SMOLLM2
-from tests.harness.test_chat import run, values
-from tests.harness.test_harness import hf, task
 from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_files
 from ttabench.core.digests import digest
-from ttabench.cost.formula import NoSettings
-from ttabench.harness import AdaptedLM
 from ttabench.lm.loading import gguf_files
 from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.text.chat import chat_of
 from ttabench.lm.verbs.generation import generate
-from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.settings import H2OSettings
-from ttabench.methods.icl import InContextSettings
-from ttabench.methods.icl.method import InContext
-from ttabench.methods.none.method import NoContext
 
 pytestmark = pytest.mark.english
 
@@ -73,25 +62,3 @@ def test_scores_are_those_of_lm_evals_own_model(
     if chat:
         monkeypatch.setattr(smollm2, "chat", chat_of(smollm2.tokenizer, SMOLLM2, smollm2.encode_template))
     check(smollm2, held, tmp_path, shots, chat)
-
-
-@pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
-@pytest.mark.parametrize("multiturn", [True, False])
-def test_in_turns_inside_lm_eval_every_method_reads(smollm2: LM, multiturn: bool) -> None:
-    def logprobs(model: Any, **changes: Any) -> list[float]:
-        return values(run(model, task(**changes), fewshot_as_multiturn=multiturn))
-
-    def ours(method: BaseMethod[Any]) -> list[float]:
-        model = AdaptedLM(method)
-        found = logprobs(model)
-        assert model.get_model_info()["reading"]["toy"] == {
-            "requests": 12, "contexts": 1, "answered_without_context": 0,
-        }  # fmt: skip
-        return found
-
-    none, full = ours(NoContext(smollm2, NoSettings())), ours(InContext(smollm2, InContextSettings()))
-    tenth = ours(H2O(smollm2, H2OSettings(heavy=0.05, recent=0.05)))
-    assert full == pytest.approx(logprobs(hf(smollm2)), abs=1e-3)
-    assert none == pytest.approx(logprobs(hf(smollm2), num_fewshot=0), abs=1e-3)
-    assert none != pytest.approx(full, abs=0.1)
-    assert tenth != pytest.approx(full, abs=0.1)

@@ -23,7 +23,6 @@ RIGHT = [
     ("rope_interleaved", "one_layer/ernie4_5", "window", ("recent=40",), (-107.369, -304.9, -101.923)),
     ("rope_interleaved", "one_layer/helium", "window", ("recent=40",), (-48.423, -136.472, -49.998)),
     ("rope_interleaved", "one_layer/llama", "window", ("recent=40",), (-39.939, -146.636, -46.346)),
-    ("longrope", "phi3_longrope", "none", (), (-46.620, -137.331, -52.617)),
 ]
 
 

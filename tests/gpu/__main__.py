@@ -1,6 +1,6 @@
 """A first run on one GPU, within eight minutes: `python -m tests.gpu`, from the folder of the repository.
 
-Tables are printed as they are made and kept in results/gpu/. Nothing is fetched; a library that is missing is named.
+The table is printed as it is made and kept in results/gpu/. Nothing is fetched; a library that is missing is named.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--shape", default="llama-3-8b", help="of the base model whose costs are measured")
-    parser.add_argument("--dtype", default="bfloat16", help="of its weights")
-    parser.add_argument("--lengths", default="4k,16k,64k", help="of the contexts that are read, in tokens")
-    parser.add_argument("--generate", type=int, default=32, help="tokens written behind each")
-    parser.add_argument("--answers", default="float32,bfloat16,float16", help="their number formats; may be empty")
+    parser.add_argument("--answers", default="float32,bfloat16,float16", help="their number formats")
     parser.add_argument("--methods", default="", help="separated by commas; all by default")
     parser.add_argument("--seconds", type=float, default=440.0, help="after which nothing more is begun")
     parser.add_argument("--out", type=Path, default=Path("results/gpu"))
@@ -34,7 +30,6 @@ def main(words: Sequence[str] | None = None) -> int:
         import torch
 
         from tests.gpu.answers import compare
-        from tests.gpu.costs import Costs
         from tests.gpu.report import Report
         from ttabench.core import environment
         from ttabench.methods import registry
@@ -49,8 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = {**environment.versions(), **environment.hardware(), **environment.code()}
     report = Report(options.out, options.seconds, about)
     methods = method_names(options.methods, registry.methods())
-    alike = compare(report, options.device, methods, options.answers.split(","), end=0.65 * options.seconds)
-    Costs(report, options, methods).measure()
+    alike = compare(report, options.device, methods, options.answers.split(","))
     report.timer.cancel()
     print(f"\nThe tables are in {options.out}. Answers {'are' if alike else 'are not'} as they should be.")
     return 0 if alike else 1

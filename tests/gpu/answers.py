@@ -32,8 +32,8 @@ Answer: TypeAlias = tuple[str, list[float], list[int]]
 COLUMNS = ("method", "dtype", "answers", "same_share", "largest_difference_a_token", "verdict", STATUS)
 
 
-def compare(report: Report, device: str, methods: Sequence[str], dtypes: Sequence[str], end: float) -> bool:
-    """Fill the table until so many seconds are left; whether no answer is other than it should be."""
+def compare(report: Report, device: str, methods: Sequence[str], dtypes: Sequence[str]) -> bool:
+    """Fill the table; whether no answer is other than it should be."""
     models, ours = ModelCache(), dict[str, list[Answer]]()
     table = Table(report, "answers", f"Answers on {device} beside the CPU's in float32", COLUMNS)
 
@@ -43,7 +43,7 @@ def compare(report: Report, device: str, methods: Sequence[str], dtypes: Sequenc
         return _compared(ours[method], _answers(models, method, device, dtype), LEAST[dtype])
 
     for key in [{"method": method, "dtype": dtype} for dtype in filter(None, dtypes) for method in methods]:
-        table.row(key, min(ROW_SECONDS, report.left - end), partial(work, **key))
+        table.row(key, ROW_SECONDS, partial(work, **key))
     return all(row.get("verdict") != "differs" for row in table.rows)
 
 

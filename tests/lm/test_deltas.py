@@ -16,7 +16,6 @@ from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs, we
 from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
-from ttabench.lm.verbs.scoring import token_logprobs
 
 
 def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:
@@ -77,29 +76,7 @@ def test_deltas_as_changes_of_weights_equal_deltas_applied(lm: LM, grad: bool) -
     assert (expected - forward(lm, replace(patch, deltas={}), ids_BT)[0]).abs().max() > 0.1
 
 
-ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]
 """Prompts and targets, which leave the head three tokens of two rows."""
-
-
-def of_head(lm: LM, rows: int) -> LowRank:
-    generator = torch.Generator().manual_seed(rows)
-    vocab, width = lm.model.get_output_embeddings().weight.shape
-    a_BRI = torch.randn(rows, 2, width, generator=generator)
-    return LowRank(a_BRI, torch.randn(rows, vocab, 2, generator=generator))
-
-
-@torch.no_grad()
-def test_a_low_rank_delta_of_the_head_that_all_rows_share(lm: LM) -> None:
-    delta, ids_BT, given = of_head(lm, 1), text(2, 6), []
-    handle = lm.model.get_output_embeddings().register_forward_hook(lambda _m, args, _o: given.append(args[0]))
-    logits_BTV = forward(lm, Patch(), ids_BT)[0]
-    handle.remove()
-    under_BTV = forward(lm, Patch(deltas={"lm_head": delta}), ids_BT)[0]
-    close(under_BTV, logits_BTV + given[0] @ delta.a_BRI[0].T @ delta.b_BOR[0].T, atol=1e-3)
-    assert (under_BTV - logits_BTV).abs().max() > 0.1
-    found = token_logprobs(lm, Patch(deltas={"lm_head": delta}), ITEMS)
-    for item, values in zip(ITEMS, found, strict=True):
-        close(token_logprobs(lm, Patch(deltas={"lm_head": delta}), [item])[0], values, atol=1e-3)
 
 
 @pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])

@@ -162,35 +162,6 @@ def test_reading_on_in_two_parts_equals_a_mask(
         torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [(1, 1), (1, 3), (3, 1), (3, 3)])
-def test_patches_add_up(lm: LM, rows: tuple[int, int]) -> None:
-    """Tokens stand one behind the other, and low-rank deltas of one map are the sum of both, dense ones too."""
-    first, second, ids_BT = full_patch(lm, rows[0]), full_patch(lm, rows[1]), text(3, 4)
-    map_name, weight = lm.linear_names()[0], f"{lm.linear_names()[1]}.weight"
-    assert second.tokens_BT is not None
-    mask_BT = torch.ones_like(second.tokens_BT, dtype=torch.bool)
-    mask_BT[-1, -1] = False
-    dense = {weight: Dense(torch.full_like(lm.model.get_parameter(weight), 0.01)[None])}
-    one = replace(first, deltas={map_name: first.deltas[map_name], **dense})
-    two = Patch(second.tokens_BT.flip(1), mask_BT, None, {map_name: low_rank(lm, map_name, rows[1], 9), **dense})
-    both = one + two
-    assert one.tokens_BT is not None and two.tokens_BT is not None  # noqa: PT018
-    assert both.tokens_BT is not None
-    joint = torch.cat([one.tokens_BT.expand(max(rows), -1), two.tokens_BT.expand(max(rows), -1)], dim=1)
-    assert torch.equal(both.tokens_BT, joint)
-    summed = {weight: Dense(2 * dense[weight].delta)}
-    deltas = [each.deltas[map_name] for each in (one, two)]
-    change = sum(delta.b_BOR @ delta.a_BRI for delta in deltas if isinstance(delta, LowRank))
-    merged = both.deltas[map_name]
-    assert isinstance(merged, LowRank)
-    close(merged.b_BOR @ merged.a_BRI, torch.as_tensor(change))
-    expected, _ = forward(lm, replace(both, deltas={map_name: merged, **summed}), ids_BT)
-    close(forward(lm, both, ids_BT)[0], expected)
-    assert (Patch() + one) == one == (one + Patch())
-    with pytest.raises(AssertionError, match="two prefixes"):
-        _ = one + first
-
-
 def causal(length: int) -> Tensor:
     return torch.ones(1, length, length, dtype=torch.bool).tril()
 

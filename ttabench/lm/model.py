@@ -181,6 +181,9 @@ class LM(Texts):
         """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
         # of these very classes: routers of experts, which are others, give more than a tensor
         maps = {id(m) for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)}
+        if not maps:
+            fault = f"{self.name} ({self.config.model_type}) has no linear maps of torch's own class"
+            raise UserError(f"{fault}.", "Use none, icl or rag.")
         return [name for name, m in self.model.named_modules() if id(m) in maps]
 
     def linear_shape(self, name: str) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def summed(
         key, value = (tensor.repeat_interleave(count // heads, dim=1) for tensor in (key, value))
     if bias is not None and bias.dim() == 3:
         bias = _of_queries(bias, heads, tokens)
-    if in_two_parts(query.device):
+    if _fused is not None and in_two_parts(query.device):
         # a single token sees every slot; causal, it would see the first alone: the kernel aligns [T, S] at the top
         out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
     else:

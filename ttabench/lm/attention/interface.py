@@ -1,13 +1,10 @@
 """Attention as transformers calls it, with what a window adds: masks by layer, a shared prefix, biases, watchers.
 
-Many rows attend to one shared prefix without a copy for each (Hydragen, arXiv 2402.05099, section 3). A model whose
-attention has terms that sdpa does not know (sinks, a soft cap) attends by its own eager function, with the same masks
-and biases (`OWN`).
+Many rows attend to one shared prefix without a copy for each (Hydragen, arXiv 2402.05099, section 3).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -22,11 +19,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from ttabench.core.errors import UserError
-from ttabench.lm.attention.fused import attend_continuation, attend_shared, bias_of, in_two_parts
+from ttabench.lm.attention.fused import attend_continuation, attend_shared, in_two_parts
 
-NAME, OWN = "ttabench_shared_prefix", "ttabench_own"
-"""Names with transformers: attention of our own, and the model's eager function under our masks."""
+NAME = "ttabench_shared_prefix"
+"""Our attention's name with transformers."""
 
 MaskFunction: TypeAlias = Callable[[int, int, Tensor, Tensor], Tensor]
 """A mask of transformers: (batch row, head, position of the query, position of the key) to whether it is seen."""
@@ -66,8 +62,6 @@ class Call:
     """[B or 1, H or N, P]: what is added to the scores of the first P slots; the lowest number hides one."""
     module: nn.Module | None = None
     """The attention that was called."""
-    weights: Tensor | None = None
-    """[B, N, T, S]: what each token pays to each slot, where the model's own attention was computed (`OWN`)."""
 
 
 Watcher: TypeAlias = Callable[[Call], Tensor | None]
@@ -187,28 +181,6 @@ def _of_query_heads(mask: Tensor, query: Tensor) -> Tensor:
     return mask if mask.shape[1] == 1 else mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
 
 
-def own_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores."""
-    extras = _extras.get()
-    call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
-    mask = _of_query_heads(_causal(query, key) if call.mask is None else call.mask, query)
-    added = bias_of(mask, query.dtype) if call.bias is None else _biased(call.bias, query, key, mask)
-    eager = sys.modules[type(module).__module__].eager_attention_forward  # a model without one is run in another way
-    out, weights = eager(module, query, key, value, added, dropout=dropout, **options)
-    if extras.watcher is not None and extras.watcher(replace(call, weights=weights)) is not None:
-        fault = f"The attention of {type(module).__name__} has terms (sinks, a soft cap) that only the model's own code"
-        raise UserError(f"{fault} computes, and this method computes attention itself.", "Use icl, snapkv or h2o.")
-    return out, None
-
-
 @contextmanager
 def learning_masks() -> Iterator[dict[int, MaskFunction | None]]:
     """Learn in the forwards of the block which mask function each layer has; None where it is plainly causal.
@@ -259,6 +231,4 @@ def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:
 
 
 AttentionInterface.register(NAME, forward)
-AttentionInterface.register(OWN, own_forward)
 AttentionMaskInterface.register(NAME, _mask)
-AttentionMaskInterface.register(OWN, _mask)

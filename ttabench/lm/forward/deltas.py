@@ -131,11 +131,11 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     ]
     try:
         for module, leaf, _, value in places:
-            module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
+            module._parameters[leaf] = value  # a plain tensor keeps its gradient path
         yield
     finally:
         for module, leaf, base, _ in places:
-            module._parameters[leaf] = base  # type: ignore[assignment]
+            module._parameters[leaf] = base
 
 
 def _changed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -115,7 +115,7 @@ def whole(lm: LM, ids_1T: Tensor) -> Tensor:
 def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
     """The first way that is right in all, else the first that is right row by row."""
     alone = Ways(attention="none")
-    tried = [Ways(attention=attention) for attention in ("sdpa", "own", "transformers")]
+    tried = [Ways(attention=attention) for attention in ("sdpa", "transformers")]
     for ways in (*tried, *(Ways(attention=last, positions=False) for last in ("transformers", "again"))):
         try:
             ways = _right(lm, ways, texts, truth)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.lm.attention.interface import NAME, OWN, MaskFunction
+from ttabench.lm.attention.interface import NAME, MaskFunction
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 
@@ -41,7 +41,7 @@ class Ways:
     @property
     def hooked(self) -> bool:
         """Whether attention is ours: it can be watched, and masked slot by slot."""
-        return self.attention in ("sdpa", "own")
+        return self.attention == "sdpa"
 
     @property
     def caches(self) -> bool:
@@ -59,8 +59,6 @@ class Ways:
         return {name: value for name, (there, value) in unusual.items() if there}
 
 
-NAMES = {"sdpa": NAME, "own": OWN}
-"""Attention of transformers by way."""
 probes: list[Callable[[LM], Ways]] = []
 """What tries a model: `probe.tried`, which stands above windows."""
 REASONS = {
@@ -115,4 +113,4 @@ def take(lm: LM, ways: Ways) -> None:
     lm.linear_head, lm.ways = ways.linear_head, ways.record()
     if len(ways.shapes) == 1:
         ((lm.kv_heads, lm.head_dim, _),) = ways.shapes
-    lm.attend_by(NAMES.get(ways.attention, lm.native_attention))
+    lm.attend_by(NAME if ways.hooked else lm.native_attention)

@@ -155,7 +155,7 @@ class Window:
 
     def _is_lent(self, prefix: Prefix) -> bool:
         """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
-        if is_watched() or prefix.eviction is not None or self._ways.attention != "sdpa":
+        if is_watched() or prefix.eviction is not None or not self._ways.hooked:
             return False
         if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
             return False  # where heads kept slots of their own, each has its own window
@@ -202,7 +202,7 @@ class Window:
     @property
     def _reads_on(self) -> bool:
         """Whether several tokens behind others, none of them padding, need no mask: kernels can do without."""
-        ours = self._ways.attention == "sdpa" and self._shared is None
+        ours = self._ways.hooked and self._shared is None
         return ours and (self.lm.device.type == "cuda" or in_two_parts(self.lm.device))
 
     @property

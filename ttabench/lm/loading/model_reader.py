@@ -112,13 +112,9 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loa
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
     _check_tensors(source, model, report)
-    fault, hint = "", "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json."
-    if model.get_output_embeddings() is None:
-        fault = f"Model {source.name!r} ({model.config.model_type}) cannot be used: it has no head."
-    elif not getattr(tokenizer, "is_fast", False):
-        fault = f"The tokenizer of model {source.name!r} is not a fast one."
-    if fault:
-        raise UserError(fault, hint)
+    if model.get_output_embeddings() is None or not getattr(tokenizer, "is_fast", False):
+        fault = f"Model {source.name!r} ({model.config.model_type}) has no head, or no fast tokenizer."
+        raise UserError(fault, "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json.")
     return model, tokenizer, ""
 
 
@@ -172,19 +168,14 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
     """Refuse weights that are not those of the model: the libraries would fill in random ones."""
     from ttabench.lm.loading.finite import first_not_finite
 
-    misshapen = {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in report["mismatched_keys"]}
-    lacking = set(report["missing_keys"]) - set(misshapen)
+    shapes = {str(name): f"{list(stored)}, its config.json wants {list(wanted)}"
+              for name, stored, wanted in report["mismatched_keys"]}  # fmt: skip
+    lacking = set(report["missing_keys"]) - set(shapes)
     unknown = {name for name in report["unexpected_keys"] if not TABLES.search(name)}
-    fault = ""
-    if lacking:
-        fault = f"Model {source.name!r} lacks the tensor {min(lacking)}."
-    elif unknown:
-        fault = f"Model {source.name!r} holds the tensor {min(unknown)}, which its architecture has no place for."
-    elif misshapen:
-        name = min(misshapen)
-        stored, wanted = map(list, misshapen[name])
-        fault = f"Tensor {name} of model {source.name!r} is {stored}, its config.json wants {wanted}."
-    elif broken := first_not_finite(model.named_parameters()):
-        fault = f"Tensor {broken} of model {source.name!r} holds values that are not finite."
-    if fault:
-        raise UserError(fault, AGAIN)
+    faults = [f"lacks the tensor {name}" for name in sorted(lacking)]
+    faults += [f"holds the tensor {name}, which its architecture has no place for" for name in sorted(unknown)]
+    faults += [f"holds a tensor {name} that is {shape}" for name, shape in sorted(shapes.items())]
+    if not faults and (broken := first_not_finite(model.named_parameters())):
+        faults = [f"holds a tensor {broken} with values that are not finite"]
+    if faults:
+        raise UserError(f"Model {source.name!r} {faults[0]}.", AGAIN)

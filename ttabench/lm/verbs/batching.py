@@ -24,8 +24,6 @@ AUTO = 0
 """Stands for a size that is found: the largest one that fits, from `START` downwards."""
 START = {"cpu": 64, "cuda": 1024}
 """A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
-FEWEST = 4
-"""Rows that a batch has before one of another length is kept out: a forward of few rows costs, too."""
 
 Row = TypeVar("Row")
 Done = TypeVar("Done")
@@ -68,20 +66,12 @@ def _halve(size: BatchSize, failed: int) -> None:
     release()
 
 
-def by_length(lm: LM, lengths: Sequence[int], size: int, like: float = 0.0) -> Iterator[list[int]]:
-    """Places of rows in batches of at most so many, longest first: what does not fit fails at once.
-
-    A row shorter than `like` times the longest one of its batch goes to the next batch, once `FEWEST` are in it.
-    """
+def by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Places of rows in batches of at most so many, longest first: what does not fit fails at once."""
     size = size if ways_of(lm).rows else 1
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if len(batch) == size or (len(batch) >= FEWEST and lengths[place] < like * lengths[batch[0]]):
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    for begin in range(0, len(order), size):
+        yield order[begin : begin + size]
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
-from itertools import takewhile
 from typing import TypeAlias
 
 import torch
@@ -60,10 +58,18 @@ def generate(
     check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]
     for chosen in by_length(lm, list(map(len, texts)), batch_size):
-        batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
-        done = None if stopped is None else partial(lambda of, row, ids: stopped(of[row], ids), chosen)
-        for index, ids in zip(chosen, _greedy(lm, rows, batch, max_new_tokens, done, pick), strict=True):
-            results[index] = list(takewhile(lambda token: token not in lm.eos_ids, ids))
+        going = set(chosen)
+        batch = greedy_tokens(lm, select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens, pick)
+        with closing(batch) as tokens:
+            for fresh_B in tokens:
+                for index, token in zip(chosen, fresh_B.tolist(), strict=True):
+                    if index not in going:
+                        continue
+                    results[index] += [] if token in lm.eos_ids else [token]
+                    if token in lm.eos_ids or (stopped is not None and stopped(index, results[index])):
+                        going.remove(index)
+                if not going:
+                    break
     return results
 
 
@@ -86,19 +92,3 @@ def greedy_tokens(
             yield next_B
             if step + 1 < count:
                 logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
-
-
-def _greedy(
-    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, stopped: Stopped | None, pick: Pick | None
-) -> list[list[int]]:
-    """Tokens of every row; rows that are done go on with EOS."""
-    written: list[list[int]] = [[] for _ in texts]
-    done = [False] * len(texts)
-    with closing(greedy_tokens(lm, patch, texts, count, pick)) as tokens:
-        for fresh_B in tokens:
-            for row, token in enumerate(fresh_B.tolist()):
-                written[row].append(lm.eos_id if done[row] else token)
-                done[row] = done[row] or token in lm.eos_ids or (stopped is not None and stopped(row, written[row]))
-            if all(done):
-                break
-    return written

@@ -30,9 +30,6 @@ Question = tuple[list[int], list[list[int]]]
 Read = Callable[[LM, Tensor, Tensor], Tensor]
 """(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
 
-LIKE = 0.8
-"""Of the longest row of a batch: padding costs as text does."""
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -93,7 +90,7 @@ def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in by_length(lm, lengths, batch_size, LIKE):
+    for chosen in by_length(lm, lengths, batch_size):
         scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read)
         for index, options in zip(chosen, scores, strict=True):
             results[index] = [values.cpu() for values in options]

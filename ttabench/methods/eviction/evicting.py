@@ -129,8 +129,6 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
     """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns. `block`:
     queries at a time; changes memory, not results."""
     counted_BT = counted_BT.to(call.key.device)
-    if call.weights is not None:
-        return torch.einsum("bnts,bt->bns", call.weights.float(), counted_BT.float())
     query_BHGTD = grouped(call.query, call.key.shape[1], 1)
     sums_BHGS = query_BHGTD.new_zeros((*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32)
     columns = counted_BT.any(0).nonzero().flatten().tolist()

@@ -60,10 +60,6 @@ class Repetition:
         self.scores[call.layer] = self._scored(call)
         if not self.kept_queries:
             return
-        if call.weights is not None:
-            kind = type(call.module).__name__
-            fault = f"The attention of {kind} has terms (sinks, a soft cap) that only the model's own code computes"
-            raise UserError(f"{fault}, so it cannot be matched.", "Use --method kvzip.")
         tokens = call.query.shape[2]
         places = torch.linspace(0, tokens - 1, min(tokens, self.kept_queries), device=call.query.device).long()
         seen_HTP = seen(call, slice(None))[0][:, places, : self.text]
@@ -82,16 +78,13 @@ class Repetition:
         best_HC = torch.full((heads, behind - first), -1.0, device=call.key.device)
         for begin in range(0, tokens, BLOCK):
             part = slice(begin, min(begin + BLOCK, tokens))
-            if call.weights is not None:
-                paid = grouped(call.weights[0, :, part, first:behind].float(), heads)
-            else:
-                query_HXD = grouped(call.query[0, :, part].float(), heads).flatten(1, 2)
-                scores = (query_HXD @ key_HDC * call.scaling).view(heads, -1, part.stop - begin, len(columns))
-                if call.bias is not None:  # of key/value heads, or of query heads
-                    scores = scores + grouped(widened(call.bias.float(), slots)[0][:, columns], heads)[:, :, None]
-                hidden = ~seen(call, part)[0][..., columns]
-                lowest = torch.finfo(torch.float32).min
-                paid = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)[..., sinks : sinks + behind - first]
+            query_HXD = grouped(call.query[0, :, part].float(), heads).flatten(1, 2)
+            scores = (query_HXD @ key_HDC * call.scaling).view(heads, -1, part.stop - begin, len(columns))
+            if call.bias is not None:  # of key/value heads, or of query heads
+                scores = scores + grouped(widened(call.bias.float(), slots)[0][:, columns], heads)[:, :, None]
+            hidden = ~seen(call, part)[0][..., columns]
+            lowest = torch.finfo(torch.float32).min
+            paid = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)[..., sinks : sinks + behind - first]
             best_HC = torch.maximum(best_HC, paid.amax((1, 2)))
         return best_HC
 

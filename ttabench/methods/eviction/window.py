@@ -20,7 +20,6 @@ from ttabench.lm.attention.interface import Call, MaskFunction, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.forward.tokens import new_ids
-from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -135,8 +134,6 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         self.sinks, recent = settings.amounts(0)
         self.width = recent + (settings.evict == "after")
         self.chunk = settings.chunk or STREAM_BLOCK
-        if ways_of(lm).attention == "own" and settings.positions == "auto":
-            self.rotary = None
         if self.rotary is not None:
             room = lm.max_positions - self.sinks - recent
             if room < 1:
