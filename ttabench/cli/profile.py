@@ -114,7 +114,7 @@ def profile(
         check_path(plot)
     talking = output_form == "table" and not quiet
     use_threads(threads)
-    with render.progress(talking, even=False) as tick:  # longer contexts take longer
+    with render.progress(talking) as tick:
         notify = render.remark if talking else no_word
         outcome = execute(job, out, force=force, threads=threads, tick=tick, notify=notify)
     if quiet:

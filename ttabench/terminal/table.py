@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 Cell = str | int | float | None
-GLUE = "\u00a0"
-"""A blank at which no line is cut."""
 
 
 class Bold(str):
@@ -59,7 +57,6 @@ class Table:
             if len(cells) == 1 and len(folded.columns) > 2:
                 folded = folded.without(column)
                 if (cell := cells.pop()).strip("-"):
-                    cell = cell.replace(" ", GLUE) if self.whole(column) else cell
                     folded = replace(folded, title=f"{folded.title}, {column.lstrip('#')} {cell}".lstrip(", "))
         return folded
 
