@@ -90,7 +90,8 @@ def remark(text: str, style: str = "yellow") -> None:
 def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
-        screen.print(Text(line, style=style), soft_wrap=not wrap or bool(COMMAND.search(line)))
+        whole = not wrap or bool(COMMAND.search(line))
+        screen.print(Text(line, style=style), soft_wrap=whole, overflow="ignore", crop=False)
 
 
 def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
