@@ -96,7 +96,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     assert not arrows, f"circles among {sorted(arrows)}"
 
 
-LIGHT = ("--help", "eval --help", "report --help", "sweep --schema", "paper list", "--version", "list models",
+LIGHT = ("--help", "eval --help", "report --help", "sweep --help", "paper list", "--version", "list models",
          "list methods mac", "profile --analytic --prefill 1k")  # fmt: skip
 REFUSED = ("profile --methods mac --set hierarchy=wide", "train --method mac --task streamingqa --set hierarchy=wide",
            "train --method mac --task streamingqa --documents 0",

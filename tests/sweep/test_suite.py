@@ -6,17 +6,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
-import yaml
 
 from tests.conftest import Command, one_line
-from tests.places import ROOT
 from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job
 from ttabench.sweep.grid import Cell, cells, planned, share
-from ttabench.sweep.suite import read, schema
+from ttabench.sweep.suite import read
 
 SUITE = """\
 methods:
@@ -117,17 +114,6 @@ def test_what_names_no_run_is_one_line(text: str, written: Written, ttabench: Co
     assert "suite" in one_line(ttabench("sweep", written(text)))
 
 
-def test_the_schema_takes_what_the_command_takes_and_no_typo(ttabench: Command) -> None:
-    published = ttabench("sweep", "--schema").json()
-    check = jsonschema.Draft202012Validator(published)
-    jsonschema.Draft202012Validator.check_schema(published)
-    for text in (SUITE, (ROOT / "docs/examples/sweep.yaml").read_text(encoding="utf-8")):
-        assert not list(check.iter_errors(yaml.safe_load(text)))
-    for right in ("limit: 8", "swap_state: true", "{method: mac, set", "[0, 1]"):
-        assert list(check.iter_errors(yaml.safe_load(SUITE.replace(right, FAULTS[right][0], 1)))), right
-    assert published["properties"]["limit"]["description"].startswith("Ask at most")
-
-
 def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     plain = {name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")}
     renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
@@ -142,7 +128,6 @@ def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(writ
     asked = [(cell.request.method, cell.request.keep) for cell in found(path)]
     assert asked == [("none", None), *((name, share) for name in ("snapkv", "h2o") for share in (0.1, 0.5))]
     assert [run.method for run in runs(path)][1] == "snapkv keep=0.1 preset=stream"
-    assert not list(jsonschema.Draft202012Validator(schema()).iter_errors(yaml.safe_load(BUDGETS)))
     few = written(BUDGETS + "exclude: [{keep: 0.5}]\n")
     assert [cell.request.keep for cell in found(few)] == [None, 0.1, 0.1]
 

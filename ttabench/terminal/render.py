@@ -33,6 +33,8 @@ Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 COMFORT = 16
 """Cells of a text that wraps, at least, where it is that long."""
+WIDE = 10_000
+"""Cells of a table, at most, where nobody watches."""
 COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
 """A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
 
@@ -47,7 +49,7 @@ def known_format(name: str) -> Format:
 def console(stderr: bool = False) -> Console:
     """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
 
 
 def show(tables: Sequence[Table], form: Format = "table") -> None:
@@ -110,7 +112,7 @@ def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
             left = table
             _blocks(table, screen)
         else:
-            screen.print(_grid(left), crop=False, soft_wrap=not narrow)
+            screen.print(_grid(left), crop=False)
         if len(left.columns) < len(table.columns):
             hidden = ", ".join(name.lstrip("#") for name in table.columns if name not in left.columns)
             tell(f"Columns hidden (narrow screen): {hidden}.", screen, "dim", wrap=narrow)
