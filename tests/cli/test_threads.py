@@ -11,7 +11,7 @@ import torch
 from tests.conftest import Command
 from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job
-from ttabench.profiling.rows import Row
+from ttabench.profiling.record import Row
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ from tests.places import ROOT
 from ttabench.papers.claims import claimed, ours
 from ttabench.papers.judging import Judged, judged
 from ttabench.papers.matching import stored
-from ttabench.profiling.record import RECORD_FILE, ProfileRecord, load_profile
-from ttabench.profiling.rows import Figure, Row
+from ttabench.profiling.record import RECORD_FILE, Figure, ProfileRecord, Row, load_profile
 
 FIRST = Figure(value=0.0, low=0.0, high=0.0, n=5)
 SHORT, LONG = 512, 8192

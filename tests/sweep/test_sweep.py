@@ -69,7 +69,6 @@ def test_what_is_stored_is_not_run_again(ttabench: Command, suite: Suite, here: 
     again = ttabench(*words).json()["runs"]
     assert [run["how"] for run in again] == ["stored", "stored", "new", "stored"]
     assert records(tmp_path / "runs") == before
-    assert [run["value"] for run in again] == [run["value"] for run in first]
     assert [run["how"] for run in ttabench(*words, "--force").json()["runs"]] == ["new"] * 4
 
 
@@ -102,11 +101,11 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     methods = suite({"method": str(dies), "set": {"kind": "fault"}}, "none")
     ran = ttabench("sweep", methods, "--out", tmp_path / "runs")
     assert ran.code == 1
-    assert "RuntimeError: nothing works" in ran.out
+    assert "failed: RuntimeError: nothing works" in ran.err
     assert "2 runs in" in ran.out
     assert "1 new, 1 failed" in ran.out
     assert f"Compare: ttabench compare --out {tmp_path / 'runs'}" in ran.out
-    assert "1 of 2 runs: dies kind=fault on streamingqa documents=1" in ran.err
+    assert "dies kind=fault on streamingqa documents=1" in ran.err
     quiet = ttabench("sweep", methods, "--out", tmp_path / "runs", "--quiet")
     assert quiet.code == 1
     assert len(quiet.out.splitlines()) == 1

@@ -31,7 +31,7 @@ def lines(table: Table, width: int) -> list[str]:
 
 @st.composite
 def tables(draw_: st.DrawFn) -> Table:
-    """Columns of numbers, of names and of texts; some may be left out, or go to the title."""
+    """Columns of numbers, of names and of texts; some may be left out."""
     kinds = draw_(st.lists(st.sampled_from(["number", "name", "text"]), min_size=1, max_size=9))
     columns = tuple(f"{'#' if kind == 'number' else ''}column{place}" for place, kind in enumerate(kinds))
     cells = [TEXT if kind == "text" else NAME for kind in kinds]
@@ -41,7 +41,6 @@ def tables(draw_: st.DrawFn) -> Table:
         rows=tuple(draw_(st.lists(st.tuples(*cells), min_size=1, max_size=4))),
         names=tuple(column for column, kind in zip(columns, kinds, strict=True) if kind == "name"),
         spare=tuple(draw_(st.lists(st.sampled_from(columns), unique=True, max_size=3))),
-        fold=draw_(st.booleans()),
     )
 
 
@@ -56,8 +55,6 @@ def test_no_width_splits_a_word(table: Table, width: int) -> None:
         if column.lstrip("#") in left_out:
             assert column in table.spare
             continue
-        if len(table.rows) > 1 and {row[place].strip("-") for row in table.rows} == {""}:
-            continue  # dashes alone: such a column tells nothing, and goes
         for row in table.rows:
             assert set(row[place].replace(",", " , ").split()) <= words, (row[place], seen)
 
@@ -81,16 +78,6 @@ def test_a_narrow_screen_loses_columns_then_the_table() -> None:
     assert "Columns hidden (narrow screen): made." in at[50]
     assert "today" not in at[50]
     assert "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
-
-
-def test_what_all_rows_have_alike_goes_to_the_title_and_one_row_keeps_it() -> None:
-    folded = Table(**{**vars(RUNS), "fold": True})
-    seen = lines(folded, 80)
-    assert seen[0] == "runs, made today"
-    assert "made" not in "".join(seen[1:])
-    one = lines(Table(**{**vars(folded), "rows": folded.rows[:1]}), 80)
-    assert one[0] == "runs"
-    assert "made" in one[2]
 
 
 @pytest.mark.parametrize("text", ["x" * 50, f"ttabench compare {'one ' * 20}"])

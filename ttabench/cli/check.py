@@ -24,7 +24,7 @@ def check(
     typed: Mapping[str, Any],
     method: Annotated[
         str,
-        typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=o.complete_method),
+        typer.Argument(help="A method: a name, or a file of Python (./mine.py)."),
     ] = "",
     threads: o.Threads = None,
     json: o.AsJson = False,

@@ -26,7 +26,7 @@ def profile(
     methods: Annotated[
         str,
         o.option(RUN, "Methods, separated by commas, or all. (default: ten of them; all in training and on paper)",
-                 "--methods", "-m", autocompletion=o.complete_method),
+                 "--methods", "-m"),
     ] = "",
     prefill: Annotated[
         str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
@@ -127,14 +127,14 @@ def profile(
 
 def _show(outcome: Obtained[ProfileRecord], form: Format, talking: bool) -> None:
     from ttabench.core.environment import other_versions
-    from ttabench.profiling.tables import profile_tables
+    from ttabench.profiling.tables import profile_table
 
     record = outcome.record
     if talking and outcome.how == "stored":
         render.remark(f"Profile {record.id} of {record.created} is stored already; --force measures again.")
         if others := other_versions(record.versions):
             render.remark(f"It was measured with {', '.join(others)}.")
-    render.show(profile_tables(record), form)
+    render.show([profile_table(record)], form)
     if talking:
         render.remark(f"Stored in {outcome.folder} ({record.seconds:,.0f} s).")
         if any(row.status == "failed" for row in record.rows):

@@ -34,14 +34,14 @@ def sweep(
     ] = None,
     methods: Annotated[
         str,
-        o.option(RUN, "Methods, separated by commas.", "--methods", "-m", autocompletion=o.complete_method),
+        o.option(RUN, "Methods, separated by commas.", "--methods", "-m"),
     ] = "",
     tasks: Annotated[
-        str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t", autocompletion=o.complete_task)
+        str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")
     ] = "",
     models: Annotated[
         str,
-        o.option(RUN, "Base LMs, separated by commas. (default: nano)", "--models", autocompletion=o.complete_model),
+        o.option(RUN, "Base LMs, separated by commas. (default: nano)", "--models"),
     ] = "",
     seeds: Annotated[str, o.option(WHAT, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
     keep: Annotated[
@@ -76,7 +76,7 @@ def sweep(
     """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
 
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
-    that fails is a row with its reason, and the others go on; the command then leaves with 1.
+    that fails is told with its reason, and the others go on; the command then leaves with 1.
     """
     from ttabench.core.typed import assignments, whole_numbers
     from ttabench.profiling.job import method_names
@@ -127,76 +127,42 @@ def _suite(file: Path | None, typed: Mapping[str, Json]) -> Json:
 
 
 def _run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: bool, quiet: bool) -> bool:
-    """Make the runs and show them, a line for each as it comes; whether all are stored."""
+    """Make the runs, a line for each as it comes; whether all are stored."""
     began = time.monotonic()
     reports: dict[str, Report] = {}
     labels = {run.id: run.label for run in runs}
     with closing(reported):
         for report in reported:
             reports[report.id] = report
-            if not (json or quiet) and report.state != "stored":
-                how = _how(report.state, report.reason, report.seconds)
-                render.remark(f"{len(reports)} of {len(runs)} runs: {labels[report.id]}: {how}", style="")
-    rows = [_row(run, reports[run.id], out) for run in runs]
-    failed, seconds = [row for row in rows if row["how"] == "failed"], time.monotonic() - began
+            if report.state == "failed":
+                render.remark(f"{labels[report.id]}: failed: {report.reason}", style="")
+            elif not (json or quiet or report.state == "stored"):
+                line = f"{labels[report.id]}: {report.state} ({report.seconds:.1f} s)"
+                render.remark(f"{len(reports)} of {len(runs)} runs: {line}", style="")
+    states, seconds = Counter(report.state for report in reports.values()), time.monotonic() - began
     if json:
+        rows = [
+            {**_named(run), "folder": str(out / run.id), "state_of": run.request.state_of, "how": reports[run.id].state,
+             "reason": reports[run.id].reason, "seconds": round(reports[run.id].seconds, 3)}
+            for run in runs
+        ]  # fmt: skip
         render.print_json({"runs": rows, "seconds": round(seconds, 3)})
     elif quiet:
-        for row in rows:
-            if row in failed:
-                render.remark(f"{labels[row['id']]}: {row['reason']}", style="")
-            else:
-                render.print_line(row["folder"])
+        for run in runs:
+            if reports[run.id].state != "failed":
+                render.print_line(str(out / run.id))
     else:
-        states = Counter(row["how"] for row in rows)
         counts = ", ".join(f"{states[how]} {how}" for how in ("new", "continued", "stored", "failed") if states[how])
-        lines = [f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.",
-                 f"Compare: ttabench compare --out {quote(str(out))}",
-                 *(["The same command tries the failed runs again."] if failed else [])]  # fmt: skip
-        _table(f"Runs in {out}", rows, "\n".join(lines))
-    return not failed
-
-
-def _row(run: Job, report: Report, out: Path) -> dict[str, Any]:
-    """What became of a run, and its main figure; a record that cannot be read is a failure, too."""
-    from ttabench.report.finding import load_run
-
-    how, reason, figure = report.state, report.reason, dict[str, Any]()
-    if how != "failed":
-        try:
-            record = load_run(out / run.id)
-            row = record.value(record.main_metric)
-            figure = {"metric": record.main_metric, **(row.model_dump(include={"value", "stderr", "n"}) if row else {})}
-        except UserError as error:
-            how, reason = "failed", str(error)
-    return {
-        **_named(run), "folder": str(out / run.id), "state_of": run.request.state_of, "how": how, "reason": reason,
-        "seconds": round(report.seconds, 3), **dict.fromkeys(("metric", "value", "stderr", "n")), **figure,
-    }  # fmt: skip
+        render.print_line(f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.")
+        render.print_line(f"Compare: ttabench compare --out {quote(str(out))}")
+        if states["failed"]:
+            render.print_line("The same command tries the failed runs again.")
+    return not states["failed"]
 
 
 def _named(run: Job) -> dict[str, Any]:
     names = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed}
     return {**names, "model": run.request.base_name}
-
-
-def _how(state: str, reason: str, seconds: float) -> str:
-    """The outcome of a run: `new (1.4 s)`."""
-    return f"failed: {reason}" if state == "failed" else f"{state} ({seconds:.1f} s)"
-
-
-def _table(title: str, rows: Sequence[Mapping[str, Any]], caption: str) -> None:
-    from ttabench.report.figures import shown
-
-    lines = []
-    for row in rows:
-        figure = "" if row["value"] is None else shown(row["metric"], row["value"], row["stderr"])
-        named = (row["id"], row["method"], row["task"], row["model"], str(row["seed"]))
-        lines.append((*named, row["metric"] or "", figure, _how(row["how"], row["reason"], row["seconds"])))
-    columns = ("run", "method", "task", "model", "#seed", "metric", "#value ± stderr", "what became of it")
-    table = render.Table(title=title, columns=columns, rows=tuple(lines), caption=caption, names=("metric", "run"),
-                         spare=("model", "run"))  # fmt: skip
-    render.show([table])
 
 
 def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:

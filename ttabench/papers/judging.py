@@ -30,7 +30,7 @@ from ttabench.papers.declared import (
 )
 from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
 from ttabench.papers.profiles import lines_at, machine, pairs, weighed, where
-from ttabench.profiling.rows import Figure
+from ttabench.profiling.record import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.pairing import Values

@@ -19,8 +19,7 @@ from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, OWN, Cost, Place, Scale, Table, paper, scale_of_model
 from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
-from ttabench.profiling.record import ProfileRecord, load_profile
-from ttabench.profiling.rows import Figure, exactly, figure
+from ttabench.profiling.record import Figure, ProfileRecord, exactly, figure, load_profile
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers

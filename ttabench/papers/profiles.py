@@ -16,8 +16,7 @@ from typing import NamedTuple
 from ttabench.core.amounts import number, short, size
 from ttabench.core.types import Json
 from ttabench.papers.declared import COUNTED, Claim, Cost, Profiled, Verdict, of_sign
-from ttabench.profiling.record import ProfileRecord
-from ttabench.profiling.rows import Figure, added
+from ttabench.profiling.record import Figure, ProfileRecord, added
 from ttabench.report.configuration import with_defaults
 from ttabench.report.entries import computed_on
 from ttabench.sweep.grid import matches

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
-from ttabench.core.digests import changed
 from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments
@@ -15,7 +14,6 @@ from ttabench.core.types import Json
 from ttabench.cost import Formula
 from ttabench.lm.loading.hub import digest_of, find_source
 from ttabench.methods import registry
-from ttabench.methods.settings import defaults
 from ttabench.readers import cards
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
@@ -99,27 +97,11 @@ class Job:
         values["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**values, "lengths": list(self.lengths)}
 
-    def defaults(self) -> dict[str, dict[str, Json]]:
-        """Defaults of the settings of each method, by name."""
-        return {name: defaults(registry.find(typed["method"])) for name, typed in self.chosen.items()}
 
-
-def identity(
-    config: Mapping[str, Json], machine: Mapping[str, Json], known: Mapping[str, Mapping[str, Json]] | None = None
-) -> str:
-    """12 hexadecimal digits of what differs from the defaults (`known`: of settings), on a machine."""
-    methods = {
-        name: {
-            "settings": changed(each["settings"], (known or {}).get(name, {})),
-            **{key: each[key] for key in ("digest", "origin", "inputs") if each.get(key)},
-        }
-        for name, each in config["methods"].items()
-    }
-    own = {field.name: field.default for field in fields(Job) if field.default is not MISSING} | {"model_digest": ""}
-    load = changed(config["load"], asdict(Load()))
-    differing = changed({**config, "load": load}, {**own, "load": {}})
+def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
+    """12 hexadecimal digits of what is measured, on a machine."""
     here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    return identity_of({**differing, "methods": methods, "machine": here})
+    return identity_of({**config, "machine": here})
 
 
 def choose(

@@ -170,5 +170,5 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     return Table(
         title=f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)",
         columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"), rows=lines, data=tuple(rows),
-        caption=caption, fold=True, names=("method", "cheaper than icl", "positions"), spare=SPARE,
+        caption=caption, names=("method", "cheaper than icl", "positions"), spare=SPARE,
     )  # fmt: skip

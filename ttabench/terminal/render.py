@@ -122,13 +122,13 @@ def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
 
 
 def _clean(table: Table) -> Table:
-    """The table as its cells are printed: without what a terminal would obey, and folded."""
+    """The table as its cells are printed: without what a terminal would obey."""
 
     def clean(cells: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(type(cell)(printable(cell).expandtabs(4)) for cell in cells)
 
     names = {name: clean(getattr(table, name)) for name in ("columns", "names", "spare")}
-    return replace(table, rows=tuple(map(clean, table.rows)), **names).folded()  # type: ignore[arg-type]
+    return replace(table, rows=tuple(map(clean, table.rows)), **names)  # type: ignore[arg-type]
 
 
 def _widths(table: Table) -> list[int]:
