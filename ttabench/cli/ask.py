@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FLOOR, CEILING = "none", "icl"
 SCORES = ("em", "f1")
+SCORED = ("right answer", "#em", "#f1")
+"""Columns of questions whose right answers are known."""
 TOGETHER = 32
 """Questions answered in one batch."""
 LARGEST = 5
@@ -108,7 +110,8 @@ def ask(
         for answer in own["answers"]:
             render.print_line(answer["answer"])
     else:
-        render.show([_answer_table(methods), _cost_table(methods, where)])
+        tables, scored = [_answer_table(methods), _cost_table(methods, where)], own["scores"] is not None
+        render.show(tables if scored else [table.without(*SCORED) for table in tables])
         for note in notes:
             render.remark(f"Note: {note}.")
 
@@ -213,43 +216,34 @@ def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:
 
 def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
     """The answers of every method to each question."""
-    scored = methods[0]["scores"] is not None
     rows = []
     for answers in zip(*(method["answers"] for method in methods), strict=True):
         for method, told in zip(methods, answers, strict=True):
             first = method is methods[0]
-            row = [told["question"] if first else "", method["method"], told["answer"] or "(nothing)"]
-            if scored:
-                right = " / ".join(told.get("answers", ())) if first else ""
-                row += [right, *(_percent(told.get(name)) for name in SCORES)]
-            rows.append(tuple(row))
-    more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
-    table = render.Table(title="answers", columns=("question", "method", "answer", *more), rows=tuple(rows))
-    return table if len(methods) > 1 else table.without("method")
+            right = " / ".join(told.get("answers", ())) if first else ""
+            scores = (_percent(told.get(name)) for name in SCORES)
+            question = told["question"] if first else ""
+            rows.append((question, method["method"], told["answer"] or "(nothing)", right, *scores))
+    columns = ("question", "method", "answer", *SCORED)
+    return render.Table(title="answers", columns=columns, rows=tuple(rows))
 
 
 def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> render.Table:
     """The cost of every method, and its scores where right answers are known."""
-    scores = methods[0]["scores"]
-    scored = SCORES if scores else ()
-    rows = tuple(
-        (
-            method["method"],
-            "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}",
-            "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2),
-            amounts.number(cost["ask_ms"]),
-            amounts.size(cost["state_bytes"]),
-            *(_percent(method["scores"][name]) for name in scored),
-        )
-        for method in methods
-        for cost in [method["cost"]]
-    )
+    rows = []
+    for method in methods:
+        cost, scores = method["cost"], method["scores"] or {}
+        read = "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}"
+        adapted = "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2)
+        costs = (read, adapted, amounts.number(cost["ask_ms"]), amounts.size(cost["state_bytes"]))
+        rows.append((method["method"], *costs, *(_percent(scores.get(name)) for name in SCORES)))
     source = f" from {where['state']}" if where["state"] else ""
+    scores = methods[0]["scores"]
     count = f"; n = {scores['n']} questions" if scores else ""
-    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
+    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *SCORED[1:])
     caption = f"{where['method']} on {where['model']}{source}{count}"
-    return render.Table(title="cost", columns=columns, rows=rows, caption=caption)
+    return render.Table(title="cost", columns=columns, rows=tuple(rows), caption=caption)
 
 
 def _percent(value: float | None) -> str:
-    return amounts.number(None if value is None else 100 * value)
+    return "" if value is None else amounts.number(100 * value)

@@ -45,6 +45,8 @@ def ended(call: Callable[[], object]) -> int:
     try:
         with _interrupted_by_sigterm(signals):
             code = call()
+            if code == INTERRUPTED:  # typer's own
+                raise KeyboardInterrupt
             if sys.stdout is not None:
                 sys.stdout.flush()
     except UserError as error:

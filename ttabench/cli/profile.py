@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
@@ -11,11 +11,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import RunFields
 from ttabench.terminal import render
-
-if TYPE_CHECKING:
-    from ttabench.profiling.record import ProfileRecord
-    from ttabench.records.folder import Obtained
-    from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
 
@@ -107,7 +102,7 @@ def profile(
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.tables import draw
+    from ttabench.profiling.tables import draw, profile_table
     from ttabench.report.pictures import check_path
 
     if plot is not None:
@@ -117,25 +112,13 @@ def profile(
     with render.progress(talking) as tick:
         notify = render.remark if talking else no_word
         outcome = execute(job, out, force=force, threads=threads, tick=tick, notify=notify)
+    record = outcome.record
     if quiet:
         render.print_line(str(outcome.folder))
     else:
-        _show(outcome, output_form, talking)
-    if plot is not None:  # last: what was measured is seen even where a picture fails
-        draw(outcome.record, plot)
-
-
-def _show(outcome: Obtained[ProfileRecord], form: Format, talking: bool) -> None:
-    from ttabench.core.environment import other_versions
-    from ttabench.profiling.tables import profile_table
-
-    record = outcome.record
-    if talking and outcome.how == "stored":
-        render.remark(f"Profile {record.id} of {record.created} is stored already; --force measures again.")
-        if others := other_versions(record.versions):
-            render.remark(f"It was measured with {', '.join(others)}.")
-    render.show([profile_table(record)], form)
+        render.show([profile_table(record)], output_form)
     if talking:
-        render.remark(f"Stored in {outcome.folder} ({record.seconds:,.0f} s).")
-        if any(row.status == "failed" for row in record.rows):
-            render.remark("The same command tries the failed rows again.")
+        place = f"profile {record.id} of {record.created}, in {outcome.folder}"
+        render.remark(f"Stored: {place}; --force measures again, and the same command tries failed rows again.")
+    if plot is not None:  # last: what was measured is seen even where a picture fails
+        draw(record, plot)

@@ -41,10 +41,7 @@ class Run:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Its figures, one a row: metric, value, n, standard error, interval.
-
-        `step` is missing in figures over all steps, `subtask` in those over all sub-tasks.
-        """
+        """Its figures, one a row; `step` is missing in those over all steps, `subtask` over all sub-tasks."""
         import pandas
 
         return pandas.DataFrame([row.model_dump() for row in self.record.rows])
