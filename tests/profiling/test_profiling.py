@@ -10,11 +10,9 @@ import torch
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.lm.forward.patching import text_start
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.generation import generate, greedy_tokens
+from ttabench.lm.patch import State
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
@@ -50,17 +48,6 @@ def test_tensors_are_counted_while_they_live() -> None:
         given_.mul_(2)
     assert counter.peak_tensor_bytes == 2 * kept.nbytes
     assert view.nbytes == kept.nbytes
-
-
-@pytest.mark.parametrize("model", [tiny_llama, tiny_gpt2])
-def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
-    lm = model()
-    prompts = [[65, 66, 67], [70, 71, 72]]
-    start = text_start(lm, Patch())
-    rows = torch.stack(list(greedy_tokens(lm, Patch(), [start + ids for ids in prompts], 12)), dim=1).tolist()
-    cut = [row[: row.index(lm.eos_id)] if lm.eos_id in row else row for row in rows]
-    assert cut == generate(lm, Patch(), prompts, max_new_tokens=12)
-    assert all(len(row) == 12 for row in rows)
 
 
 @pytest.mark.parametrize("name", methods())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,26 +137,3 @@ def test_a_run_that_another_process_makes_is_left_to_it(
     with locked(out / run["id"], lambda: None):
         assert take(job).state == "busy"
     assert take(job).state == "new"
-
-
-def test_a_sweep_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(
-    suite: Suite, dies: Path, tmp_path: Path
-) -> None:
-    """The command is killed at any moment (SIGKILL), its processes with it."""
-    path = suite("none", {"method": str(dies), "set": {"kind": "slow"}}, seeds=(0, 1))
-    whole = run("sweep", path, "--out", "whole", "--quiet", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
-    assert len(whole.stdout.splitlines()) == 4
-    stored = set[int]()
-    for at in range(2):
-        process = subprocess.Popen(command("sweep", path, "--out", "killed", "--jobs", 2), cwd=tmp_path,
-                                   stderr=subprocess.PIPE, env=environment(), text=True)  # fmt: skip
-        assert process.stderr is not None
-        process.stderr.readline()  # one run is done
-        time.sleep(0.1 + 0.2 * at)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-        stored.add(len(list((tmp_path / "killed").glob("*/run.json"))))
-    assert run("sweep", path, "--out", "killed", cwd=tmp_path).returncode == 0
-    assert records(tmp_path / "killed") == records(tmp_path / "whole")
-    assert min(stored) < 4, "nothing was killed"

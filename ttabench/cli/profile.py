@@ -39,11 +39,6 @@ def profile(
         o.option(RUN, "key=value for every method that has the setting, method.key=value for one; repeat for more.",
                  "--set", "-s"),
     ] = None,
-    checkpoint: Annotated[
-        str,
-        o.option(RUN, "Checkpoint of the one trained method, or none. (default: the one shipped for --task, or none)",
-                 "--checkpoint"),
-    ] = "",
     task: Annotated[
         str, o.option(RUN, "Task whose shipped checkpoint trained methods use.", "--task", "-t")
     ] = "streamingqa",
@@ -96,7 +91,7 @@ def profile(
     job = Job(
         mode="throughput" if throughput else "training" if training else "latency", model=base.model,
         random_weights=base.random_weights, device=base.device, dtype=base.dtype, task=task, load=load,
-        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint),
+        lengths=lengths(prefill), chosen=choose(**typed),
         memory_limit=memory(memory_limit) if memory_limit else None,
     )  # fmt: skip
     job.check()

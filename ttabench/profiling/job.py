@@ -104,25 +104,16 @@ def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
     return identity_of({**config, "machine": here})
 
 
-def choose(
-    methods: str, *, preset: str = "", settings: Sequence[str] = (), checkpoint: str = ""
-) -> dict[str, dict[str, Any]]:
+def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
     words = method_names(methods, MEASURED, registry.methods())
     specs = {spec.name: spec for spec in map(registry.find, words)}
-    if len(specs) < len(words):
-        raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
-    takers = [name for name, spec in specs.items() if spec.trainable]
-    if checkpoint not in ("", "none") and len(takers) != 1:
-        fault = f"--checkpoint {checkpoint} belongs to one trained method, not {len(takers)}."
-        raise UserError(fault, "Name one with --methods.")
     presets, shared = shared_out(specs, preset, settings)
     return {
         name: {
             "method": word,
             "preset": presets.get(name, ""),
             "settings": tuple(f"{key}={value}" for key, value in shared[name].items()),
-            "checkpoint": checkpoint if name in takers else "",
         }
         for name, word in zip(specs, words, strict=True)
     }

@@ -7,7 +7,7 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ttabench import cost
 from ttabench.core import amounts
@@ -15,7 +15,7 @@ from ttabench.core.amounts import short
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.cost import Cost, Formula, Shape, Workload
+from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
@@ -81,23 +81,15 @@ def table(
                 pieces=(load.piece_tokens,) * whole + ((rest,) if rest else ()), prompt_tokens=load.prompt_tokens,
                 new_tokens=load.generate, value_bytes=cost.BYTES[dtype],
             )  # fmt: skip
+            assert formula.cost is not None, "registry.formulas holds those with a cost"
+            if (spent := formula.cost(given, shape, work)) is None:
+                raise UserError(f"The cost of {name} with these settings is not known.", "Use those of its presets.")
             rows.append({
                 "model": model, "method": name, "implemented": isinstance(formula, MethodSpec),
-                "context_tokens": length, **_row(_cost(formula, given, shape, work), shape, work, queries),
+                "context_tokens": length, **_row(spent, shape, work, queries),
                 "dtype": "float32" if dtype == "auto" else dtype,
             })  # fmt: skip
     return rows
-
-
-def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:
-    assert formula.cost is not None, "registry.formulas holds those with a cost"
-    cost = formula.cost(settings, shape, work)
-    if cost is None:
-        names = [key for key in ("amortiser", "input_encoder") if hasattr(settings, key)]
-        assignments = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
-        fault = f"The cost of {formula.name} with {assignments} is not known."
-        raise UserError(fault, "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF.")
-    return cost
 
 
 def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:

@@ -138,18 +138,12 @@ class ProfileRecord(BaseModel):
 
     def notes(self) -> list[str]:
         """Notes without which the figures would mislead, each once."""
-        of_methods = [note for method in self.methods.values() for note in method["notes"]]
-        untrained = [
-            name for name, method in self.methods.items()
-            if method["parameters"] and not self.config["methods"][name]["digest"]
-        ]  # fmt: skip
-        notes = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
-        where: dict[str, list[str]] = {}
-        for row in self.rows:
-            for note in row.notes:
-                where.setdefault(note, []).append(f"{row.method} at {short(row.prefill)}")
-        of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
-        return list(dict.fromkeys([*of_methods, *notes, *of_rows]))
+        notes = [note for method in self.methods.values() for note in method["notes"]]
+        for name, method in self.methods.items():
+            if method["parameters"] and not self.config["methods"][name]["digest"]:
+                notes.append(f"{name} untrained: weights do not change the cost")
+        notes += [f"{row.method} at {short(row.prefill)}: {note}" for row in self.rows for note in row.notes]
+        return list(dict.fromkeys(notes))
 
 
 def load_profile(folder: Path) -> ProfileRecord:

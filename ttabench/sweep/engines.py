@@ -50,8 +50,6 @@ class Job:
     method: str
     """With what was said of it alone."""
     task: str
-    model: str = ""
-    """Name of the base model, where those of the sweep differ."""
     out: str = ""
     """Folder of all runs."""
     folder: str = ""
@@ -62,9 +60,8 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The run in words, without a comma."""
-        words = f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
-        return words.replace(",", "")
+        """The run in words."""
+        return f"{self.method} on {self.task} under {self.request.base_name} seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

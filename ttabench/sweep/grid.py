@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -211,8 +211,6 @@ def planned(cells: Sequence[Cell]) -> list[Job]:
     runs: dict[str, Job] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])
-    if len({run.request.base_name for run in runs.values()}) > 1:
-        runs = {run.id: replace(run, model=run.request.base_name) for run in runs.values()}
     order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
     return sorted(runs.values(), key=lambda run: order[run.base])
 
@@ -227,16 +225,13 @@ def share(runs: Sequence[Job], part: str) -> list[Job]:
 
 def _job(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
-    more = [f"checkpoint={request.checkpoint}"] if request.checkpoint else []
-    budget = [f"{name}={value}" for name in BUDGETS if (value := getattr(request, name)) is not None]
-    more += [f"preset={request.preset}"] if request.preset else []
+    named = {name: getattr(request, name) for name in (*BUDGETS, "preset", "checkpoint")}
+    more = [f"{name}={value}" for name, value in named.items() if value not in (None, "")]
     return Job(
         id=config.identity(),
         request=request,
         seed=cell.seed,
         base=repr(base_of(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *budget, *request.settings, *more]) + STATES[config.state_of],
-        task=" ".join(
-            [config.task, *(text if len(text) <= 40 else f"{text[:37]}..." for text in request.task_options)]
-        ),
+        method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
+        task=" ".join([config.task, *request.task_options]),
     )
