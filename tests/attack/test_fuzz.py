@@ -27,7 +27,6 @@ from tests import gguf_file
 from tests.conftest import Command
 from ttabench.cli import app as cli
 from ttabench.readers.cards import cards_folder
-from ttabench.records.folder import RunFolder
 
 EVERY = 17
 """One case of so many is run with the tests."""
@@ -133,10 +132,6 @@ def good(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     made("adapt", "--model", tiny_base, "--context", at / "notes.txt", "--quiet", "--out", at / "state")
     made(*small(tiny_base), "--out", at / "runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "end_episode", _die)
-        words = small(tiny_base, "--out", at / "partial", "--task-set", "questions=3", "--batch-size", 1)
-        assert cli.run([str(word) for word in words]) == 130
     rows = [{"text": f"Ada {n} sails.", "question": f"What does Ada {n} do?", "answers": "sail"} for n in range(4)]
     (at / "data").mkdir()
     lines = at / "data" / "rows.jsonl"
@@ -150,10 +145,6 @@ def good(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def _die(*_given: object) -> None:
-    raise KeyboardInterrupt
-
-
 FILE, FOLDER, BASE = "{file}", "{folder}", "{base}"
 """In the words of a command: the damaged file, the copied folder that it lies in, the whole base model."""
 DAMAGED: dict[str, tuple[str, int, list[Words]]] = {
@@ -165,7 +156,6 @@ DAMAGED: dict[str, tuple[str, int, list[Words]]] = {
     "state": ("state*", 160, [small(BASE, "--state", FOLDER, "--ask-only", method="icl"),
                               ["ask", "?", "--state", FOLDER]]),
     "runs": ("*", 160, [["compare", FOLDER], ["list", "runs", "--out", FOLDER], small(BASE, "--out", FOLDER)]),
-    "partial": ("partial.jsonl", 60, [small(BASE, "--task-set", "questions=3", "--batch-size", 1, "--out", FOLDER)]),
     "model": ("*", 160, [small(FOLDER)]),
     "gguf": ("*", 70, [small(FILE)]),
 }  # fmt: skip

@@ -47,8 +47,3 @@ def test_a_command_is_handed_what_was_typed() -> None:
     wanted = Kinds(word="b", number=4, many=("x", "y"), size=0, either=False, task="u")
     assert typed(*words, without=("sizes",)) == (wanted, False)
     assert typed(without=("sizes",), word="z")[0].word == "z"
-
-
-def test_a_command_is_handed_only_what_was_said() -> None:
-    assert typed(typed_only=True)[0] == {}
-    assert typed("--or", "--sizes", "2,3", typed_only=True)[0] == {"either": False, "sizes": "2,3"}

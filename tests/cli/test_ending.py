@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MAC, Command, one_line
+from tests.conftest import Command, one_line
 from tests.places import ROOT
 from ttabench.records.folder import RunFolder
-from ttabench.training.training_state import Curve
 
 FULL = Path("/dev/full")
 Signal = signal.Signals
@@ -55,21 +54,6 @@ def test_an_evaluation_that_is_asked_to_end_goes_on(
     assert len(partial.read_text().splitlines()) == 2
     assert ttabench(*words).json()["runs"][0]["rows"] == whole["rows"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "it is as it was"
-
-
-@pytest.mark.parametrize(("number", "code", "word"), CODES)
-def test_a_training_that_is_asked_to_end_goes_on(
-    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: Signal, code: int,
-    word: str,
-) -> None:  # fmt: skip
-    words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 3,
-             "--documents", 1, "--save-every", 1, "--out", tmp_path / "mac", "--json"]  # fmt: skip
-    with monkeypatch.context() as patched:
-        patched.setattr(Curve, "add", sending(Curve.add, number, 2))
-        stopped = ttabench(*words)
-    assert stopped.code == code
-    assert stopped.err.splitlines()[-1] == f"{word} What is stored is stored; the same command goes on from there."
-    assert ttabench(*words).json()["steps"] == 3
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

@@ -17,9 +17,8 @@ TABLE = render.Table(title=NASTY, columns=(NASTY,), rows=((NASTY,),), data=({NAS
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """Somebody watches standard output and error."""
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on somebody watches standard output and error."""
     monkeypatch.setenv("TERM", "dumb")
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
@@ -31,14 +30,18 @@ def test_control_characters_become_visible() -> None:
 
 
 @pytest.mark.parametrize("form", render.FORMATS)
-def test_no_form_of_a_table_commands_a_terminal(watched: None, capsys: Captured, form: render.Format) -> None:
+def test_no_form_of_a_table_commands_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, form: render.Format
+) -> None:
+    watched(monkeypatch)
     render.show([TABLE], form)
     seen = capsys.readouterr().out
     assert not set(seen) & set("\x1b\x07\x9b\r\u202e"), seen
     assert "2J" in seen
 
 
-def test_nor_do_remarks_paths_and_complaints(watched: None, capsys: Captured) -> None:
+def test_nor_do_remarks_paths_and_complaints(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    watched(monkeypatch)
     render.remark(NASTY)
     render.print_line(NASTY)
     assert cli.run(["compare", f"{NASTY}.json"]) == 2

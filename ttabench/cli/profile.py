@@ -54,7 +54,6 @@ def profile(
         o.option(MEASURED, "Cost on paper, from published shapes: no weights, at once, any model and length.",
                  "--analytic"),
     ] = False,
-    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.", min=1)] = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: Annotated[
         float, o.option(HOW, "Repeat reading, or answering, no further after so many seconds.", min=0)
@@ -85,7 +84,7 @@ def profile(
     if analytic:
         from ttabench.profiling.on_paper import typed_table
 
-        table = typed_table(load, lengths(prefill), **typed, model=base.model, dtype=base.dtype, queries=queries)
+        table = typed_table(load, lengths(prefill), **typed, model=base.model, dtype=base.dtype)
         render.show([table], output_form)
         return
     job = Job(

@@ -58,7 +58,6 @@ def execute(
         id=folder.name, created=datetime.now(UTC).isoformat(timespec="seconds"), seconds=0.0, config=config, model={},
         methods={}, rows=(), versions=environment.versions(), hardware=hardware, code=environment.code(),
     )  # fmt: skip
-    spent = record.seconds
     with _held(folder, out):
         for method in job.chosen:
             while lengths := [length for length in job.lengths if (method, length) not in rows]:
@@ -67,24 +66,21 @@ def execute(
                 with closing((launch or launched)(request)) as lines:  # type: ignore[type-var]
                     for line in lines:
                         kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
-                        match kind:
-                            case "fault":
-                                raise UserError(value["what"], value["hint"])
-                            case "at":
-                                at = value
-                            case "model":
-                                record = record.model_copy(update={"model": value})
-                            case "method":
-                                methods = {**record.methods, value["name"]: value}
-                                record = record.model_copy(update={"methods": methods})
-                            case "row":
-                                row = Row.model_validate(value)
-                                rows[row.method, row.prefill] = row
-                                now = time.perf_counter()
-                                spent, began = spent + now - began, now
-                                kept = tuple(rows[place] for place in places if place in rows)
-                                record = record.model_copy(update={"rows": kept, "seconds": spent})
-                                save_profile(record, folder)
+                        if kind == "fault":
+                            raise UserError(value["what"], value["hint"])
+                        at = value if kind == "at" else at
+                        if kind == "row":
+                            row = Row.model_validate(value)
+                            rows[row.method, row.prefill] = row
+                            kept, now = tuple(rows[place] for place in places if place in rows), time.perf_counter()
+                            changes = {"rows": kept, "seconds": record.seconds + now - began}
+                            record, began = record.model_copy(update=changes), now
+                            save_profile(record, folder)
+                        elif kind == "method":
+                            methods = {**record.methods, value["name"]: value}
+                            record = record.model_copy(update={"methods": methods})
+                        elif kind == "model":
+                            record = record.model_copy(update={"model": value})
                         tick(f"rows, {method} at {short(at)}", len(rows), len(places))
                 assert len(rows) > count, f"a process of {method} ended without a row"
     return Obtained(record=record, folder=folder, how="continued" if before is not None else "new")

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.architectures import NANO
 from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.cost import Formula
-from ttabench.lm.loading.hub import digest_of, find_source
+from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
-from ttabench.readers import cards
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -64,14 +63,7 @@ class Job:
         return {name: resolve_method(RunRequest(**typed, **common)) for name, typed in self.chosen.items()}
 
     def check(self) -> None:
-        """Refuse what can be refused without measuring."""
-        if self.task not in cards.names():
-            raise UnknownName("task", self.task, cards.names())
-        self.adapters()
-        if self.random_weights and self.model not in ARCHITECTURES:
-            raise UnknownName("architecture for --random-weights", self.model, list(ARCHITECTURES))
-        if not self.random_weights:
-            find_source(self.model)
+        """Refuse a search for the largest batch that would take all memory of the machine."""
         if self.mode == "throughput" and self.memory_limit is None:
             from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
@@ -89,8 +81,8 @@ class Job:
                 "preset": adapter.preset,
                 "checkpoint": adapter.checkpoint_name(),
                 "digest": adapter.checkpoint_digest,
-                **({"origin": adapter.spec.origin} if adapter.spec.origin else {}),
-                **({"inputs": inputs} if (inputs := setting_digests(adapter)) else {}),
+                "origin": adapter.spec.origin,
+                "inputs": setting_digests(adapter),
             }
             for name, adapter in self.adapters().items()
         }

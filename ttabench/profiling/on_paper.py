@@ -34,12 +34,12 @@ SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query
 
 
 def typed_table(load: Load, lengths: Sequence[int], *, methods: str, preset: str, settings: Sequence[str], model: str,
-                dtype: str, queries: int) -> Table:  # fmt: skip
+                dtype: str) -> Table:  # fmt: skip
     """The table of methods (all that have a formula where none is named), as they are typed."""
     every = registry.formulas()
     chosen = {name: registry.formula(name) for name in method_names(methods, every, every)}
     presets, shared = shared_out(chosen, preset, settings)
-    return as_table(model, table(model, list(chosen), lengths, load, shared, presets, dtype=dtype, queries=queries))
+    return as_table(model, table(model, list(chosen), lengths, load, shared, presets, dtype=dtype))
 
 
 def table(
@@ -51,7 +51,6 @@ def table(
     presets: Mapping[str, str] | None = None,
     *,
     dtype: str = "auto",
-    queries: int = 1,
 ) -> list[Row]:
     """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
 
@@ -63,7 +62,6 @@ def table(
         settings: by method, what differs from its preset, values or texts.
         presets: by method, instead of the one of the model's name.
         dtype: of the base model: float32, bfloat16, float16; auto is float32.
-        queries: in the total of operations.
     """
     shape = cost.shape_of(model)
     if shape is None:
@@ -86,14 +84,14 @@ def table(
                 raise UserError(f"The cost of {name} with these settings is not known.", "Use those of its presets.")
             rows.append({
                 "model": model, "method": name, "implemented": isinstance(formula, MethodSpec),
-                "context_tokens": length, **_row(spent, shape, work, queries),
+                "context_tokens": length, **_row(spent, shape, work),
                 "dtype": "float32" if dtype == "auto" else dtype,
             })  # fmt: skip
     return rows
 
 
-def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:
-    """The cost of so many queries."""
+def _row(spent: Cost, shape: Shape, work: Workload) -> Row:
+    """The cost of reading, and of a query."""
     full = registry.cost_of("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
     queries, cheaper = break_even(spent.adapt_flops, spent.ask_flops, full.adapt_flops, full.ask_flops)
@@ -109,8 +107,7 @@ def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:
         "ask_peak_kv_bytes": shape.cache_bytes(spent.ask_slots, work.value_bytes),
         "adapt_flops": spent.adapt_flops,
         "ask_flops": spent.ask_flops,
-        "queries": count,
-        "total_flops": spent.adapt_flops + count * spent.ask_flops,
+        "total_flops": spent.adapt_flops + spent.ask_flops,
         "break_even_queries": queries,
         "cheaper": cheaper,
         "positions": spent.positions,
@@ -153,8 +150,8 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     caption = (
         f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
-        "KV: most bytes of keys and values alive. total: reading and the queries asked for "
-        f"({first['queries']:,}). 'from n': costs fewer operations than full context from n queries on, reading "
+        "KV: most bytes of keys and values alive. total: reading and one query. "
+        "'from n': costs fewer operations than full context from n queries on, reading "
         "included. positions: whether the base model has enough; whether the memory of a device does is not told."
     )
     if not all(row["implemented"] for row in rows):
