@@ -112,7 +112,7 @@ def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
             left = table
             _blocks(table, screen)
         else:
-            screen.print(_grid(left), crop=False)
+            screen.print(_grid(left, screen), crop=False)
         if len(left.columns) < len(table.columns):
             hidden = ", ".join(name.lstrip("#") for name in table.columns if name not in left.columns)
             tell(f"Columns hidden (narrow screen): {hidden}.", screen, "dim", wrap=narrow)
@@ -131,27 +131,38 @@ def _clean(table: Table) -> Table:
     return replace(table, rows=tuple(map(clean, table.rows)), **names)  # type: ignore[arg-type]
 
 
-def _widths(table: Table) -> list[int]:
-    """The least width of every column: no name, number or word is split."""
+def _widths(table: Table) -> list[tuple[int, int]]:
+    """Of every column the least width, in which no name, number or word is split, and that of its longest line."""
     widths = []
     for column, *cells in zip(table.columns, *table.rows, strict=True):
-        parts = [part for cell in cells for part in (cell.split("\n") if table.whole(column) else cell.split())]
-        longest = max((cell_len(line) for cell in cells for line in cell.split("\n")), default=0)
-        words = [*parts, *column.lstrip("#").split(), " "]
-        widths.append(max(*map(cell_len, words), min(longest, COMFORT)))
+        heading, lines = column.lstrip("#"), [line for cell in cells for line in cell.split("\n")]
+        words = lines if table.whole(column) else [word for line in lines for word in line.split()]
+        longest = max(map(cell_len, [*lines, ""]))
+        least = max(*map(cell_len, [*words, *heading.split(), " "]), min(longest, COMFORT))
+        widths.append((least, max(least, longest, cell_len(heading))))
     return widths
 
 
 def _least(table: Table) -> int:
     """Cells that a table takes with its frame, at least."""
-    return sum(_widths(table)) + 3 * len(table.columns) + 1
+    return sum(least for least, _ in _widths(table)) + 3 * len(table.columns) + 1
 
 
-def _grid(table: Table) -> RichTable:
-    grid = RichTable(box=box.HEAVY_HEAD, header_style="bold")
-    for column, width in zip(table.columns, _widths(table), strict=True):
+def _grid(table: Table, screen: Console) -> RichTable:
+    """The table; columns share what the screen has room for, those that need little of it first."""
+    grid, widths, room = (
+        RichTable(box=box.HEAVY_HEAD, header_style="bold"),
+        _widths(table),
+        screen.width - _least(table),
+    )
+    given = dict[int, int]()
+    for place in sorted(range(len(widths)), key=lambda place: widths[place][1] - widths[place][0]):
+        least, most = widths[place]
+        given[place] = min(most, least + max(0, room // (len(widths) - len(given))))
+        room -= given[place] - least
+    for place, column in enumerate(table.columns):
         justify: Literal["right", "left"] = "right" if column.startswith("#") else "left"
-        grid.add_column(Text(column.lstrip("#")), justify=justify, min_width=width, overflow="fold")
+        grid.add_column(Text(column.lstrip("#")), justify=justify, width=given[place], overflow="fold")
     for row in table.rows:
         grid.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
     return grid
