@@ -15,7 +15,6 @@ from ttabench.records.schema import RunRecord, load_record
 from ttabench.run import evaluation
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import resolve_method
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -137,15 +136,6 @@ def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_
     words = ("--method", "mac", "--model", "nano", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path)
     ran = ttabench("eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json")
     assert ran.json()["runs"][0]["config"]["checkpoint"] == "shipped:mac-streamingqa"
-
-
-@pytest.mark.parametrize(
-    ("task", "adapter"), [("lamp", "streamadapter-metaicl"), ("superglue", "streamadapter-superglue")]
-)
-def test_an_adapter_of_several_tasks_serves_each_of_them(task: str, adapter: str) -> None:
-    resolved = resolve_method(RunRequest(method="streamadapter", task=task))
-    assert resolved.checkpoint is not None
-    assert resolved.checkpoint.name == adapter
 
 
 def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> None:

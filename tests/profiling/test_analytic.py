@@ -48,15 +48,6 @@ def test_what_grows_and_what_does_not() -> None:
     assert rows["window", 65_536]["fits"] is True
 
 
-def test_settings_and_number_format_count() -> None:
-    double, half = (table("gpt2", ["icl"], [64], Load(), dtype=dtype)[0] for dtype in ("auto", "float16"))
-    assert double["dtype"] == "float32"
-    assert double["adapt_peak_kv_bytes"] == 2 * half["adapt_peak_kv_bytes"] == 64 * 12 * 2 * 768 * 4
-    more = {"ccm": {"comp_tokens": 2}}
-    plain, changed = (table("gpt2", ["ccm"], [512], Load(), given)[0] for given in (None, more))
-    assert plain["state_floats"] == 4 * changed["state_floats"]
-
-
 amounts = st.integers(0, 40)
 
 

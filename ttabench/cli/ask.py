@@ -156,7 +156,6 @@ def _reply(
     import torch
 
     from ttabench.core.meter import Meter
-    from ttabench.lm.verbs.batching import BatchSize, in_batches
     from ttabench.methods.session import Session
     from ttabench.run.caveats import state_caveats
 
@@ -170,14 +169,12 @@ def _reply(
             patch = session.patch(asks[:1])
         held = patch.prefix.nbytes if patch.prefix is not None else 0
 
-    def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
+    by_key = dict[str, Answer]()
+    for begin in range(0, len(asks), TOGETHER):
+        batch = asks[begin : begin + TOGETHER]
         with meter.phase("ask"):
             given = session.answer(batch)
-        return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
-
-    size, by_key = BatchSize(TOGETHER, lm.device.type), dict[str, Answer]()
-    for answers in in_batches(asks, size, answered):
-        by_key.update(answers)
+        by_key |= {ask.key: answer for ask, answer in zip(batch, given, strict=True)}
         tick("answered", len(by_key), len(asks))
     told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
     shares = session.piece_shares(asks) if looking else None

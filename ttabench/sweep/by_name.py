@@ -92,10 +92,7 @@ def evaluate(
     """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
 
     Args:
-        method: name of the method, or a file (./mine.py).
-        task: a task's name, the path of a card, or a file of your own questions.
-        model: name, folder, GGUF file or hub id of the base model.
-        seed: of the order of the data and of everything random.
+        method, task, model, seed: as they are typed.
         out: folder of the runs; by default that of the command line.
         force: run again even if it is stored.
         threads: of the processor, from now on.
