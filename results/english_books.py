@@ -36,7 +36,7 @@ def books() -> Iterator[Cell]:
     options = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
         yield Cell(line, "", ("--method", *words, *options))
-    learned = ("templora", "--preset", "streamadapter-book", "--set", "recompute=no", "--set", f"lr={BOOK_RATE}")
+    learned = ("templora", "--preset", "streamadapter-book", "--set", f"lr={BOOK_RATE}")
     yield from swapped("", (*learned, *options))
 
 

@@ -33,6 +33,7 @@ import english_tables
 import families
 import forgetting
 import grids
+import override
 import pages
 import ruler_tables
 from suites import (
@@ -75,6 +76,7 @@ OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
         for mode in ("requests", "turns")
         if (runs := [run for run in grids.records(out / "sessions") if run.config["task_options"]["mode"] == mode])
     ),
+    "override": lambda out: override.table(out / "override"),
     TWO_CONTEXTS: lambda out: f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n",
 }
 """Tables of suites that are like no other."""

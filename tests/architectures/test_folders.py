@@ -22,7 +22,6 @@ RIGHT = [
     ("rope_interleaved", "one_layer/glm", "window", ("recent=40",), (-48.421, -149.226, -47.413)),
     ("rope_interleaved", "one_layer/ernie4_5", "window", ("recent=40",), (-107.369, -304.9, -101.923)),
     ("rope_interleaved", "one_layer/helium", "window", ("recent=40",), (-48.423, -136.472, -49.998)),
-    ("rope_interleaved", "one_layer/hunyuan", "window", ("recent=40",), (-44.709, -143.347, -47.164)),
     ("rope_interleaved", "one_layer/llama", "window", ("recent=40",), (-39.939, -146.636, -46.346)),
     ("longrope", "phi3_longrope", "none", (), (-46.620, -137.331, -52.617)),
 ]
@@ -47,7 +46,7 @@ def test_a_text_that_crosses_the_length_of_other_angles_is_refused(ttabench: Com
     where = FOLDERS / "longrope"
     ran = ttabench("eval", "--method", "icl", "--task", where / "lr.jsonl", "--model", where / "phi3_longrope",
                    "--out", tmp_path, "--quiet")  # fmt: skip
-    assert "more than 64 tokens" in one_line(ran)
+    assert "the 64 positions" in one_line(ran)
 
 
 @pytest.mark.parametrize("model", ["gpt_neo", "gptj"])
@@ -56,8 +55,3 @@ def test_check_says_what_a_folder_can_do(ttabench: Command, model: str) -> None:
     assert said["ways"] == {"attention": "transformers"}
     assert {name for name, outcome in said["methods"].items() if outcome == "right"} >= {"none", "icl", "templora"}
     assert said["methods"]["window"].startswith("refused: ")
-
-
-def test_check_takes_one_thing(ttabench: Command) -> None:
-    assert "one of them" in one_line(ttabench("check"))
-    assert "one of them" in one_line(ttabench("check", "icl", "--model", "nano"))

@@ -50,18 +50,8 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
     for lm in (tiny_llama(), tiny_gpt2()):
         ways = ways_of(lm)
         assert ways.attention == "sdpa"
-        assert all((ways.linear_head, ways.rows, ways.lends, ways.positions, ways.gaps, ways.embeddings))
+        assert all((ways.linear_head, ways.rows, ways.positions, ways.gaps, ways.embeddings))
         assert "ways" not in lm.describe()
-
-
-def test_what_happens_behind_the_last_linear_map_is_not_lost() -> None:
-    lm = made(LlamaForCausalLM, LlamaConfig)
-    assert ways_of(lm).linear_head
-    gemma = LM(tiny("gemma2"), byte_tokenizer(), "gemma2")
-    assert not ways_of(gemma).linear_head
-    assert gemma.describe()["ways"]["head"] == "transformers"
-    (values,) = token_logprobs(gemma, Patch(), [(text(9), text(4, 1))])
-    assert float(values.sum()) == pytest.approx(plain(gemma, text(9), text(4, 1)), abs=1e-3)
 
 
 def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
@@ -95,7 +85,7 @@ def test_evicting_under_a_sliding_window_is_the_same_in_a_batch(method: str, kv_
         assert batch[0] == pytest.approx(alone[0], abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["llama", "glm", "cohere", "gpt_neox", "hunyuan_v1_dense", "nanochat"])
+@pytest.mark.parametrize("kind", ["llama", "glm", "cohere", "gpt_neox", "nanochat"])
 @torch.no_grad()
 def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
     """Keys of tokens that stand alone, by the model itself at either place."""
@@ -104,17 +94,12 @@ def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
 
     def keys(shift: int) -> torch.Tensor:
         window = Window(lm, None, 6)
-        window.feed_laid(torch.tensor(text(6))[:, None], Layout(positions_BT=at_B1 + shift))
+        window.feed(torch.tensor(text(6))[:, None], layout=Layout(positions_BT=at_B1 + shift))
         return torch.stack(window.prefix().keys_LBHPD)
 
     here, there = keys(0), keys(7)
     torch.testing.assert_close(rotary.rotate(rotary.unrotate(here, at_B1), at_B1 + 7), there, atol=1e-4, rtol=1e-4)
     assert (here - there).abs().max() > 0.1
-
-
-def test_keys_of_learned_positions_are_not_moved() -> None:
-    with pytest.raises(UserError, match="no rotary position embeddings"):
-        rotary_of(tiny_gpt2())
 
 
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,
@@ -123,28 +108,16 @@ LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,
 
 
 @pytest.mark.parametrize("rope", [LONG, {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}])
-def test_angles_that_depend_on_the_length_are_those_of_the_whole_text(rope: dict[str, Any]) -> None:
+def test_texts_end_where_angles_of_what_was_read_would_change(rope: dict[str, Any]) -> None:
     kind = (Phi3ForCausalLM, Phi3Config) if rope is LONG else (LlamaForCausalLM, LlamaConfig)
     more = {"max_position_embeddings": 256, "original_max_position_embeddings": 64, "eos_token_id": 257}
     lm = made(*kind, rope_parameters=rope, **(more if rope is LONG else {"max_position_embeddings": 64}))
-    lm.max_positions = 256
-    assert ways_of(lm).same_angles == 64
-    assert ways_of(lm).angles_grow == (rope is not LONG)
-    items = [(text(20), text(3, 1)), (text(90, 2), text(3, 3))]
-    for item, values in zip(items, token_logprobs(lm, Patch(), items), strict=True):
-        assert float(values.sum()) == pytest.approx(plain(lm, item[0], item[1][:-1]) + _last(lm, item), abs=2e-3)
-    with torch.no_grad():
-        short = read(lm, Patch(), torch.tensor([text(50)]))
-    assert len(token_logprobs(lm, Patch(prefix=short), [(text(5), [1])])) == 1
-    with pytest.raises(UserError, match="rotates texts of more than 64 tokens by other angles"):
-        token_logprobs(lm, Patch(prefix=short), [(text(40), [1])])
-
-
-@torch.no_grad()
-def _last(lm: LM, item: tuple[list[int], list[int]]) -> float:
-    """Of the last target, which nothing is predicted from, so that it has no part in the length."""
-    prompt, target = item
-    return float(whole(lm, torch.tensor([[*lm.start_ids, *prompt, *target[:-1]]]))[-1, target[-1]])
+    assert lm.max_positions == 64
+    item = (text(20), text(3, 1))
+    (values,) = token_logprobs(lm, Patch(), [item])
+    assert float(values.sum()) == pytest.approx(plain(lm, *item), abs=2e-3)
+    with pytest.raises(UserError, match="exceeds the 64 positions"):
+        token_logprobs(lm, Patch(), [(text(70), [1])])
 
 
 def test_a_model_that_cannot_be_run_is_refused_in_one_line() -> None:

@@ -23,21 +23,6 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     assert rows == wanted
 
 
-def test_people_see_what_is_only_a_formula(ttabench: Command) -> None:
-    ran = ttabench(*ANALYTIC, "--methods", "icl,sft", "--prefill", "1k", "--format", "markdown")
-    assert "| sft * |" in ran.out
-    assert "| icl |" in ran.out
-    assert "a formula only" in ran.out
-    assert "a formula only" not in ttabench(*ANALYTIC, "--methods", "icl", "--format", "markdown").out
-
-
-def test_queries_are_in_the_total(ttabench: Command) -> None:
-    words = (*ANALYTIC, "--methods", "icl", "--prefill", "1k", "--queries", 7)
-    (rows,) = ttabench(*words, "--json").json().values()
-    assert [row["total_flops"] for row in rows] == [row["adapt_flops"] + 7 * row["ask_flops"] for row in rows]
-    assert "total FLOPs" in ttabench(*words, "--format", "markdown").out
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -2,8 +2,6 @@
 
 costs       seconds, peak memory and bytes kept of every method, the shortest contexts first; those on paper beside
 beside      reading and decoding of `icl`; transformers' own forward and `generate` with sdpa on the same weights
-many        answers to 64 questions behind one state, one by one and as one batch
-steps       reading one document with TempLoRA's gradient steps; MAC's training step, by its eight samples
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ttabench.lm.model import load
 from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod
 from ttabench.profiling.job import Job, Load, choose
-from ttabench.profiling.measure import SPARE, adapt, ask, lift_positions, pieces, question, training
+from ttabench.profiling.measure import SPARE, adapt, ask, lift_positions, pieces, question
 from ttabench.profiling.on_paper import table
 
 METHODS = (
@@ -39,14 +37,11 @@ WARMING = 4
 """Pieces of a long context that warm up."""
 TURNS = 3
 """Turns of ours and of theirs, after one each that warms up; the fastest counts."""
-QUESTIONS = 64
 COSTS = (
     "method", "tokens", "read_seconds", "first_token_ms", "token_ms", "peak_bytes", "beside_model_bytes",
     "paper_keys_values_bytes", "kept_bytes", "paper_kept_bytes", STATUS,
 )  # fmt: skip
 BESIDE = ("what", "tokens", "ours_seconds", "theirs_seconds", "times_as_fast", STATUS)
-MANY = ("method", "tokens", "questions", "one_by_one_seconds", "together_seconds", "times_as_fast", STATUS)
-STEP = ("method", "tokens", "document_ms", "document_peak_bytes", "train_ms_per_sample", "train_peak_bytes", STATUS)
 
 
 class Costs:
@@ -72,19 +67,11 @@ class Costs:
         base = f"{self.job.model} in {self.job.dtype} on {self.job.device}"
         costs = Table(self.report, "costs", f"What methods cost on {base}", COSTS)
         beside = Table(self.report, "beside", f"Beside transformers with sdpa: {base}", BESIDE)
-        many = Table(self.report, "many", f"Many questions behind one state: {base}", MANY)
-        steps = Table(self.report, "steps", f"Gradient steps on {base}", STEP)
         for place, tokens in enumerate(self.lengths):
             for name in sorted(self.methods, key=lambda name: self._expected(name, tokens)):
                 costs.row({"method": name, "tokens": tokens}, ROW_SECONDS, partial(self._cost, name, tokens))
             for what in ("prefill", "decode") if place < 2 else ():
                 beside.row({"what": what, "tokens": tokens}, ROW_SECONDS, partial(self._beside, what, tokens))
-            for name in ("icl", "kvzip") if place < 2 else ():
-                key = {"method": name, "tokens": tokens, "questions": QUESTIONS}
-                many.row(key, ROW_SECONDS, partial(self._many, name, tokens))
-            for name in ("templora", "mac") if place == 0 else ():
-                size = self.load.piece_tokens
-                steps.row({"method": name, "tokens": size}, ROW_SECONDS, partial(self._step, name, size))
 
     def _method(self, name: str) -> BaseMethod[Any]:
         """A method; one stands on the device at a time."""
@@ -133,26 +120,6 @@ class Costs:
         return table(self.job.model, [name], [tokens], self.load, presets=presets, dtype=self.job.dtype)[0]
 
     @torch.no_grad()
-    def _many(self, name: str, tokens: int) -> dict[str, Json]:
-        """The same question alone, times so many, and so many of it as rows of one batch."""
-        method, sizes = self._method(name), self.load
-        state = adapt(self.lm, method, pieces(self.lm, tokens, sizes.piece_tokens), Meter(self.lm.device))
-        patch = method.patch(state, [])
-        best = {1: float("inf"), QUESTIONS: float("inf")}
-        for turn in range(TURNS + 1):
-            for rows in best:
-                meter = Meter(self.lm.device)
-                with meter.phase("ask"):
-                    list(
-                        greedy_tokens(
-                            self.lm, patch, [list(range(11, 11 + sizes.prompt_tokens))] * rows, sizes.generate
-                        )
-                    )
-                best[rows] = min(best[rows], meter.seconds["ask"]) if turn else best[rows]
-        one = best[1] * QUESTIONS
-        return {"one_by_one_seconds": one, "together_seconds": best[QUESTIONS], "times_as_fast": one / best[QUESTIONS]}
-
-    @torch.no_grad()
     def _beside(self, what: str, tokens: int) -> dict[str, Json]:
         """A context read in one piece, or tokens written behind it, in turns with the same weights under sdpa."""
         method, count = self._method("icl"), self.load.generate
@@ -181,7 +148,3 @@ class Costs:
                 best[name] = min(best[name], meter.seconds[name]) if turn else best[name]
         figures = {f"{name}_seconds": seconds for name, seconds in best.items()}
         return {**figures, "times_as_fast": best["theirs"] / best["ours"]}
-
-    def _step(self, name: str, tokens: int) -> dict[str, Json]:
-        row = training(self.lm, self._method(name), tokens, self.load)
-        return {**{key: figure.value for key, figure in row.figures.items()}, STATUS: row.detail or row.status}

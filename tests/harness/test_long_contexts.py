@@ -20,9 +20,13 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from tests.harness.test_harness import adapted, hf, manager
 from tests.harness.test_lm_eval_scores import roomy
+from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.harness import evaluate
 from ttabench.harness.prompts import Prompts
+from ttabench.methods.session import Session
+from ttabench.readers import lm_eval as reader
+from ttabench.readers import load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 BOOKS = ["Ada went to the hall.\n\nBo saw a goat.", "Cy keeps a wren. It rained.\n\nThe end "]
@@ -107,6 +111,26 @@ def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pyte
         assert book.strip() not in query
         assert ROWS[split][1] in query
         assert ROWS[split][1] not in context.split(book.strip())[-1]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = roomy(2048)
+    (task,) = manager().load([task_of(split)])["tasks"].values()
+    monkeypatch.setattr(reader, "loaded", lambda _name: task)
+    bound = load("lm_eval", source="toy", options={"cut": split.replace(" context", "context"), "piece": "16"})
+    answers = list[Any]()
+    for episode in bound.episodes(lm):
+        session = Session(lm, tiny_method("icl", lm))
+        session.read(episode.observes())
+        for answer in session.answer(episode.asks()):
+            answers += answer.logprobs if episode.asks()[0].mode == "choose" else [answer.prediction]
+    theirs = [one if isinstance(one, str) else float(one[0]) for one in answered(hf(lm), split)]
+    if isinstance(theirs[0], str):
+        assert answers == [one.strip() for one in theirs]
+    else:
+        assert answers == pytest.approx(theirs, abs=1e-4)
+    assert [len(episode.observes()) > 1 for episode in bound.others(lm)] == [True, True]
 
 
 def test_another_contexts_state_answers() -> None:

@@ -36,19 +36,6 @@ def test_a_batch_that_does_not_fit_is_run_in_halves(error: Exception) -> None:
     assert out_of_memory(error)
 
 
-def test_what_is_done_is_not_done_again() -> None:
-    tried: list[tuple[int, ...]] = []
-
-    def work(batch: list[int]) -> int:
-        tried.append(tuple(batch))
-        if len(batch) > 1 and max(batch) > 3:
-            raise MemoryError
-        return len(batch)
-
-    assert sum(in_batches(range(6), BatchSize(2), work)) == 6
-    assert tried == [(0, 1), (2, 3), (4, 5), (4,), (5,)]
-
-
 def test_other_errors_pass_and_one_row_is_the_users() -> None:
     def fails(batch: list[int]) -> None:
         raise RuntimeError("a bug")

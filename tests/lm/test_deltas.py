@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
+from tests.lm.test_patching import close, full_patch, low_rank, plain, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.forward.deltas import deltas_applied, weight_changes, weights_as
-from ttabench.lm.forward.hooks import Place, observe_inputs
+from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs, weight_changes, weights_as
 from ttabench.lm.forward.patching import encoded, forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
@@ -56,37 +55,6 @@ def test_a_delta_at_marked_tokens(lm: LM, rows: int, grad: bool) -> None:
     assert (found - plain(lm, ids_BT)).abs().max() > 0.1
 
 
-@torch.no_grad()
-def test_marks_with_a_prefix_padding_and_another_delta(lm: LM) -> None:
-    """Each row under shared and marked deltas at once equals that row alone, whatever its padding."""
-    prefix, outer, inner = random_prefix(lm, 1), all_maps(lm), {}
-    for seed, name in enumerate(lm.linear_names(), start=50):
-        inner[name] = low_rank(lm, name, 1, seed)
-    ids_BT, mask_BT = text(2, 8), torch.ones(2, 8, dtype=torch.bool)
-    mask_BT[1, :3] = False
-    marked_BT = torch.zeros(2, 8, dtype=torch.bool)
-    marked_BT[0, -2:], marked_BT[1, -4:] = True, True
-    patch = Patch(prefix=prefix, deltas=outer)
-    with deltas_applied(lm, inner, 2, marked_BT):
-        both = forward(lm, patch, ids_BT, mask_BT)[0]
-    for row, cut in enumerate((slice(None), slice(3, None))):
-        with deltas_applied(lm, inner, 1, marked_BT[row : row + 1, cut]):
-            alone = forward(lm, patch, ids_BT[row : row + 1, cut])[0]
-        close(both[row : row + 1, cut], alone)
-
-
-def test_gradients_reach_a_marked_delta_from_marked_tokens_alone() -> None:
-    lm, ids_BT = tiny_llama(), text(1, 6)
-    last = [name for name in lm.linear_names() if name.endswith("down_proj")][-1]
-    a, b = (torch.randn(shape, requires_grad=True) for shape in ((1, 2, 64), (1, 32, 2)))
-    marked_BT = torch.tensor([[False, False, True, False, False, False]])
-    with deltas_applied(lm, {last: LowRank(a, b)}, 1, marked_BT):
-        logits_BTV = forward(lm, Patch(), ids_BT)[0]
-    gradients = [torch.autograd.grad(logits_BTV[:, at].pow(2).sum(), b, retain_graph=True)[0] for at in (2, 3)]
-    assert gradients[0].abs().max() > 1e-3
-    assert not gradients[1].any()  # behind the last map nothing goes from token to token
-
-
 def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
     """Low-rank deltas of all maps, and dense ones: of a map that has both, a norm, and the embedding."""
     drawn, dense = torch.Generator().manual_seed(8), {}
@@ -107,19 +75,6 @@ def test_deltas_as_changes_of_weights_equal_deltas_applied(lm: LM, grad: bool) -
         changes = {name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()}
         close(forward(lm, replace(patch, deltas=changes), ids_BT)[0], expected, atol=1e-3)
     assert (expected - forward(lm, replace(patch, deltas={}), ids_BT)[0]).abs().max() > 0.1
-
-
-def test_two_names_of_one_tied_parameter_add_up() -> None:
-    lm, ids = tiny_gpt2(), text(1, 5)
-    name = "transformer.wte.weight"
-    change = torch.full_like(lm.model.get_parameter(name), 0.1)
-    change[::2] = -0.1
-    nested = {name: Dense(change[None])}
-    with deltas_applied(lm, nested, 1), deltas_applied(lm, nested, 1):
-        found = forward(lm, Patch(), ids)[0]
-    both = {name: Dense(change[None]), "lm_head.weight": Dense(change[None])}
-    close(forward(lm, Patch(deltas=both), ids)[0], found)
-    close(forward(lm, Patch(deltas={name: Dense(2 * change[None])}), ids)[0], found)
 
 
 ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]
@@ -184,29 +139,3 @@ def test_blocks_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bo
         close(kept[number], expected[number])
     close(logits_BTV, before, atol=1e-5)
     assert hooks(lm) == 0
-
-
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
-def test_maps_turn_what_was_shown_into_what_they_give(lm: LM, grad: bool) -> None:
-    """In rows, whether padding was left out of the maps or not, and with deltas and a prefix in place."""
-    names, given = lm.linear_names(), {}
-    patch, ids_BT, mask_BT = encoded(lm, full_patch(lm, 1)), text(3, 8), torch.ones(3, 8, dtype=torch.bool)
-    mask_BT[1, 5:] = False
-    patch = replace(patch, deltas={})
-
-    def keep(name: str, output: Tensor) -> None:
-        given[name] = output.detach().reshape(3, 8, -1)
-
-    handles = [
-        lm.model.get_submodule(name).register_forward_hook(lambda _m, _a, out, name=name: keep(name, out))
-        for name in names
-    ]
-    kept: dict[Place, Tensor] = {}
-    with torch.set_grad_enabled(grad), observe_inputs(lm, kept.__setitem__, names, 3):
-        forward(lm, patch, ids_BT, mask_BT)
-    for handle in handles:
-        handle.remove()
-    for name in names:
-        x_BTI = kept[name]
-        assert x_BTI.shape == (3, 8, lm.linear_shape(name)[0])
-        close(lm.model.get_submodule(name)(x_BTI)[mask_BT], given[name][mask_BT], atol=1e-5)

@@ -1,4 +1,4 @@
-"""Decoding: batch equals single, per-row patches, EOS, and beams as transformers has them."""
+"""Decoding: batch equals single, per-row patches, EOS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_llama
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -45,35 +45,3 @@ def test_stops_at_eos() -> None:
     cut = generate(lm, Patch(), PROMPTS, max_new_tokens=6)
     assert cut[0] == first[0][: first[0].index(lm.eos_id)]
     assert all(lm.eos_id not in row for row in cut)
-
-
-@pytest.mark.parametrize("beams", [2, 3, 5])
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_beams_equal_transformers(make: type[LM], beams: int) -> None:
-    for seed in range(3):
-        lm = make(seed)  # type: ignore[arg-type, call-arg]
-        # Likely ends, at different lengths: raise the logit of a common token and call it EOS.
-        lm.eos_id = generate(lm, Patch(), [PROMPTS[0]], max_new_tokens=8)[0][-1]
-        lm.eos_ids = frozenset({lm.eos_id})
-        ours = generate(lm, Patch(), PROMPTS, max_new_tokens=8, num_beams=beams, batch_size=3)
-        for prompt, found in zip(PROMPTS, ours, strict=True):
-            ids = torch.tensor([[*lm.bos_ids, *prompt]])
-            full = lm.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                num_beams=beams,
-                do_sample=False,
-                max_new_tokens=8,
-                eos_token_id=lm.eos_id,
-                pad_token_id=lm.eos_id,
-            )[0, ids.shape[1] :].tolist()
-            assert found == (full[: full.index(lm.eos_id)] if lm.eos_id in full else full)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_beams_of_a_batch_equal_each_row_alone(lm: LM, rows: int) -> None:
-    patch = full_patch(lm, rows)
-    found = generate(lm, patch, PROMPTS, max_new_tokens=6, num_beams=3)
-    for index, prompt in enumerate(PROMPTS):
-        alone = select_rows(patch, [index]) if rows > 1 else patch
-        assert found[index] == generate(lm, alone, [prompt], max_new_tokens=6, num_beams=3)[0]

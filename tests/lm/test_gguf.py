@@ -42,15 +42,6 @@ def test_a_file_is_the_model_it_was_made_of(tmp_path: Path) -> None:
     assert (ours - exact).abs().max() < 0.05 * exact.abs().max()
 
 
-def test_the_tokenizer_is_that_of_the_file(file: Path) -> None:
-    lm = load(str(file), device="cpu")
-    assert len(lm.tokenizer) == lm.vocab_size == len(gguf_file.tokens())
-    assert lm.bos_ids == ()
-    assert lm.eos_ids == {lm.vocab_size - 1}
-    assert lm.tokenizer.chat_template == gguf_file.TEMPLATE
-    assert lm.decode(lm.encode("he in 12\n\n中")) == "he in 12\n\n中"
-
-
 def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(str(file), device="cpu")
     monkeypatch.setattr(gguf_files, "dequantised", None)

@@ -44,27 +44,6 @@ def test_known_architectures_assemble(tiny_base: Path, monkeypatch: pytest.Monke
     assert first.random_weights
 
 
-PARAMETERS = {
-    "smollm2-135m": 134_515_008,
-    "gemma3-270m": 268_098_176,
-    "distilgpt2": 81_912_576,
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    "opt-2.7b": 2_651_596_800,
-    "tinyllama-1.1b": 1_100_048_384,
-    "llama-2-7b": 6_738_415_616,
-    "llama-7b": 6_738_415_616,
-    "llama-13b": 13_015_864_320,
-    "llama-2-7b-chat": 6_738_415_616,
-    "llama-3-8b": 8_030_261_248,
-    "mistral-7b": 7_241_732_096,
-    "mistral-7b-instruct": 7_241_732_096,
-    "phi-3-medium": 13_960_238_080,
-}
-
-
 def test_published_architectures_have_the_published_size() -> None:
     from transformers import AutoModelForCausalLM
 
@@ -74,9 +53,4 @@ def test_published_architectures_have_the_published_size() -> None:
             model = AutoModelForCausalLM.from_config(config)
         shape = shape_of(name)
         assert shape is not None
-        assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters == PARAMETERS[name]
-        theta = getattr(config, "rope_parameters", None)
-        assert name == "gemma3-270m" or theta is None or theta["rope_theta"] == THETA.get(name, 10000.0)
-
-
-THETA = {"smollm2-135m": 100000.0, "llama-3-8b": 500000.0, "mistral-7b-instruct": 1000000.0}
+        assert sum(parameter.numel() for parameter in model.parameters()) == shape.parameters

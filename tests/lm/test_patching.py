@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.attention import fused, interface
+from ttabench.lm.attention import fused
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward import patching
 from ttabench.lm.forward.deltas import deltas_applied
@@ -65,15 +65,6 @@ def test_padding_changes_nothing(lm: LM, side: str, patched: bool) -> None:
     close(logits_BTV[:1], forward(lm, patch, ids_BT[:1])[0])
 
 
-def test_window_continues_where_it_stopped(lm: LM) -> None:
-    patch = encoded(lm, full_patch(lm, 2))
-    ids_BT = text(2, 12)
-    whole_BTV, _ = forward(lm, patch, ids_BT)
-    first_BTV, window = forward(lm, patch, ids_BT[:, :5])
-    rest_BTV, _ = forward(lm, patch, ids_BT[:, 5:], past=window)
-    close(torch.cat([first_BTV, rest_BTV], dim=1), whole_BTV)
-
-
 def test_read_text_equals_text_in_the_window(lm: LM) -> None:
     context_BT, ids_BT = text(1, 11, seed=5), text(1, 6)
     prefix = read(lm, Patch(), context_BT)
@@ -118,19 +109,6 @@ def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
-    name = lm.linear_names()[0]
-    prefix, delta = random_prefix(lm, 1), low_rank(lm, name, 1)
-    dense = torch.zeros_like(lm.model.get_parameter(f"{lm.linear_names()[1]}.weight"), requires_grad=True)
-    leaves = [prefix.keys_LBHPD[0].requires_grad_(), prefix.values_LBHPD[1].requires_grad_()]
-    leaves += [delta.a_BRI.requires_grad_(), delta.b_BOR.requires_grad_(), dense]
-    patch = Patch(text(1, 4), None, prefix, {name: delta, f"{lm.linear_names()[1]}.weight": Dense(dense[None])})
-    ids_BT, mask_BT = text(2, 6), torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
-    forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
-    assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
-    assert all(parameter.grad is None for parameter in lm.model.parameters())
-
-
 @pytest.mark.parametrize("at_once", [0, 1, 2**30], ids=["fused", "row by row", "all rows"])
 @pytest.mark.parametrize("padded_prefix", [False, True])
 @pytest.mark.parametrize("side", ["none", "left", "right"])
@@ -139,7 +117,7 @@ def test_shared_prefix_equals_its_copies(
 ) -> None:
     if at_once:
         monkeypatch.setattr(fused, "_fused", None)
-        monkeypatch.setattr(interface, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(fused, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
@@ -252,21 +230,6 @@ def test_more_rows_of_embeddings_stand_for_ids_behind_the_vocabulary(lm: LM) -> 
     assert torch.equal(lm.embedded(plain_BT), lm.model.get_input_embeddings()(plain_BT))
     (slope_NC,) = torch.autograd.grad(lm.logits(hidden_BTC).logsumexp(-1).sum(), more_NC)
     assert (slope_NC.abs().amax(1) > 1e-4).all()
-
-
-@pytest.mark.usefixtures("_grad")
-def test_texts_side_by_side_in_one_row_equal_each_alone(lm: LM) -> None:
-    """Two texts that do not see each other, behind one prefix, are two rows of a batch."""
-    patch, first, second = encoded(lm, full_patch(lm, 1)), text(1, 4, 3), text(1, 5, 4)
-    assert patch.prefix is not None
-    start = int(patch.prefix.next_position_B)
-    sees = torch.block_diag(torch.ones(4, 4), torch.ones(5, 5)).bool().tril()[None]
-    places = torch.tensor([[*range(start, start + 4), *range(start, start + 5)]])
-    both = Layout(sees_BTS=sees, positions_BT=places)
-    hidden_BTC, window = hidden_states(lm, patch, torch.cat([first, second], dim=1), both)
-    close(lm.logits(hidden_BTC[:, :4]), forward(lm, patch, first)[0])
-    close(lm.logits(hidden_BTC[:, 4:]), forward(lm, patch, second)[0])
-    assert window.prefix().next_position_B.tolist() == [start + 5]
 
 
 @pytest.mark.usefixtures("_grad")

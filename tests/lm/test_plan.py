@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
 from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.forward.patching import forward, read, select_rows
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
@@ -25,37 +25,21 @@ def drawn(lm: LM, rows: int, heads: int) -> list[Tensor]:
     return [torch.randn(rows, heads, FEW, generator=generator) for _ in range(lm.layers)]
 
 
-def hiding(lm: LM, rows: int) -> tuple[Prefix, Prefix]:
-    """The same slots hidden from the same heads, said in both ways."""
-    prefix = random_prefix(lm, rows, FEW)
-    hidden = tuple(each > 0.3 for each in drawn(lm, rows, lm.kv_heads))
-    bias = tuple(torch.zeros(each.shape).masked_fill(each, -math.inf) for each in hidden)
-    return replace(prefix, hidden_LBHP=hidden), replace(prefix, bias_LBHP=bias)
-
-
-@torch.no_grad()
-def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
-    """Into what is read on top, and row by row."""
-    prefix, ids_BT = replace(random_prefix(lm, 3, FEW), bias_LBHP=tuple(drawn(lm, 3, lm.kv_heads))), text(3, 8)
-    patch = Patch(prefix=replace(prefix, holds_bos=True))
-    whole = forward(lm, patch, ids_BT)[0]
-    longer = read(lm, patch, ids_BT[:, :5])
-    assert longer.bias_LBHP is not None
-    assert longer.bias_LBHP[0].shape == (3, lm.kv_heads, FEW + 5)
-    close(forward(lm, Patch(prefix=longer), ids_BT[:, 5:])[0], whole[:, 5:])
-    for row in range(3):
-        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole[row : row + 1])
+def hiding(lm: LM, rows: int) -> Prefix:
+    """Some slots hidden from some heads."""
+    bias = tuple(torch.zeros(each.shape).masked_fill(each > 0.3, -math.inf) for each in drawn(lm, rows, lm.kv_heads))
+    return replace(random_prefix(lm, rows, FEW), bias_LBHP=bias)
 
 
 @torch.no_grad()
 def test_taking_some_slots_is_hiding_the_others(lm: LM) -> None:
     """With padding, and what single heads miss; where the slots stood, keys know."""
-    prefix, _ = hiding(lm, 2)
+    prefix = hiding(lm, 2)
     prefix = replace(prefix, mask_BP=torch.tensor([[False, True, True, True, True], [True] * FEW]))
     stays, ids_BT = torch.tensor([1, 2, 4]), text(2, 6)
     gone = torch.ones(FEW, dtype=torch.bool).index_fill(0, stays, False)
-    assert prefix.hidden_LBHP is not None
-    masked = replace(prefix, hidden_LBHP=tuple(each | gone for each in prefix.hidden_LBHP))
+    assert prefix.bias_LBHP is not None
+    masked = replace(prefix, bias_LBHP=tuple(each.masked_fill(gone, -math.inf) for each in prefix.bias_LBHP))
     taken = prefix.take(stays)
     assert taken.keys_LBHPD[0].shape[2] == 3
     assert taken.nbytes == masked.nbytes < prefix.nbytes, "slots that a head does not see are not counted"
@@ -66,23 +50,22 @@ def test_taking_some_slots_is_hiding_the_others(lm: LM) -> None:
     close(forward(lm, Patch(prefix=turned), ids_BT)[0], found, atol=1e-5)
 
 
-KINDS = ("plain", "bias", "hidden", "both", "query-bias")
+KINDS = ("plain", "bias", "hidden", "query-bias")
 SLOTS = 6
 
 
 def prefix_of(lm: LM, kind: str, rows: int) -> Prefix:
     """Slots that heads weigh otherwise, one of them by minus infinity; or miss: the first head misses all."""
     drawn, prefix = torch.Generator().manual_seed(5), random_prefix(lm, rows, SLOTS)
-    hidden, bias = [], []
+    biases = []
     for _ in range(lm.layers):
-        heads = lm.heads if kind == "query-bias" else lm.kv_heads
-        bias.append(torch.randn(rows, heads, SLOTS, generator=drawn) * 2)
-        bias[-1][:, 1, 2] = -math.inf
-        hidden.append(torch.rand(rows, lm.kv_heads, SLOTS, generator=drawn) > 0.5)
-        hidden[-1][:, 0] = True
-    if kind in ("hidden", "both"):
-        prefix = replace(prefix, hidden_LBHP=tuple(hidden))
-    return prefix if kind in ("plain", "hidden") else replace(prefix, bias_LBHP=tuple(bias))
+        bias = torch.randn(rows, lm.heads if kind == "query-bias" else lm.kv_heads, SLOTS, generator=drawn) * 2
+        bias[:, 1, 2] = -math.inf
+        if kind == "hidden":
+            bias = torch.zeros_like(bias).masked_fill(bias > 0, -math.inf)
+            bias[:, 0] = -math.inf
+        biases.append(bias)
+    return prefix if kind == "plain" else replace(prefix, bias_LBHP=tuple(biases))
 
 
 def steps(lm: LM, prefix: Prefix, rows: int, padded: bool) -> list[Tensor]:
@@ -108,9 +91,6 @@ def written_out(lm: LM, prefix: Prefix, rows: int) -> Callable[[Call], Tensor]:
         if prefix.bias_LBHP is not None:
             bias = prefix.bias_LBHP[call.layer]
             added = added + bias.repeat_interleave(lm.heads // bias.shape[1], dim=1)
-        if prefix.hidden_LBHP is not None:
-            hidden = prefix.hidden_LBHP[call.layer].repeat_interleave(share, dim=1)
-            added = added.masked_fill(hidden, -math.inf)
         if len(added) > 1 and selected:
             added = added[torch.tensor([rows - 1, 0, 0])]
         scores = torch.cat([scores[..., :SLOTS] + added[:, :, None], scores[..., SLOTS:]], dim=3)
@@ -141,7 +121,7 @@ def test_every_prefix_gives_the_numbers_of_attention_written_out(
     prefix = prefix_of(lm, kind, held)
     with torch.no_grad():
         ours = steps(lm, prefix, rows, padded and rows > 1)
-        slow, bare = written_out(lm, prefix, rows), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
+        slow, bare = written_out(lm, prefix, rows), replace(prefix, bias_LBHP=None)
         with monkeypatch.context() as patched, watched(slow):
             patched.setattr(Window, "select", slow.select)  # type: ignore[attr-defined]
             theirs = steps(lm, bare, rows, padded and rows > 1)
@@ -160,7 +140,7 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
     mask[0, 1] = False
     prefix = replace(prefix, mask_BP=mask, next_position_B=torch.tensor([SLOTS - 1]))
     leaves = () if prefix.bias_LBHP is None else tuple(each.requires_grad_() for each in prefix.bias_LBHP)
-    slow, bare = written_out(lm, prefix, 3), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
+    slow, bare = written_out(lm, prefix, 3), replace(prefix, bias_LBHP=None)
     with torch.no_grad():
         quick = steps(lm, prefix, 3, padded=True)
     ours = steps(lm, prefix, 3, padded=True)

@@ -56,15 +56,6 @@ def test_a_text_begins_with_what_its_tokenizer_adds() -> None:
         LM(tiny_gpt2().model, byte_tokenizer(bos=False), "gpt2", bos="yes")
 
 
-def test_calls_of_the_tokenizer_leave_encoding_as_it_is() -> None:
-    lm = tiny_llama()
-    before = lm.encode("a<|eos|>b")
-    lm.tokenizer("a<|eos|>b", truncation=True, max_length=2, padding="max_length")
-    assert lm.encode("a<|eos|>b") == before
-    assert lm.eos_id not in before, "in a document it is text"
-    assert lm.encode_template("a<|eos|>b") == [*lm.encode("a"), lm.eos_id, *lm.encode("b")]
-
-
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(WORDS, min_size=1, max_size=4), prompt=WORDS)
 def test_the_tokens_of_pieces_are_those_of_the_whole_text(nano: LM, pieces: list[list[str]], prompt: list[str]) -> None:
@@ -125,14 +116,6 @@ def test_a_chat_template_stands_around_context_and_question() -> None:
     assert gold_ids(lm, ask) == [*lm.encode("Bo"), lm.eos_id], "the answer begins the next turn, without a delimiter"
 
 
-def test_an_option_begins_the_turn_of_the_assistant() -> None:
-    lm = chatting()
-    ask = Ask(prompt="Who sails?", key="q", want=Choose(options=(" Bo", " Ada"), gold=0))
-    (((prompt, options),),) = choice_ids(lm, [ask], follows=False)
-    assert prompt == lm.encode_template("Who sails?<|eos|>\n<|bos|>assistant")
-    assert options == [lm.encode("\nBo"), lm.encode("\nAda")]
-
-
 @pytest.mark.parametrize("template", [None, "{{ raise_exception('no') }}", "hello", "{{ messages[0]['content'] * 2 }}"])
 def test_a_chat_template_that_does_not_serve(template: str | None) -> None:
     lm = tiny_llama()
@@ -165,13 +148,3 @@ def test_answers_end_at_stop_strings_and_lose_their_lead(monkeypatch: pytest.Mon
     found = _answers(lm, monkeypatch, written, stops=("\n",), leads=("Answer:",))
     assert [each.prediction for each in found] == ["Hull", "Hull, by the tex", ""]
     assert [each.ended for each in found] == [True, False, False]
-
-
-def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = tiny_llama()
-    plain.model.generation_config.eos_token_id = [257, plain.encode("d")[0]]
-    lm = LM(plain.model, plain.tokenizer, "two ends")
-    assert lm.eos_ids == {257, *lm.encode("d")}
-    found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
-    assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
-    assert [each.ended for each in found] == [True, True, False]

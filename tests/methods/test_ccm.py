@@ -27,15 +27,14 @@ from ttabench.methods.trainable import answer_loss
 CCM_WAYS: list[dict[str, Any]] = [
     {**first, **second}
     for first, second in product(
-        ({}, {"update": "merge"}, {"update": "merge", "ema": 0.5}),
+        ({}, {"update": "merge"}),
         ({}, {"sink": True}, {"recursive": False}, {"recursive": False, "sink": True}, {"conditional": False}),
     )
 ]
 WAYS: list[tuple[type[Any], dict[str, Any]]] = [
     *((Ccm, way) for way in CCM_WAYS),
     *((Gisting, {"conditional": conditional}) for conditional in (True, False)),
-    *((Compressive, {"pool": pool, "ratio": ratio}) for pool, ratio in product(("conv", "mean", "max"), (3, 8))),
-    *((Compressive, {"pool": pool, "slots": 2}) for pool in ("mean", "max")),
+    *((Compressive, {"ratio": ratio}) for ratio in (3, 8)),
 ]
 FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
 

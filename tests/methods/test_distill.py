@@ -19,12 +19,12 @@ from ttabench.methods.distill import DistillSettings
 from ttabench.methods.distill.method import BREAK, Distill, joined, taught
 from ttabench.methods.parts.trained import shaped
 
-TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
+TINY = DistillSettings(rank=2, alpha=2.0, ask="text", length=32, steps=4, batch=2, lr=1e-2)
 
 
-def started(method: Distill, ids: list[int], *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
+def started(method: Distill, *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = shaped(method._start([ids]), method._student.layout)
+    parts = shaped(method._student.start(), method._student.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
     return method._student.patch(leaves), leaves
 
@@ -39,51 +39,44 @@ def plain(lm: LM, *texts: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("target", ["lora", "prefix"])
-def test_the_loss_is_that_of_plain_forwards(make: Any, target: Any) -> None:
+def test_the_loss_is_that_of_plain_forwards(make: Any) -> None:
     lm = make()
-    method = Distill(lm, replace(TINY, target=target, length=64))
+    method = Distill(lm, replace(TINY, length=64))
     texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
     context = joined(lm, texts)[0].tolist()
     lessons = method._lessons(Patch(), texts, 0)
     wanted = []
     for text in texts:
         teacher = plain(lm, context, joint, text)
-        first = (context * 9)[: TINY.slots - len(lm.start_ids)]
-        student = plain(lm, first, joint, text) if target == "prefix" else plain(lm, text)
+        student = plain(lm, text)
         teacher = teacher[len(teacher) - len(student) :]
         wanted.append((teacher.exp() * (teacher - student)).sum(-1))
-    found = method.loss(started(method, context)[0], lessons)
+    found = method.loss(started(method)[0], lessons)
     torch.testing.assert_close(found, torch.cat(wanted).mean(), atol=1e-5, rtol=1e-4)
     assert float(found.detach()) > 1e-4
 
 
-@pytest.mark.parametrize("target", ["lora", "prefix"])
-def test_nothing_moves_where_student_and_teacher_agree(target: Any) -> None:
+def test_nothing_moves_where_student_and_teacher_agree() -> None:
     lm = tiny_llama()
-    method = Distill(lm, replace(TINY, target=target))
-    ids = lm.encode(TEXTS[0])
-    student, leaves = started(method, ids, trained=True)
+    method = Distill(lm, TINY)
+    student, leaves = started(method, trained=True)
     item = (lm.encode(PROMPTS[0]), lm.encode(" Port Ansel"))
-    with torch.no_grad():
-        teacher = student if target == "prefix" else Patch()
-    lessons = taught(lm, teacher, [(item, item)], follows=False)
+    lessons = taught(lm, Patch(), [(item, item)])
     loss = method.loss(student, lessons)
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     assert all(part.grad is None or float(part.grad.abs().max()) < 1e-5 for part in leaves.values())
-    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), [(item, item)], follows=False)
+    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), [(item, item)])
     method.loss(student, other).backward()  # type: ignore[no-untyped-call]
     assert max(float(part.grad.abs().max()) for part in leaves.values() if part.grad is not None) > 1e-4
 
 
-@pytest.mark.parametrize("target", ["lora", "prefix"])
-def test_training_brings_the_student_to_its_teacher(target: Any) -> None:
+def test_training_brings_the_student_to_its_teacher() -> None:
     lm = tiny_llama()
-    method = Distill(lm, replace(TINY, target=target, steps=24))
+    method = Distill(lm, replace(TINY, steps=24))
     texts = [lm.encode(text) for text in TEXTS]
     lessons = method._lessons(Patch(), texts, 0)
-    before = method.loss(started(method, joined(lm, texts)[0].tolist())[0], lessons)
+    before = method.loss(started(method)[0], lessons)
     after = method.loss(method.patch(read(method, *TEXTS), []), lessons)
     assert float(after.detach()) < 0.8 * float(before.detach())
 

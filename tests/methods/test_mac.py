@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel
 
 from tests.methods.reading import read
-from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
+from tests.tiny import tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes, tiny_mac
 from ttabench.core.types import Episode, Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import pooling
-from ttabench.methods.mac.method import Mac, appended
+from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.networks import PrefixExpansion
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -104,8 +100,6 @@ def test_padding_changes_no_latent(lm: LM) -> None:
     networks = tiny_mac(lm).networks
     ids, _ = networks.document_text.encode(["short", TEXTS[0], TEXTS[0] * 3], 512, "start")
     together = networks.documents(ids)
-    padded = tiny_mac(lm, pad_to=150).networks.documents(ids)
-    torch.testing.assert_close(padded, together, **CLOSE)
     torch.testing.assert_close(networks.documents_by_length(ids), together, **CLOSE)
     for index, row in enumerate(ids):
         torch.testing.assert_close(networks.documents([row])[0], together[index], **CLOSE)
@@ -126,16 +120,12 @@ def test_long_documents_keep_their_start_and_long_questions_their_end(lm: LM) ->
 
 def test_a_text_read_twice_is_kept_once(lm: LM) -> None:
     texts = (TEXTS[0], TEXTS[1], TEXTS[0])
-    once, twice = tiny_mac(lm), tiny_mac(lm, dedupe=False)
+    once = tiny_mac(lm)
     assert read(once, *texts).tensors["counts"].tolist() == [2]
     assert once.adapt(read(once, *texts), [observes(TEXTS[1])]).tensors["counts"].tolist() == [2]
-    assert read(twice, *texts).tensors["counts"].tolist() == [3]
-    assert twice.adapt(read(twice, *texts), [observes(TEXTS[1])]).tensors["counts"].tolist() == [4]
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"hierarchy": 2}, {"modulation": "lora", "lora_targets": ("q_proj", "v_proj")}]
-)
+@pytest.mark.parametrize("settings", [{}, {"hierarchy": 2}])
 def test_an_empty_bank_beside_a_full_one_changes_nothing(lm: LM, settings: dict[str, Any]) -> None:
     mac = tiny_mac(lm, **settings)
     with torch.no_grad():
@@ -172,21 +162,6 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
         assert names == sorted(f"d{index}" for index in range(9))
 
 
-def test_nearest_pairs_equal_a_full_search() -> None:
-    """The cosines kept up to date while entries merge and leave are those of a fresh table."""
-    vectors = draw(30, 2, 3)
-    kept, _ = appended(vectors[:0], [], vectors, [str(i) for i in range(30)], replace(TINY_MAC, bank_cap=8), 0)
-    slow = list(vectors[:8])
-    for latent in vectors[8:]:
-        slow.append(latent)
-        unit = torch.nn.functional.normalize(torch.stack(slow).flatten(1), dim=1)
-        pairs = [(-float(unit[i] @ unit[j]), i, j) for i in range(9) for j in range(i + 1, 9)]
-        _, first, second = min(pairs)
-        slow[first] = (slow[first] + slow[second]) / 2
-        del slow[second]
-    torch.testing.assert_close(kept, torch.stack(slow))
-
-
 # Modulation.
 
 
@@ -199,20 +174,6 @@ def test_the_expansion_has_the_parameters_of_the_paper() -> None:
         count = sum(p.numel() for p in expansion.parameters())
         assert count == 4 * layers * (2 * width * 768 + 768 + 3 * width)
         assert count / 1e6 == pytest.approx(millions, abs=0.5)
-
-
-@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2], ids=["llama-gqa", "gpt2"])
-def test_low_rank_modulation_starts_at_the_base_model_and_trains(make: Any) -> None:
-    lm = make()
-    mac = tiny_mac(lm, modulation="lora", lora_rank=2)
-    patch = mac.patch(read(mac, *TEXTS), asks(*PROMPTS))
-    assert patch.prefix is None
-    assert len(patch.deltas) == (4 if lm.kv_heads < lm.heads else 2)
-    ids = torch.tensor([lm.encode(PROMPTS[0])] * 3)
-    torch.testing.assert_close(forward(lm, patch, ids)[0], forward(lm, Patch(), ids)[0], **CLOSE)
-    sum(mac.loss_parts([episode()]).values()).backward()  # type: ignore[union-attr]
-    expansion = mac.networks.expansion
-    assert expansion.to_b.weight.grad.abs().max() > 0  # type: ignore[union-attr]
 
 
 # Training losses.
@@ -279,22 +240,6 @@ def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
     assert float(parts["attention"]) == pytest.approx(0.25 * math.log(4), abs=0.2)
 
 
-def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of the episodes of a batch by a tree, the others by all of their bank."""
-    monkeypatch.setattr(pooling, "random_group", lambda _: 2)
-    one, other = episode("one", documents=5), episode("other", documents=3)
-    seeds = {seed: (torch.rand(2, generator=torch.Generator().manual_seed(seed)) < 0.5).tolist() for seed in range(20)}
-    mixed = next(seed for seed, drawn in seeds.items() if drawn == [True, False])
-    torch.manual_seed(mixed)
-    found = tiny_mac(lm, hierarchy_aware=0.5).loss_parts([one, other])
-    (tree, words), (flat, more) = in_use(tiny_mac(lm, hierarchy=2), one), in_use(tiny_mac(lm), other)
-    apart, words = float(tree) + float(flat), words + more
-    assert float(found["answer"].detach()) == pytest.approx(apart / words, abs=1e-5)
-    assert float(found["answer"].detach()) != pytest.approx(
-        float(tiny_mac(lm).loss_parts([one, other])["answer"].detach()), abs=1e-4
-    )
-
-
 def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
     method = tiny_mac(tiny_llama())
     state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS)])
@@ -304,63 +249,3 @@ def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
     assert bare is not None
     assert asked is not None
     assert all(torch.equal(one, other) for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True))
-
-
-# One encoder or one causal LM in the place of a T5 (Table 7).
-
-SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
-ONE_STACK = ["encoder", "decoder"]
-
-
-def bert(folder: Path, positions: int = 80) -> BertModel:
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(3)
-    config = BertConfig(vocab_size=300, intermediate_size=24, max_position_embeddings=positions, **sizes)
-    model = BertModel(config)
-    model.save_pretrained(folder)
-    return model
-
-
-def of_folder(lm: LM, folder: Path, **settings: Any) -> Mac:
-    lm.random_weights = False
-    names = {"amortiser": str(folder), "input_encoder": str(folder)}
-    return tiny_mac(lm, **names, tokenizer="base", document_tokens=64, question_tokens=32, **settings)
-
-
-@pytest.mark.parametrize("design", ONE_STACK)
-def test_padding_changes_no_latent_of_one_stack(lm: LM, design: str) -> None:
-    networks = tiny_mac(lm, design=design).networks
-    together = networks.documents([SHORT, LONG])
-    torch.testing.assert_close(together[:1], networks.documents([SHORT]), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(together[1:], networks.documents([LONG]), atol=1e-5, rtol=1e-4)
-
-
-def test_a_decoders_latents_see_those_before_them_alone(lm: LM) -> None:
-    networks = tiny_mac(lm, design="decoder").networks
-    before = networks.document_states([LONG])
-    with torch.no_grad():
-        networks.amortiser.prompts[2, 0] += 1.0
-    changed = (networks.document_states([LONG]) - before).abs().amax(-1)[0] > 1e-6
-    assert changed.tolist() == [False, False, True, True]
-
-
-def test_an_encoder_starts_from_a_folder(lm: LM, tmp_path: Path) -> None:
-    given = bert(tmp_path)
-    mac = of_folder(lm, tmp_path, design="encoder")
-    held = dict(mac.networks.amortiser.transformer.named_parameters())
-    assert held.keys() == {name for name, _ in given.named_parameters() if not name.startswith("pooler.")}
-    assert not torch.equal(held["embeddings.word_embeddings.weight"], given.embeddings.word_embeddings.weight)
-    mac.prepare_training()
-    assert all(torch.equal(held[name], part) for name, part in given.named_parameters() if name in held)
-
-
-@pytest.mark.english
-@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
-def test_minilm_reads_by_its_own_tokenizer(lm: LM) -> None:
-    lm.random_weights = False
-    mac = tiny_mac(lm, design="encoder", amortiser="dense", document_tokens=128)
-    mac.prepare_training()
-    text = mac.networks.document_text
-    (row,), _ = text.encode(["hello"], 8, "start")
-    assert text.tokenizer.convert_ids_to_tokens(row) == ["hello", "[SEP]"]
-    assert mac.networks.documents([row]).shape == (1, 4, lm.hidden_size)

@@ -21,15 +21,13 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.base import Stopped
-from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
+from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
-PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
+PLAIN = OnlineSettings(lr=1e-3, dropout=False, pad_len=64)
 
 
 def weights_of(method: Uniform | Cpt, state: State) -> dict[str, Tensor]:
@@ -43,17 +41,14 @@ def losses_of(model: Any, lm: LM, text: str) -> Tensor:
 
 
 @pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_uniform_is_plain_finetuning(made: Any, optimizer: Any) -> None:
+def test_uniform_is_plain_finetuning(made: Any) -> None:
     lm = made()
     # a larger eps: Adam would blow float noise in gradients that are zero (GPT-2's biases of keys) up to the rate
-    settings = replace(PLAIN, optimizer=optimizer, lr=1e-2 if optimizer == "adam" else 1.0, eps=1e-3)
+    settings = replace(PLAIN, lr=1e-2, eps=1e-3)
     method = Uniform(lm, settings)
     state = read(method, *TEXTS)
     model = deepcopy(lm.model).requires_grad_(True)
-    plain: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    if optimizer == "adam":
-        plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
+    plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
     for text in TEXTS:
         plain.zero_grad()
         (losses_of(model, lm, text).sum() / 63).backward()  # type: ignore[no-untyped-call]
@@ -91,17 +86,10 @@ def test_a_long_document_is_cut_and_counted() -> None:
         read(Uniform(tiny_gpt2(), PLAIN), "word " * 200)
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read() -> None:
-    lm = tiny_gpt2()
-    method = Uniform(lm, replace(PLAIN, optimizer="sgd", lr=1e30))
-    session = Session(lm, method)
-    session.read(observes(*TEXTS))
-    with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
-        session.flush()
-    assert session.pending == 2
-    kept = read(method, TEXTS[0])
-    assert torch.equal(session._state.tensors["weights"], kept.tensors["weights"])
-    assert session._state.meta == kept.meta
+def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
+    method = Uniform(tiny_gpt2(), replace(PLAIN, lr=1e30))
+    with pytest.raises(UserError, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
+        read(method, *TEXTS)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -128,35 +116,24 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
 
 # CaMeLS
 
-META = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, optimizer="sgd", lr=0.1)
+META = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, lr=1e-2, eps=1e-3)
 
 
-def test_untrained_it_is_uniform_with_smaller_losses() -> None:
+def test_untrained_every_token_weighs_the_same() -> None:
     lm = tiny_llama()
-    method = Camels(lm, META)
-    weights = method.token_weights(observes(TEXTS[0])[0], lm.encode(TEXTS[0]))
+    weights = Camels(lm, META).token_weights(observes(TEXTS[0])[0], lm.encode(TEXTS[0]))
     torch.testing.assert_close(weights, torch.full_like(weights, math.log(2) / 3))
-    rate = META.lr * math.log(2) / 3
-    plain = Uniform(lm, UniformSettings(dropout=False, pad_len=32, optimizer="sgd", lr=rate))
-    ours, theirs = (read(each, *TEXTS[:2]).tensors["weights"] for each in (method, plain))
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
-    method = Camels(tiny_gpt2(), replace(META, reset_every=4))
+def test_training_lowers_its_loss() -> None:
+    method = Camels(tiny_gpt2(), META)
     optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
     one = episode("a", 2)
     before = method.validate([one])
-    assert method.training_state().keys() == {"since"}
-    for step in range(4):
+    for _ in range(4):
         optimiser.zero_grad()
         method.accumulate_gradients([one])
         optimiser.step()
-        carried = method.training_state()
-        assert ("start" in carried) == (step % 2 == 0)
-        other = Camels(method.lm, method.settings)
-        other.load_training_state(carried)
-        assert all(torch.equal(each, carried[name]) for name, each in other.training_state().items())
     after = method.validate([one])
     assert after["loss"] < before["loss"]
     assert after["uniform"] == before["uniform"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,11 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, teach, tiny_method
 from ttabench.core.types import Ask
-from ttabench.cost import Workload, shape_of
-from ttabench.cost.load import closed_book
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import LowRank
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.pair.method import Pair
-from ttabench.methods.registry import cost_of, find
+from ttabench.methods.registry import find
 from ttabench.methods.session import Session
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ADAPTERS, resolve_method
@@ -112,17 +110,9 @@ def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
         assert lm.decode(patch.tokens_BT[0].tolist()) == told
 
 
-def test_bytes_and_costs_add(lm: LM) -> None:
-    names = ("rag", "mac")
-    sizes = [read(tiny_method(name, lm), lm).state.nbytes for name in names]
+def test_bytes_add(lm: LM) -> None:
+    sizes = [read(tiny_method(name, lm), lm).state.nbytes for name in ("rag", "mac")]
     assert read(paired("rag+mac", lm), lm).state.nbytes == sum(sizes)
-    shape, work = shape_of("nano"), Workload(pieces=(40, 30), prompt_tokens=9, new_tokens=4)
-    assert shape is not None
-    costs = [cost_of(name, asdict(find(name).presets["nano"]), shape, work) for name in (*names, "rag+mac")]
-    one, other, both = (asdict(cost) for cost in costs if cost is not None)
-    bare = asdict(closed_book(shape, work))
-    assert both == {key: one[key] + other[key] - bare[key] for key in both}
-    assert both["parameters"] == bare["parameters"]
 
 
 def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
-from ttabench.papers.claims import by_claim, claimed, headline, settings, theirs
-from ttabench.papers.declared import Claim, Place, Verdict
-from ttabench.papers.judging import Judged, judged, mixed, near_an_end, over, verdict_of
+from ttabench.papers.claims import by_claim, headline, settings, theirs
+from ttabench.papers.judging import Judged, Verdict, judged, near_an_end, over, verdict_of
 from ttabench.papers.matching import fits, stored, words
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
-from ttabench.stats.estimate import single
-from ttabench.stats.figures import Unit
 
 
 def apart(
@@ -70,10 +67,7 @@ def test_a_memory_is_better_than_another_texts(control: Difference | None, verdi
     ],
 )
 def test_lines_at_one_end_say_nothing(places: tuple[float, float], decided: bool, near: str) -> None:
-    claim = Claim(left="a", right="b")
-    assert near_an_end(claim, places, decided=decided) == (f"both near {near}" if near else "")
-    if near == "full context":
-        assert not near_an_end(Claim(left="a", right="b", share=0.9), places, decided=decided)
+    assert near_an_end(places, decided=decided) == (f"both near {near}" if near else "")
 
 
 @pytest.mark.parametrize(
@@ -87,18 +81,6 @@ def test_lines_at_one_end_say_nothing(places: tuple[float, float], decided: bool
 )
 def test_several_say_what_all_that_can_tell_say(verdicts: list[Verdict], verdict: str) -> None:
     assert over(verdicts) == verdict
-
-
-def test_a_share_of_the_way_is_taken_query_by_query() -> None:
-    floor = {(0, "e", "a", ""): single("d", 0.2), (0, "e", "b", ""): single("d", 0.0)}
-    goal = {(0, "e", "a", ""): single("d", 1.0), (0, "e", "c", ""): single("d", 1.0)}
-    (query,) = mixed(floor, goal, 0.75)
-    assert mixed(floor, goal, 0.75)[query].terms == (pytest.approx(0.8), 1.0)  # type: ignore[index, union-attr]
-    assert mixed(None, goal, 0.9)[query].terms[0] == pytest.approx(0.9)  # type: ignore[index, union-attr]
-    book, own = Unit("book", 30.0, 10, 8), Unit("book", 20.0, 10, 8)
-    ((_, value),) = mixed({query: book}, {query: own}, 0.8).items()
-    assert isinstance(value, Unit)
-    assert (value.nll, value.tokens) == (pytest.approx(22.0), 10), "of nats a token"
 
 
 def rows(folder: Path, table: str = "table1") -> list[Judged]:
@@ -119,11 +101,9 @@ def test_a_claim_is_judged_by_its_paired_difference(tmp_path: Path) -> None:
         "salient-spans", "uniform", "no control", "nano"
     )  # fmt: skip
     assert row.found.value == pytest.approx(0.6)
-    assert row.suites == (tmp_path.name,)
     assert theirs([row]) == "0.9 to 5.4: distilgpt2, gpt2-large, gpt2-xl, llama-2-7b"
     lacking = [each for each in judged("mac", "table1", stored([tmp_path])) if each.scale is None]
     assert {each.verdict for each in lacking} == {"no runs"}
-    assert "no runs of mac" in {each.reason for each in lacking}
 
 
 @pytest.mark.parametrize(("other", "verdict"), [(0.2, "reproduced"), (0.8, "no memory")])
@@ -164,8 +144,8 @@ def test_what_was_set_aside_is_named_and_not_judged(tmp_path: Path) -> None:
 def trained(folder: Path, share: float, seed: int, **more: Any) -> None:
     """A run of `uniform` as if it had an adapter of this training seed."""
     data = {"task": "streamingqa", "source": "mini", "split": "train", "digest": f"of seed {seed}"}
-    config = {"steps": 100, "lr": 1e-3, "validate_every": 10 * (1 + seed), "data": data, "seed": seed, **more}
-    path = run(folder, "uniform", share, settings={"seed": seed}, checkpoint=f"seed{seed}")
+    config = {"steps": 100, "lr": 1e-3, "data": data, "seed": seed, **more}
+    path = run(folder, "uniform", share, settings={"seed": seed, **more}, checkpoint=f"seed{seed}")
     record = load_record(path)
     save_record(record.model_copy(update={"method": {**record.method, "training": {"config": config}}}), path)
 
@@ -176,17 +156,15 @@ def test_every_training_by_one_recipe_is_judged(tmp_path: Path) -> None:
     run(tmp_path, "salient_spans", 0.8)
     run(tmp_path, "salient_spans", 0.1, state_of="other")
     found = rows(tmp_path)
-    assert [(row.training, row.verdict) for row in found] == [
-        (0, "reproduced"), (1, "contradicted"), (2, "contradicted")
-    ]  # fmt: skip
+    assert [row.verdict for row in found] == ["reproduced", "contradicted", "contradicted"]
     (line,) = settings(found)
     assert (line.verdict, len(line.rows)) == ("mixed", 3)
     (claim,) = by_claim(found)
     assert (claim.claim, claim.verdict) == ("salient-spans better than uniform", "mixed")
     assert headline(found).startswith("Of 1 distinct claims 1 have runs, 0 hold with a memory of the own text")
-    trained(tmp_path, 0.9, 3, lr=1e-2)
+    trained(tmp_path, 0.9, 2, lr=1e-2)
     (row,) = rows(tmp_path)
-    assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared", "another recipe"
+    assert row.reason == "uniform was run in 4 configurations, and which is meant is not declared", "two of one seed"
 
 
 def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
@@ -211,7 +189,7 @@ def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
     found = judged("generative_adapter", "table1", stored([tmp_path]))
     (row,) = [row for row in found if row.claim.cost]
     assert (row.verdict, row.costs and [cost.value for cost in row.costs]) == ("reproduced", [1024, 4096])
-    assert theirs([row]) == "32 against 128: mistral-7b-instruct"
+    assert theirs([row]) == "32 against 128 million numbers"
 
 
 HERE, THERE = {"cpu": "A", "threads": 1}, {"cpu": "B", "threads": 2}
@@ -232,30 +210,27 @@ def timed(folder: Path, mac: list[float], camels: list[float], *, elsewhere: boo
 
 
 @pytest.mark.parametrize(
-    ("mac", "camels", "verdicts"),
+    ("mac", "camels", "elsewhere", "verdict"),
     [
-        ([0.1, 0.2], [1.0, 0.5], ["reproduced", "undecided"]),
-        ([0.1, 0.3], [1.0, 0.5], ["undecided", "undecided"]),
-        ([1.0, 2.0], [0.5, 0.5], ["contradicted", "contradicted"]),
-        ([0.1], [1.0], ["cannot tell", "cannot tell"]),
+        ([0.1, 0.2], [1.0, 0.5], False, "reproduced"),
+        ([0.1, 0.3], [1.0, 0.5], False, "undecided"),
+        ([1.0, 2.0], [0.5, 0.5], False, "contradicted"),
+        ([0.1], [1.0], False, "cannot tell"),
+        ([0.1, 0.2], [1.0, 0.5], True, "cannot tell"),
     ],
-    ids=["ten and 2.5 times less", "one draw is too close", "more", "a single draw"],
 )
 def test_seconds_decide_where_they_are_far_apart_in_every_draw(
-    tmp_path: Path, mac: list[float], camels: list[float], verdicts: list[str]
+    tmp_path: Path, mac: list[float], camels: list[float], elsewhere: bool, verdict: str
 ) -> None:
-    times = timed(tmp_path, mac, camels)
-    assert [row.verdict for row in times] == verdicts
-    assert theirs(times[:1]) == "2.5 against 28.6 minutes: gpt2-xl"
-    assert claimed(times[1].claim) == "mac reads in at most 10 % of the time of camels"
-    assert times[0].reason == ("" if len(mac) > 1 else "mac and camels measured once")
-    assert times[0].machine == "A, 1 thread"
+    (row,) = timed(tmp_path, mac, camels, elsewhere=elsewhere)
+    assert (row.verdict, theirs([row])) == (verdict, "2.5 against 28.6 minutes")
+    assert row.block.endswith("A, 1 thread") != elsewhere
 
 
 def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
-    """At t=1 full context is no better; at t=16 it is."""
-    for method, values in (("none", {1: 0.0, 16: 0.0}), ("icl", {1: 0.0, 16: 1.0})):
-        folder = store(tmp_path, method, {"x": 0.5}, method=method, task="metaicl", source="mini")
+    for method, values in (("none", {1: 0.0, 16: 0.0}), ("ccm", {1: 0.0, 16: 1.0})):
+        folder = store(tmp_path, method, {"x": 0.5}, method=method, task="metaicl", source="mini",
+                       settings={"update": "concat"} if method == "ccm" else {})  # fmt: skip
         own = [
             {**sample(f"q{index}@{step}", value=value).flat(), "step": step}
             for step, value in values.items() for index in range(12)
@@ -264,17 +239,5 @@ def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
         record = load_record(folder)
         more = [record.rows[0].model_copy(update={"step": step, "value": value}) for step, value in values.items()]
         save_record(record.model_copy(update={"rows": (*record.rows, *more)}), folder)
-    found = judged("ccm", "table23", stored([tmp_path]))
-    by_place = {row.place.name: row for row in found if row.claim.right == "no-context" and row.claim.left != "x"
-                and row.scale}  # fmt: skip
-    assert {name: row.verdict for name, row in by_place.items()} == {"t=1": "undecided", "t=16": "reproduced"}
-    assert by_place["t=16"].found is not None
-    assert by_place["t=16"].found.n == 12
-
-
-def test_a_share_of_a_perplexity_is_one_of_logarithms() -> None:
-    claim = Claim(left="ccm-concat", right="full-context", floor="no-context", share=0.8)
-    place = Place.model_validate({"name": "t=12", "task": "dailydialog", "setting": "t=12",
-                                  "runs": {"task": "dailydialog"}})  # fmt: skip
-    row = Judged(paper="ccm", table="table25", claim=claim, place=place, method="ccm", verdict="undecided")
-    assert theirs([row]) == "89.0 %: llama-7b"
+    (row,) = [row for row in judged("ccm", "table23", stored([tmp_path])) if row.scale]
+    assert (row.place.name, row.found.n, row.found.value, row.verdict) == ("t=16", 12, 1.0, "no control")

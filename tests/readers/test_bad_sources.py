@@ -1,4 +1,4 @@
-"""Bad rows and files: each is a `UserError` of one line that says where; arbitrary bytes never end in another error."""
+"""Bad rows, files and cards: each is a `UserError` of one line that says where."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import csv
 import gzip
 import io
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.errors import UserError
 from ttabench.readers import load
+from ttabench.readers.cards import Card, cards_folder, load_card
 
 SQUAD_HEADER = "id,title,context,question,answers\n"
 CAMELS_HEADER = "text,question,answers\n"
@@ -63,7 +66,9 @@ def test_bad_files(tmp_path: Path, task: str, name: str, content: str | bytes, e
     assert name in message
 
 
-# --- any text round-trips, any bytes are rows or one clear line -----------------------------------------------------
+# --- any text round-trips ---------------------------------------------------------------------------------------------
+
+samples = st.lists(st.tuples(filled, filled, st.lists(filled, min_size=1, max_size=3)), min_size=1, max_size=5)
 
 
 def observed(name: str, path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -72,33 +77,41 @@ def observed(name: str, path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
     return sorted((texts[a.source_key], a.prompt, tuple(sorted(a.answers))) for a in episode.asks())
 
 
-samples = st.lists(st.tuples(filled, filled, st.lists(filled, min_size=1, max_size=3)), min_size=1, max_size=5)
-
-
-def expected_of(sample: list[tuple[str, str, list[str]]]) -> list[tuple[str, str, tuple[str, ...]]]:
-    return sorted((t.rstrip() or t, q.strip(), tuple(sorted({a.strip() for a in answers}))) for t, q, answers in sample)
-
-
 @relaxed
 @given(samples)
-def test_camels_csv_round_trip(tmp_path: Path, sample: list[tuple[str, str, list[str]]]) -> None:
-    plain = [(t, q, [a.replace("\\", "/") for a in answers]) for t, q, answers in sample]
-    out = io.StringIO(newline="")
-    writer = csv.writer(out)
-    writer.writerow(["text", "question", "answers"])
-    writer.writerows((t, q, "\\".join(answers)) for t, q, answers in plain)
-    path = put(tmp_path, "x.csv", out.getvalue())
-    assert observed("streamingqa", path) == expected_of(plain)
-
-
-@relaxed
-@given(samples)
-def test_squad_csv_and_json_round_trip(tmp_path: Path, sample: list[tuple[str, str, list[str]]]) -> None:
+def test_csv_and_json_round_trip(tmp_path: Path, sample: list[tuple[str, str, list[str]]]) -> None:
+    expected = sorted((t.rstrip() or t, q.strip(), tuple(sorted({a.strip() for a in own}))) for t, q, own in sample)
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(["context", "question", "answers"])
     writer.writerows((t, q, str({"text": a, "answer_start": [0]})) for t, q, a in sample)
-    assert observed("squad_seq", put(tmp_path, "x.csv", out.getvalue())) == expected_of(sample)
+    assert observed("squad_seq", put(tmp_path, "x.csv", out.getvalue())) == expected
     paragraphs = [{"context": t, "qas": [{"question": q, "answers": [{"text": x} for x in a]}]} for t, q, a in sample]
     nested = json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]})
-    assert observed("squad_seq", put(tmp_path, "x.json", nested)) == expected_of(sample)
+    assert observed("squad_seq", put(tmp_path, "x.json", nested)) == expected
+
+
+# --- cards that expand without end or look elsewhere ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "a: &a [x, x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, new in pairwise("abcdefghi")),
+        "a: &a {k: v}\nb: &b {<<: [*a, *a]}\n",
+        "a: &a [*a]\n",
+    ],
+    ids=["lists", "merges", "itself"],
+)
+def test_an_alias_bomb_is_refused_at_once(tmp_path: Path, bomb: str) -> None:
+    with pytest.raises(UserError, match=r"line \d: a task card may hold no alias"):
+        load_card(str(put(tmp_path, "card.yaml", bomb)))
+
+
+@pytest.mark.parametrize("place", [("source", "hub", "config"), ("splits", "test", "files")])
+@pytest.mark.parametrize("name", ["/etc", "../secret", "a/../../b", "C:\\secret", "", "~/../x"])
+def test_a_card_names_nothing_outside_its_source(place: tuple[str, ...], name: str) -> None:
+    data: Any = yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text(encoding="utf-8"))
+    data[place[0]][place[1]][place[2]] = name if place[2] == "config" else [name]
+    with pytest.raises(ValueError, match="is no path below the folder"):
+        Card.model_validate_json(json.dumps(data), strict=True)

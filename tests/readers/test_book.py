@@ -55,25 +55,22 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-@given(st.integers(1, 400), sizes, sizes, st.booleans())
-def test_every_token_after_the_first_window_is_scored_once(total: int, first: int, stride: int, whole: bool) -> None:
-    found = spans(total, first, stride, score_first=whole)
+@given(st.integers(1, 400), sizes, sizes)
+def test_every_token_after_the_first_window_is_scored_once(total: int, first: int, stride: int) -> None:
+    found = spans(total, first, stride)
     assert [token for span in found for token in range(span.start, span.end)] == list(range(total))
     scored = [token for span in found if span.asked for token in range(span.start, span.end)]
-    assert scored == list(range(0 if whole or total <= first else first, total))
+    assert scored == list(range(0 if total <= first else first, total))
     assert all(span.end - span.start <= (first if span.start == 0 else stride) for span in found)
 
 
 @settings(deadline=None)
 @given(texts, sizes, sizes)
 def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride: int) -> None:
-    assert_pieces_are_the_text(LM, text, first, stride)
-
-
-def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> None:
-    cut = CutText.of(text, lm)
-    assert list(cut.ids) == lm.encode(text)
-    found = list(steps(cut, spans(len(cut), first, stride, score_first=True), "b", "", [10_000]))
+    cut = CutText.of(text, LM)
+    assert list(cut.ids) == LM.encode(text)
+    pieces = [span._replace(asked=True) for span in spans(len(cut), first, stride)]
+    found = list(steps(cut, pieces, "b", "", [10_000]))
     asks = [step for step in found if isinstance(step, Ask)]
     assert "".join(ask.answers[0] for ask in asks) == text
     assert [token for ask in asks for token in score(ask).ids] == list(cut.ids)
@@ -98,9 +95,7 @@ def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
     assert found.asks()[0].prompt == "t", "a stride is predicted from the token before it, which is read after it"
     assert [score(ask).position for ask in found.asks()] == [20, 28, 36, 44]
     assert {(len(score(ask).prompt_ids), ask.at) for ask in found.asks()} == {(1, At(100, "tokens"))}
-    assert pieces(only(source=path, score_first=True))[:2] == [("ask", 0, 20), ("read", 0, 19)]
-    units = pieces(only(source=path, protocol="units", unit=16))
-    assert units == [("ask", 0, 16), ("read", 0, 15), ("ask", 16, 16), ("read", 15, 16), ("ask", 32, 13)]
+
     assert pieces(only(source=path, tokens="30"))[-1] == ("ask", 28, 2)
 
 

@@ -21,7 +21,7 @@ QA = {"documents": 6, "questions": 2}
 TWINS: list[tuple[str, dict[str, Any]]] = [
     ("streamingqa", QA),
     ("squad_seq", {**QA, "order": "titles"}),
-    ("archivalqa", {**QA, "downsample": "rows"}),
+    ("archivalqa", QA),
     ("streamingqa", {**QA, "kind": "grouped", "group_tokens": 200}),
     ("streamingqa", {**QA, "kind": "grouped", "group_documents": 3}),
     ("streamingqa", {**QA, "kind": "retention", "probe": 2, "every": 2}),
@@ -37,11 +37,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
     ("shared_context", {"contexts": 2, "people": 3, "piece": "4k"}),
     ("shared_context", {"contexts": 1, "people": 3, "piece": "4k", "mode": "turns"}),
-    *(
-        ("msc", {"conversations": number, "ask": ask})
-        for ask in ("questions", "next", "last", "turns")
-        for number in (1, 3)
-    ),
+    *(("msc", {"conversations": number, "ask": ask}) for ask in ("questions", "turns") for number in (1, 3)),
     ("dailydialog", {"rows": 12, "turns": 9}),
     ("ruler", {"length": 1500, "contexts": 2, "questions": 2, "piece": 1500}),
 ]
@@ -134,10 +130,3 @@ def test_metaicl_reads_another_published_draw(tmp_path: Path) -> None:
     ((own, other),) = words(task)
     assert [piece.text for piece in own.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(4)]
     assert [piece.text for piece in other.observes()] == [f"Input: in {10000 + i} Output: yes" for i in range(4)]
-
-
-@pytest.mark.parametrize(("rules", "alike"), [("fixed", 5), ("fresh", 0)])
-def test_demonstrations_of_a_fixed_rule_have_others_of_the_same_and_say_so(rules: str, alike: int) -> None:
-    task = load("superglue", options={"shots": 4, "rules": rules})
-    notes = task.describe_others()["notes"]
-    assert [note.split(" other contexts")[0] for note in notes] == ([f"{alike} of 5"] if alike else [])

@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.qa_files import refusal, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
-from ttabench.core.types import Ask, At, Choose, wanted
-from ttabench.lm.forward.patching import encoded
-from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import answer
+from ttabench.core.types import At, Choose, wanted
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.readers import load
@@ -42,23 +38,6 @@ def test_under_full_context_every_ratio_gives_the_same_numbers(tmp_path: Path) -
     for other in found[1:]:
         for key, values in found[0].items():
             assert values == pytest.approx(other[key], abs=1e-3)
-
-
-def choosing(prompt: str, *options: str, gold: int = 0, **more: Any) -> Ask:
-    return Ask(prompt=prompt, key=f"{prompt}{gold}", want=Choose(options=options, gold=gold, **more))
-
-
-def test_option_prefixes_are_read_and_not_scored() -> None:
-    lm = tiny_llama()
-    context = encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode("Once. ")])))
-    ask = choosing("The ", " ran.", " ran.", option_prefixes=("cat", "dog"))
-    plain = [choosing(f"The {name}", " ran.") for name in ("cat", "dog")]
-    other = choosing("It", " is", " was", " has", unconditional_prompt="So:")
-    (both, third), apart = answer(lm, context, [ask, other]), answer(lm, context, plain)
-    assert both.logprobs == pytest.approx([each.logprobs[0] for each in apart], abs=1e-4)
-    assert len(third.logprobs) == len(third.unconditional_logprobs) == 3
-    (alone,) = answer(lm, Patch(), [choosing("So:", " is", " was", " has")])
-    assert third.unconditional_logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.tiny import tiny_llama
 from ttabench.core.types import Episode, Observe, Score, wanted
 from ttabench.mini.world import names_in
 from ttabench.readers import Task, load
-from ttabench.readers.dialogue import Wording, detokenised
+from ttabench.readers.dialogue import detokenised
 
 LM = tiny_llama()
 """A token is a byte."""
@@ -47,22 +46,17 @@ def shape(episode: Episode) -> list[str | tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("wording", "published", "plain"),
+    ("published", "plain"),
     [
-        ("plain", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        ("plain", " I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
-        ("plain", "Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
-        ("plain", "my parents ' home , ' I said '", "my parents ' home, ' I said '"),
-        ("plain", "It's  fine .", "It's fine."),
-        ("released", "Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
-        ("released", "Well ... it is 3.5 .", "Well. . . it is 3. 5."),
-        ("released", " He said ' no ' ； really ?", "He said'no'； really?"),
-        ("released", "No.I don ' t .", "No. I don't."),
+        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        (" I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
+        ("Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
+        ("my parents ' home , ' I said '", "my parents ' home, ' I said '"),
+        ("It's  fine .", "It's fine."),
     ],
 )
-def test_turns_lose_the_blanks_of_tokenising(wording: Wording, published: str, plain: str) -> None:
-    assert detokenised(published, wording) == plain
-    assert wording == "released" or detokenised(plain) == plain
+def test_turns_lose_the_blanks_of_tokenising(published: str, plain: str) -> None:
+    assert detokenised(published) == detokenised(plain) == plain
 
 
 def test_turns_are_read_and_the_next_one_is_scored(tmp_path: Path) -> None:
@@ -85,8 +79,7 @@ def test_every_published_layout_gives_the_same(tmp_path: Path) -> None:
     (tmp_path / "c" / "data").mkdir(parents=True)
     write_parquet(tmp_path / "c" / "data" / "test-00000-of-00001.parquet", rows)
     sources = [
-        tmp_path / "a", tmp_path / "a" / "ijcnlp_dailydialog", tmp_path / "a" / "ijcnlp_dailydialog" / "test",
-        tmp_path / "a" / "ijcnlp_dailydialog" / "test" / "dialogues_test.txt", tmp_path / "b", tmp_path / "c",
+        tmp_path / "a", tmp_path / "a" / "ijcnlp_dailydialog" / "test", tmp_path / "b", tmp_path / "c",
         write_jsonl(tmp_path / "test.jsonl", rows),
         write_csv(tmp_path / "test.csv", [{"dialog": "".join(f"{turn} __eou__ " for turn in t)} for t in made]),
     ]  # fmt: skip
@@ -105,9 +98,6 @@ def test_what_is_not_asked_is_counted_by_reason(tmp_path: Path) -> None:
     }  # fmt: skip
     free = of(tmp_path / "test.txt", max_turn_tokens=0, max_tokens=0)
     assert len(list(free.episodes(LM))) == 3
-    later = of(tmp_path / "test.txt", steps="3")
-    assert len(list(later.episodes(LM))) == 2
-    assert later.dropped["fewer than 5 turns"] == 1
 
 
 def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
@@ -118,12 +108,7 @@ def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
 
     assert asked() == {1: 6, 2: 5, 4: 4, 8: 3, 12: 2}
     assert asked(same_dialogues=True) == dict.fromkeys((1, 2, 4, 8, 12), 2)
-    assert any("each t has its own" in note for note in of(path).notes)
-    assert not any("each t has its own" in note for note in of(path, same_dialogues=True).notes)
-    assert asked(context_at_12=13) == {1: 6, 2: 5, 4: 4, 8: 3, 12: 1}
-    assert asked(steps="0,1") == {0: 6, 1: 6}
-    assert not any("nothing is asked there" in note for note in of(path).notes)
-    assert "no dialogue has the turns of t = 14, 20: nothing is asked there" in of(path, steps="1,14,20").notes
+    assert asked(steps="0,1,20") == {0: 6, 1: 6}
 
 
 # --- the miniature world -------------------------------------------------------------------------------------------
@@ -141,17 +126,6 @@ def test_what_is_scored_in_the_twin_was_told_before() -> None:
     task = load("dailydialog")
     assert Counter(ask.at.count for e in task.episodes() for ask in e.asks()) == dict.fromkeys((1, 2, 4, 8, 12), 64)
     assert task.notes == ()
-
-
-def test_training_reads_on_after_every_turn_that_is_scored(tmp_path: Path) -> None:
-    put(tmp_path, "train.txt", [spoken(3), spoken(7)])
-    for source, split in (("mini", "train"), (str(tmp_path), "train")):
-        task = load("dailydialog", source=source, split=split)
-        found = list(islice(task.training(0, documents=3), 8))
-        assert found == list(islice(task.training(0, documents=3), 8))
-        assert {len(episode.observes()) for episode in found} == ({3} if source == "mini" else {1, 3})
-        for episode in found:
-            assert [ask.at.count for ask in episode.asks()] == list(range(1, len(episode.observes()) + 1))
 
 
 # --- other contexts ------------------------------------------------------------------------------------------------
@@ -174,7 +148,5 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
 def test_real_rows_are_counted_by_reason() -> None:
     task = load("dailydialog", source=shared("dailydialog"))
     assert dict(task.dropped) == {"fewer than 3 turns": 15, "a turn of more than 128 tokens": 1}
-    assert {name: task.describe()[name] for name in ("dialogues", "turns", "in_training")} == {
-        "dialogues": 285, "turns": 2357, "in_training": 1,
-    }  # fmt: skip
+    assert (task.describe()["dialogues"], task.describe()["turns"]) == (285, 2357)
     assert Counter(a.at.count for e in task.episodes() for a in e.asks()) == {1: 284, 2: 276, 4: 204, 8: 104, 12: 28}

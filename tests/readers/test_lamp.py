@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.metrics import f1_score
 
-from tests.conftest import Command
 from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.mini.profiles import NEWS
 from ttabench.mini.world import categories_in
 from ttabench.readers import load
-from ttabench.records.samples import read_samples
-from ttabench.records.schema import load_record
-from ttabench.report.compare import compare
 
 SMALL = {"users": 3, "entries": 4, "steps": "1,4"}
 TAG = "Which tag does this movie relate to? tags: [comedy, action] description:"
@@ -26,19 +21,16 @@ def movie(number: int, user: int = 0) -> dict[str, Any]:
     return {"id": f"m{number}", "tag": ("comedy", "action")[number % 2], "description": f"Film {number} of {user}."}
 
 
-def question(number: int, entries: int = 4, **changes: Any) -> dict[str, Any]:
-    profile = [movie(i, number) for i in range(entries)]
-    return {"id": f"u{number}", "input": f"{TAG} A film of {number}.", "profile": profile, **changes}
+def question(number: int) -> dict[str, Any]:
+    profile = [movie(i, number) for i in range(4)]
+    return {"id": f"u{number}", "input": f"{TAG} A film of {number}.", "profile": profile}
 
 
-def published(
-    base: Path, questions: list[dict[str, Any]], outputs: list[str] | None = None, stem: str = "LaMP_2/dev"
-) -> str:
+def published(base: Path, questions: list[dict[str, Any]], outputs: list[str], stem: str = "LaMP_2/dev") -> str:
     """A folder as LaMP is downloaded, with one sub-task."""
     (base / stem).parent.mkdir(parents=True, exist_ok=True)
     (base / f"{stem}_questions.json").write_text(json.dumps(questions))
-    answers = outputs or ["comedy"] * len(questions)
-    golds = [{"id": row["id"], "output": output} for row, output in zip(questions, answers, strict=True)]
+    golds = [{"id": row["id"], "output": output} for row, output in zip(questions, outputs, strict=True)]
     (base / f"{stem}_outputs.json").write_text(json.dumps({"task": "LaMP_2", "golds": golds}))
     return str(base)
 
@@ -81,10 +73,8 @@ def test_the_published_folder(tmp_path: Path) -> None:
     assert task.card.main_metric == "acc_mean"
     for inner in ("LaMP_2", "LaMP_2/dev_questions.json"):
         assert next(load("lamp", source=f"{source}/{inner}", options=MOVIES).episodes()).steps == one.steps
-    again = [next(load("lamp", source=source, options=MOVIES, seed=seed).episodes()) for seed in range(4)]
-    assert {episode.key for episode in again} == {one.key}
-    assert len({episode.observes()[0].text for episode in again}) > 1
-    assert all({piece.text for piece in episode.observes()} == texts for episode in again)
+    again = next(load("lamp", source=source, options=MOVIES, seed=3).episodes())
+    assert (again.key, {piece.text for piece in again.observes()}) == (one.key, texts)
     other = next(task.others())
     assert other.asks() == one.asks()
     assert other.observes() == two.observes()
@@ -101,14 +91,6 @@ TEXTS: dict[str, tuple[str, str, dict[str, str], str, str]] = {
     "headlines": (
         "LaMP_4", "Generate a headline for the following article: Rain fell.", {"text": "Sun.", "title": "Dry"}, "Wet",
         '"Dry" is the title for "Sun."',
-    ),
-    "titles": (
-        "LaMP_5", "Give a title for the abstract of a paper: So.", {"abstract": "We", "title": "On"}, "Of",
-        '"On" is the title for "We"',
-    ),
-    "subjects": (
-        "LaMP_6", "Generate a subject for the following email: Dear all.", {"text": "Hi.", "title": "Re"}, "All",
-        '"Re" is the title for "Hi."',
     ),
     "tweets": (
         "LaMP_7", "Paraphrase the following tweet without any explanation before or after it: so it is",
@@ -132,21 +114,3 @@ def test_sub_tasks_have_their_own_words_and_metrics(tmp_path: Path, name: str) -
     assert ask.prompt.replace("\nInput:", "").replace("\nOutput:", "") == asked
     assert isinstance(ask.want, Choose if name in ("citations", "ratings") else Generate)
     assert task.card.main_metric == {"citations": "acc_mean", "ratings": "mae"}.get(name, "rouge1")
-
-
-def test_users_of_a_file_stand_in_several_draws(ttabench: Command, tmp_path: Path) -> None:
-    """Entries are drawn by the seed, users are the same: both vary, and figures of sums are paired as means are."""
-    rows = [question(i) for i in range(4)]
-    source = published(tmp_path / "data", rows, ["comedy", "action", "comedy", "violence"])
-    words = ("--task", "lamp", "--source", source, "--task-set", "task=movies", "--task-set", "steps=1,4")
-    for method in ("none", "icl"):
-        assert ttabench("eval", "--method", method, *words, "--seeds", "0,1", "--out", tmp_path / "runs").code == 0
-    folders = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
-    found = {row.metric: row.value for row in load_record(folders[0]).rows if row.step is None}
-    columns = read_samples(folders[0], ["answers", "prediction"])
-    theirs = f1_score([each[0] for each in columns["answers"]], columns["prediction"], average="macro")
-    assert found["macro_f1"] == pytest.approx(theirs)
-    assert set(found) == {"acc_mean", "acc", "macro_f1"}
-    told = compare(folders, metric="macro_f1")
-    (apart,) = (each for each in told.differences if each.metric == "macro_f1")
-    assert (apart.n, apart.units) == (16, 4)

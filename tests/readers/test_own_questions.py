@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,7 @@ from ttabench.readers.qa_rows import own_questions
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."
-SYNONYMS = [
-    ("text", "question", "answers"),
-    ("context", "query", "answer"),
-    ("document", "question", "answer"),
-    ("passage", "query", "answers"),
-]
+SYNONYMS = [("text", "question", "answers"), ("context", "query", "answer"), ("document", "question", "answer")]
 
 
 def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
@@ -31,17 +25,9 @@ def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
     ]
 
 
-def written(path: Path, table: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".json":
-        path.write_text(json.dumps(table))
-        return path
-    return (write_jsonl if path.suffix == ".jsonl" else write_csv)(path, table)
-
-
 @pytest.mark.parametrize("columns", SYNONYMS, ids=lambda columns: "-".join(columns))
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv", "train.json"])
-def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[str, str, str], name: str) -> None:
-    task = load("qa", source=str(written(tmp_path / name, rows(*columns))))
+def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[str, str, str]) -> None:
+    task = load("qa", source=str(write_csv(tmp_path / "mine.csv", rows(*columns))))
     observed, asked = steps(task)
     assert observed == [LIBRARY, ATLAS], "in the order of the file, a text once"
     assert asked == [(OPENS, ("nine",)), (CLOSES, ("six",)), (GAVE, ("Tom Reed",))]
@@ -50,7 +36,7 @@ def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[
 
 
 def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
-    path = written(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
+    path = write_jsonl(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
     words = ("--model", tiny_base, "--method", "none", "--out", tmp_path / "runs", "--task-set", "max_new_tokens=2")
     (record,) = ttabench("eval", "--task", path, *words, "--json").json()["runs"]
     assert (record["config"]["task"], record["source"], record["n"]) == ("qa", f"file:{path}", 3)
@@ -65,7 +51,7 @@ def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path,
 
 def test_questions_of_a_file(tmp_path: Path) -> None:
     table = [{"question": f" {OPENS} ", "answers": ["at nine", "nine"]}, {"question": CLOSES, "answers": None}]
-    first, second = own_questions(written(tmp_path / "q.jsonl", table))
+    first, second = own_questions(write_jsonl(tmp_path / "q.jsonl", table))
     assert (first.question, first.answers) == (OPENS, ("nine", "at nine")), "the shortest is the target, as in tasks"
     assert (second.question, second.answers) == (CLOSES, ())
     assert first.key != second.key

@@ -18,9 +18,9 @@ from ttabench.readers import Task, load
 @pytest.fixture
 def stream(tmp_path: Path) -> Callable[..., Task]:
     rows = [
-        {"qa_id": f"q{i}", "text": f"text {i // 2} " + "x" * 90, "question": f"Q{i}?", "answers": f"a{i}",
-         "evidence_ts": 9 - i} for i in range(10)
-    ]  # fmt: skip
+        {"qa_id": f"q{i}", "text": f"text {i // 2} " + "x" * 90, "question": f"Q{i}?", "answers": f"a{i}"}
+        for i in range(10)
+    ]
     path = write_csv(tmp_path / "stream.csv", rows)
     return lambda seed=0, limit=None, **options: load(
         "streamingqa", source=str(path), seed=seed, limit=limit, options=options
@@ -28,27 +28,13 @@ def stream(tmp_path: Path) -> Callable[..., Task]:
 
 
 def test_orders(stream: Callable[..., Task]) -> None:
-    heads = {
-        order: [text[5] for text in steps(stream(order=order))[0]] for order in ("file", "chronological", "random")
-    }
+    heads = {order: [text[5] for text in steps(stream(order=order))[0]] for order in ("file", "random")}
     assert heads["file"] == list("01234")
-    assert heads["chronological"] == list("43210")
     assert sorted(heads["random"]) == list("01234")
     assert len({tuple(steps(stream(seed=seed))[0]) for seed in range(6)}) > 1
     assert steps(stream(documents=2))[0] == steps(stream())[0][:2]
     with pytest.raises(UserError, match="order=titles needs titles"):
         list(stream(order="titles").episodes())
-
-
-def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
-    assert [len(part) for part in steps(stream(documents=3))] == [3, 6]
-    texts, asks = steps(stream(documents=3, downsample="rows"))
-    assert len(asks) == 3
-    assert len(texts) == len(set(texts)) <= 3
-    assert [len(part) for part in steps(stream(dedupe="false", documents="all"))] == [10, 10]
-    quirky = stream(paper_quirks="true", documents=4)
-    assert [len(part) for part in steps(quirky)] == [4, 4]
-    assert any("paper_quirks" in note for note in quirky.notes)
 
 
 def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from itertools import islice
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from tests.qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
 from ttabench.readers import load
-from ttabench.readers.cards import cards_folder, load_card, names
+from ttabench.readers.cards import load_card, names
 
 TASKS = ["archivalqa", "squad_seq", "streamingqa"]
 
@@ -37,13 +36,6 @@ def test_unknown_names_get_the_closest() -> None:
     assert "prompt of task" in refusal("streamingqa", options={"prompt": "chatty"})
 
 
-def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
-    text = (cards_folder() / "streamingqa.yaml").read_text(encoding="utf-8")
-    (tmp_path / "mine.yaml").write_text(text.replace("name: streamingqa", "name: mine"), encoding="utf-8")
-    task = load(str(tmp_path / "mine.yaml"), options={"documents": 3})
-    assert (task.card.name, task.n_observes) == ("mine", 3)
-
-
 # --- the miniature world -------------------------------------------------------------------------------------------
 
 
@@ -61,19 +53,12 @@ def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
     json.dumps(one.describe())
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "asks"),
-    [
-        ("streamingqa", {"questions": 2}, 12), ("lamp", {"entries": 4}, 3), ("metaicl", {"tasks": 2}, 3),
-        ("superglue", {}, 3), ("msc", {}, 12),
-    ],
-)  # fmt: skip
-def test_training_reads_and_asks_as_much_as_it_is_told(name: str, options: dict[str, Any], asks: int) -> None:
-    task = load(name, split="train", options=options)
+@pytest.mark.parametrize(("name", "asks"), [("streamingqa", 12), ("lamp", 3), ("metaicl", 3), ("superglue", 3)])
+def test_training_reads_and_asks_as_much_as_it_is_told(name: str, asks: int) -> None:
+    task = load(name, split="train")
     episodes = list(islice(task.training(3, 4, 3), 3))
     assert episodes == list(islice(task.training(3, 4, 3), 3))
-    assert {len(episode.observes()) for episode in episodes} == {4}
-    assert {len({ask.key for ask in episode.asks()}) for episode in episodes} == {asks}
+    assert {(len(episode.observes()), len(episode.asks())) for episode in episodes} == {(4, asks)}
     assert len({episode.observes()[0].text for episode in episodes}) > 1
 
 
@@ -84,18 +69,15 @@ def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:
     first, second = ([o.text for e in part for o in e.observes()] for part in (episodes[:3], episodes[3:]))
     assert len(set(first)) == len(set(second)) == 9
     assert first != second
-    (everything,) = islice(task.training(seed=0, documents=50), 1)
-    assert len(everything.observes()) == 10
-    assert len({a.key for e in episodes for a in e.asks()}) == 18
 
 
 # --- published layouts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["csv", "csv.gz", "bom", "jsonl", "jsonl.gz", "json", "parquet"])
+@pytest.mark.parametrize("layout", ["csv", "bom", "jsonl.gz", "json", "parquet"])
 def test_camels_layout(tmp_path: Path, layout: str) -> None:
     path = tmp_path / f"test.{layout}"
-    if layout.startswith("jsonl"):
+    if layout == "jsonl.gz":
         write_jsonl(path, CAMELS)
     elif layout == "json":
         path.write_text(json.dumps(CAMELS))
@@ -103,10 +85,7 @@ def test_camels_layout(tmp_path: Path, layout: str) -> None:
         write_parquet(path, CAMELS)
     else:
         plain = write_csv(tmp_path / "test.csv", CAMELS)
-        if layout == "csv.gz":
-            path.write_bytes(gzip.compress(plain.read_bytes()))
-            plain.unlink()
-        elif layout == "bom":
+        if layout == "bom":
             plain.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
     task = load("streamingqa", source=str(tmp_path), options={"order": "file"})
     texts, asks = steps(task)
@@ -125,32 +104,29 @@ OFFICIAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_official_streamingqa_with_companion_articles(tmp_path: Path, suffix: str) -> None:
+def test_official_streamingqa_with_companion_articles(tmp_path: Path) -> None:
     other = {**OFFICIAL, "qa_id": "eval-1", "evidence_id": "lost"}
-    write_jsonl(tmp_path / f"streaminqa_eval{suffix}", [OFFICIAL, other])
+    write_jsonl(tmp_path / "streaminqa_eval.jsonl.gz", [OFFICIAL, other])
     message = refusal("streamingqa", source=str(tmp_path))
     assert "questions without texts" in message
     assert "extraction.py" in message
     assert "articles.csv" in message
-    write_jsonl(tmp_path / f"articles{suffix}", [{"sorting_key": "k1", "text": "Ada Voss it was."}])
-    task = load("streamingqa", source=str(tmp_path), options={"order": "chronological"})
+    write_jsonl(tmp_path / "articles.jsonl", [{"sorting_key": "k1", "text": "Ada Voss it was."}])
+    task = load("streamingqa", source=str(tmp_path), options={"order": "file"})
     assert steps(task) == (["Ada Voss it was."], [("Who?", ("Ada", "Ada Voss", "Voss"))])
     assert task.dropped == {"no article": 1}
 
 
-@pytest.mark.parametrize("layout", ["json", "csv", "parquet", "shards"])
+@pytest.mark.parametrize("layout", ["json", "csv", "shards"])
 def test_squad_layouts(tmp_path: Path, layout: str) -> None:
     if layout == "json":
         (tmp_path / "dev-v1.1.json").write_text(json.dumps(nested(SQUAD)))
     elif layout == "csv":
         write_csv(tmp_path / "squad_test.csv", SQUAD)
-    elif layout == "parquet":
-        (tmp_path / "plain_text").mkdir()
-        write_parquet(tmp_path / "plain_text" / "validation-00000-of-00001.parquet", SQUAD)
     else:
-        write_parquet(tmp_path / "validation-00000-of-00002-abc123.parquet", SQUAD[:4])
-        write_parquet(tmp_path / "validation-00001-of-00002-abc123.parquet", SQUAD[4:])
+        (tmp_path / "plain_text").mkdir()
+        write_parquet(tmp_path / "plain_text" / "validation-00000-of-00002-abc123.parquet", SQUAD[:4])
+        write_parquet(tmp_path / "plain_text" / "validation-00001-of-00002-abc123.parquet", SQUAD[4:])
     task = load("squad_seq", source=str(tmp_path), options={"order": "file"})
     texts, asks = steps(task)
     assert texts == ["Text 0.", "Text 1.", "Text 2."]
@@ -161,15 +137,13 @@ def test_squad_layouts(tmp_path: Path, layout: str) -> None:
 
 def test_archivalqa_layout_uses_the_paragraph(tmp_path: Path) -> None:
     row = {
-        "id": "val_1", "question": "When?", "answer": "monday", "org_answer": "today", "answer_start": 3,
-        "para_id": "7_1", "doc_id": 7, "date": "2005-03-07", "text": "['p0', 'p1 monday']", "para_num": 1,
-        "ans_paragraph": "p1 monday", "ans_text": "p0\np1 monday",
+        "id": "val_1", "question": "When?", "answer": "monday", "para_id": "7_1", "doc_id": 7, "para_num": 1,
+        "text": "['p0', 'p1 monday']", "ans_paragraph": "p1 monday",
     }  # fmt: skip
-    first = {**row, "id": "val_2", "para_num": 0, "ans_paragraph": "p0", "date": "2005-03-08"}
+    first = {**row, "id": "val_2", "para_num": 0, "ans_paragraph": "p0"}
     write_csv(tmp_path / "test.csv", [row, first])
     source = str(tmp_path)
     assert steps(load("archivalqa", source=source)) == (["p0", "p1 monday"], [("When?", ("Monday",))] * 2)
-    assert steps(load("archivalqa", source=source, options={"order": "chronological"}))[0] == ["p1 monday", "p0"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +170,7 @@ def test_row_ranges_are_not_applied_to_other_files(tmp_path: Path) -> None:
     assert "rows 42118 to 82011 of 87599, but" in refusal("squad_seq", source=str(tmp_path), split="train")
     task = load("squad_seq", source=str(path), split="train")
     assert len(steps(task)[1]) == 6
-    assert any("all of them serve as split 'train'" in note for note in task.notes)
+    assert any("serves as split 'train' of squad_seq, all of it" in note for note in task.notes)
 
 
 # --- the hub -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
-from ttabench.core.types import Ask, At, Choose, Episode, Observe, wanted
+from ttabench.core.types import Ask, At, Episode
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
 
@@ -20,8 +20,7 @@ TEXT = "\n".join(LINES) + "\n"
 
 def fact(name: str, answer: str, told: int, **more: Any) -> dict[str, Any]:
     options = ["Selby", "Yarm"]
-    return {"key": name, "told": told, "question": f"Where is {name}?", "begins": f"So {name} is in",
-            "options": options, "answer": answer, **more}  # fmt: skip
+    return {"key": name, "told": told, "question": f"Where is {name}?", "options": options, "answer": answer, **more}
 
 
 def ends_of(line: str) -> list[int]:
@@ -60,28 +59,9 @@ def test_a_fact_is_asked_at_the_distance_at_which_it_was_told_last(tmp_path: Pat
     assert asked(only(tmp_path, distances="8")) == [("Where is Ada?", 8)], "what was told before is not asked"
     assert {ask.at for ask in only(tmp_path).asks()} == {At(8, "distance"), At(64, "distance")}
     assert not At(8, "distance").counts_at(64), "a distance is of its own, not of greater ones"
-
-
-def test_it_is_asked_after_every_so_many_pieces_of_what_was_read(tmp_path: Path) -> None:
-    episode = only(tmp_path, every=1)
-    kinds = ["read" if isinstance(step, Observe) else step.prompt for step in episode.steps]
-    assert kinds[:2] == ["read", "Where is Ada?"]
-    assert "Where is Tavo?" not in kinds[: kinds.index("read", 1)], "it is not told yet"
-    assert len({ask.key for ask in episode.asks()}) == len(episode.asks())
-    sources = {piece.key: piece.text for piece in episode.observes()}
-    for ask in episode.asks():
+    sources = {piece.key: piece.text for piece in only(tmp_path, piece=20).observes()}
+    for ask in only(tmp_path, piece=20).asks():
         assert ask.question_text.split()[2].rstrip("?") in sources[ask.source_key], "the piece that told it last"
-
-
-def test_a_statement_ends_with_the_answer(tmp_path: Path) -> None:
-    (first, *_) = only(tmp_path, ask="statement").asks()
-    (want,) = wanted([first], Choose)
-    assert first.prompt == "So Ada is in"
-    assert first.joiner == ""
-    assert want.options == (" Selby", " Yarm")
-    assert want.gold == 1
-    (question, *_) = only(tmp_path).asks()
-    assert (question.joiner, question.want) == ("\n", want)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

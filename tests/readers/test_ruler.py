@@ -83,16 +83,6 @@ def test_a_context_fills_its_length_and_a_longer_one_asks_the_same(name: str, le
         assert sum(len(piece.text) for piece in other.observes()) > 1.5 * sum(len(p.text) for p in episode.observes())
 
 
-def test_rows_are_those_of_the_seed_and_the_sub_task() -> None:
-    assert episodes(limit=None) == episodes(limit=None)
-    own, others = load("ruler", source="generated", limit=6), load("ruler", source="generated", limit=6, seed=1)
-    assert own.describe()["digest"] != others.describe()["digest"]
-    assert {ask.subtask for episode in own.episodes(FOUR) for ask in episode.asks()} == set(MADE)
-    prompts = [ask.prompt for task in (own, others) for episode in task.episodes(FOUR) for ask in episode.asks()]
-    assert len(set(prompts)) == len(prompts) - 2, "cwe and fwe ask alike"
-    assert own.n_asks == 6
-
-
 def test_answers_are_what_a_context_tells() -> None:
     context, ask = only("niah_multikey_2", questions=3)
     key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]

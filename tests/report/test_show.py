@@ -50,10 +50,10 @@ def out(tmp_path: Path) -> Path:
         ["--method", "snapkv", "--preset", "streamadapter", "--set", "budget=0.5", "--task", "superglue"],
         ["--method", "window", "--preset", "book", "--task", "pg19", "--task-set", "tokens=16k,32k"],
         ["--method", "streamadapter", "--task", "arc_easy", "--checkpoint", "shipped:streamadapter-superglue"],
-        ["--method", "icl", "--task", "metaicl", "--task-set", "steps=1,2", "--task-set", "pmi=true"],
+        ["--method", "icl", "--task", "metaicl", "--task-set", "steps=1,2"],
         ["--method", "none", "--model", "smollm2-135m-qa", "--source", "mini", "--task", "squad_seq"],
         ["--method", "none", "--model", "gpt2", "--random-weights", "--source", "mini", "--dtype", "float32"],
-        ["--method", "templora", "--task", "pg19", "--task-set", "paper_quirks=true", "--bos", "no"],
+        ["--method", "templora", "--task", "pg19", "--task-set", "books=1", "--bos", "no"],
     ],
     ids=" ".join,
 )

@@ -92,12 +92,11 @@ def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
      lambda lm: tiny_method("templora", lm), lambda lm: tiny_method("streamadapter", lm)],
     ids=["stride", "icl", "stream", "templora", "streamadapter"],
 )  # fmt: skip
-@pytest.mark.parametrize("options", [{}, {"protocol": "units", "unit": 8}], ids=["strides", "units"])
-def test_an_edit_changes_no_stride_before_it(make: Any, options: dict[str, Any], tmp_path: Path) -> None:
+def test_an_edit_changes_no_stride_before_it(make: Any, tmp_path: Path) -> None:
     lm = tiny_llama()
-    before = run(lm, make(lm), put(tmp_path, "a.txt", TEXT), tmp_path / "one", **options)
+    before = run(lm, make(lm), put(tmp_path, "a.txt", TEXT), tmp_path / "one")
     edited = TEXT[:46] + "#" + TEXT[47:]
-    after = run(lm, make(lm), put(tmp_path, "a.txt", edited), tmp_path / "two", **options)
+    after = run(lm, make(lm), put(tmp_path, "a.txt", edited), tmp_path / "two")
     same = [one.answer.logprobs == other.answer.logprobs for one, other in zip(before, after, strict=True)]
     first = next(i for i, sample in enumerate(before) if end(sample) > 46)
     assert all(same[:first])

@@ -208,4 +208,4 @@ def test_an_edited_card_is_another_run(tmp_path: Path, edit: tuple[str, str]) ->
 def test_every_reader_has_defaults(reader: str) -> None:
     """Without, a new option would give its runs new ids."""
     (card, *_) = (each for name in cards.names() if (each := cards.load_card(name)).reader == reader)
-    assert task_defaults(card, "hub")["paper_quirks"] is False
+    assert task_defaults(card, "hub")

@@ -133,11 +133,11 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
     run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), whole)
     answer, sizes = session.answer, []
 
-    def narrow(lm: LM, patch: Patch, asks: list[Ask], beams: int) -> object:
+    def narrow(lm: LM, patch: Patch, asks: list[Ask]) -> object:
         sizes.append(len(asks))
         if len(asks) > 1:
             raise RuntimeError("CUDA out of memory")
-        return answer(lm, patch, asks, beams)
+        return answer(lm, patch, asks)
 
     monkeypatch.setattr(session, "answer", narrow)
     halved = RunFolder(tmp_path, "halved")

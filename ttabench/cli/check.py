@@ -85,7 +85,7 @@ def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
 
     quiet_libraries()
     lm = load(model, device=device, dtype=dtype)
-    ways, said = ways_of(lm).record(lm), outcomes(lm)
+    ways, said = ways_of(lm).record(), outcomes(lm)
     if json:
         render.print_json({"model": model, "architecture": str(lm.config.model_type), "ways": ways, "methods": said})
     else:

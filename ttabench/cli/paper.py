@@ -84,43 +84,21 @@ def _claims(folders: Sequence[Path], scales: Sequence[Scale], form: Format) -> N
 
 def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, quiet: bool) -> None:
     from ttabench.papers import declared
-    from ttabench.papers.claims import RULE, beside_table, reported_table, settings_table
+    from ttabench.papers.claims import RULE, figures_table, settings_table
     from ttabench.papers.judging import judged
     from ttabench.terminal import render
 
     of, which, table = declared.table(what)
-    if table.needs is not None:
-        render.show([reported_table(what)], form)
-        render.remark(f"None of its runs are made here: {declared.why(table)}.")
-        return
-    stored_runs, suites = _stored(folders), declared.suites(of, which)
+    stored_runs, suite = _stored(folders), declared.suites(of, which).get(scale)
     if not quiet:
-        render.remark(_made_by(what, scale, suites.get(scale), folders[0], stored_runs))
+        command = f"ttabench sweep {quote(str(suite))} --out {quote(str(folders[0]))}"
+        made = table.note or f"there is no suite at scale {scale}"
+        render.remark(f"Runs of {what}: {command if suite else made}.")
     rows = judged(of, which, stored_runs, [scale])
     told = [row for row in rows if row.scale] if form == "table" else rows
     claims = [settings_table("claims", told).without("table")] if told else []
-    render.show([beside_table(what, stored_runs, scale), *claims], form)
+    render.show([figures_table(what, stored_runs, scale), *claims], form)
     if len(told) < len(rows):
         render.say([f"{len(rows) - len(told)} of {len(rows)} claims have no runs here."])
     if told and form == "table" and not quiet:
         render.say([RULE.replace("**", "")])
-
-
-def _made_by(what: str, scale: Scale, suite: Path | None, out: Path, stored_runs: Stored) -> str:
-    """How many runs of a suite are stored, and the command that makes the others."""
-    from ttabench.sweep.grid import cells, planned
-    from ttabench.sweep.suite import read
-
-    if suite is None:
-        return f"No suite makes its runs at scale {scale}: they are shown where they are stored."
-    command = f"ttabench sweep {quote(str(suite))} --out {quote(str(out))}"
-    if scale == "full":
-        return f"Its runs at full scale take a GPU: {command}"
-    try:
-        runs = planned(cells(read(suite)))
-    except UserError as error:
-        return f"Its runs cannot be made on this machine: {error}"
-    there = {record.id for _, record in stored_runs.runs}
-    missing = sum(run.id not in there for run in runs)
-    counts = f"{what} at scale {scale}: {len(runs)} runs, {len(runs) - missing} stored"
-    return f"{counts}; they are made by: {command}" if missing else f"{counts} ({suite})."

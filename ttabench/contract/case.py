@@ -152,7 +152,7 @@ def tensors_of(patch: Patch) -> list[Tensor]:
     tensors = [patch.tokens_BT, patch.tokens_mask_BT]
     if (prefix := patch.prefix) is not None:
         tensors += [*prefix.keys_LBHPD, *prefix.values_LBHPD, prefix.next_position_B, prefix.mask_BP]
-        tensors += [*(prefix.hidden_LBHP or ()), *(prefix.bias_LBHP or ())]
+        tensors += prefix.bias_LBHP or ()
     for _, delta in sorted(patch.deltas.items()):
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
     return [tensor for tensor in tensors if tensor is not None]

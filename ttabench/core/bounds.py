@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttabench.core import memory
 from ttabench.core.errors import UserError
 
 MOST_THREADS = 1024
@@ -16,17 +15,14 @@ MOST_THREADS = 1024
 
 LONGEST_TEXT = 2**24
 """Characters of one text; a long book has 5 million."""
-TOKENISING = 256
-"""Bytes that a tokenizer takes for a character at its worst, where every one is a token (measured: 200 to 223)."""
 
 
 def refuse_long(texts: Sequence[str]) -> None:
-    """See that texts can be tokenised: a tokenizer that runs out of memory ends the whole process."""
+    """See that texts can be tokenised."""
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TEXT:
         fault = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
         raise UserError(fault, "Cut it into pieces (of a file: --pieces paragraphs).")
-    memory.reserve(TOKENISING * sum(map(len, texts)))
 
 
 def at_least(least: float, **values: float | None) -> None:

@@ -42,8 +42,6 @@ def told(hint: str) -> UserError:
 
 
 _limit: int | None = None
-NOTICED = 16 * 2**20
-"""Bytes that are asked for before anybody looks whether they are there."""
 
 
 def limit(most: int) -> None:
@@ -67,14 +65,6 @@ def check(most: int) -> None:
     """Whether a limit leaves anything to what is not done yet."""
     if (taken := in_use()) is not None and taken >= most:
         raise UserError(f"--memory-limit {size(most)} is less than the {size(taken)} libraries take.", "Allow more.")
-
-
-def reserve(count: int) -> None:
-    """See that a limit leaves so many bytes more, where native code would find out and end the process."""
-    if _limit is None or count < NOTICED:
-        return
-    if (taken := in_use()) is not None and taken + count > _limit:
-        raise MemoryError(f"unable to allocate {count} bytes")
 
 
 def released() -> int | None:

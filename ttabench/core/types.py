@@ -193,8 +193,6 @@ class Episode:
 
     key: str
     steps: tuple[Step, ...]
-    start: int = 0
-    """Tokens of its text that the episode before it has read in training: their state is carried on."""
 
     def observes(self) -> list[Observe]:
         """The pieces of context, in reading order."""

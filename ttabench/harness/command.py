@@ -11,6 +11,7 @@ from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.errors import UserError, printable
 from ttabench.harness.model import NAME, QUERIES, AdaptedLM
+from ttabench.readers.lm_eval import loading
 
 
 class _KnowingManager:
@@ -20,13 +21,8 @@ class _KnowingManager:
         self._manager, self._model = manager, model
 
     def load(self, tasks: Any) -> Any:
-        try:
+        with loading(tasks):
             loaded = self._manager.load(tasks)
-        except KeyError as error:
-            raise UserError(f"lm-eval: {error.args[0]}.", "See `lm_eval ls tasks`.") from None
-        except (OSError, RuntimeError) as error:
-            fault = f"The data of {tasks} could not be loaded: {' '.join(str(error).split())[:200]}."
-            raise UserError(fault, "Go online, or give a task file whose dataset_path is on this machine.") from None
         self._model.prompts.tasks.update(loaded["tasks"])
         return loaded
 

@@ -169,20 +169,20 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
-        """Text after every prompt, cut at its stop strings; greedy, or a beam search (`num_beams`)."""
+        """Text after every prompt, cut at its stop strings; decoded greedily."""
         results = [""] * len(requests)
         for reading in self.reader.readings(requests, stripped=False):
             contexts = [requests[index].args[0] for index in reading.indices]
             prompts = reading.prompts(contexts)
-            alike: dict[tuple[int, int], list[int]] = {}
+            alike: dict[int, list[int]] = {}
             stops = {}
             for place, index in enumerate(reading.indices):
-                count, beams, stops[place] = _decoding(requests[index].args[1])
-                alike.setdefault((count, beams), []).append(place)
-            for search, places in alike.items():
+                count, stops[place] = _decoding(requests[index].args[1])
+                alike.setdefault(count, []).append(place)
+            for count, places in alike.items():
                 asks = [reading.ask(place, contexts[place], prompts[place]) for place in places]
                 with reading.speaking():
-                    written = self._written(reading.state, [prompts[place] for place in places], asks, search)
+                    written = self._written(reading.state, [prompts[place] for place in places], asks, count)
                 for place, row in zip(places, written, strict=True):
                     results[reading.indices[place]] = postprocess_generated_text(
                         self.lm.decode(row), stops[place], None
@@ -201,14 +201,12 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
         return self._in_batches(state, asks, lengths, score)
 
-    def _written(
-        self, state: State, prompts: Sequence[list[int]], asks: Sequence[Ask], search: tuple[int, int]
-    ) -> list[list[int]]:
-        """Tokens after every prompt; `search` says how many at most, and beams."""
+    def _written(self, state: State, prompts: Sequence[list[int]], asks: Sequence[Ask], count: int) -> list[list[int]]:
+        """Tokens after every prompt, so many at most."""
 
         def write(patch: Patch, chosen: list[int]) -> list[list[int]]:
-            some, (count, beams) = [prompts[i] for i in chosen], search
-            return generate(self.lm, patch, some, max_new_tokens=count, num_beams=beams, batch_size=len(some))
+            some = [prompts[i] for i in chosen]
+            return generate(self.lm, patch, some, max_new_tokens=count, batch_size=len(some))
 
         return self._in_batches(state, asks, [len(prompt) for prompt in prompts], write)
 
@@ -229,17 +227,13 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return [by_place[index] for index in range(len(asks))]
 
 
-def _decoding(arguments: Mapping[str, Any]) -> tuple[int, int, list[str]]:
-    """(new tokens, beams, stop strings) of lm-eval's generation arguments."""
+def _decoding(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """(new tokens, stop strings) of lm-eval's generation arguments."""
     normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
-    if normalised.get("do_sample"):
-        raise UserError("do_sample=true asks for sampling.", "Decode greedily, or with num_beams.")
+    if normalised.get("do_sample") or normalised.get("num_beams", 1) != 1:
+        raise UserError("do_sample or num_beams ask for sampling or a search.", "Decode greedily.")
     stops = normalised.get("until") or []
-    return (
-        int(normalised["max_gen_toks"]),
-        int(normalised.get("num_beams", 1)),
-        [stops] if isinstance(stops, str) else stops,
-    )
+    return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops
 
 
 def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

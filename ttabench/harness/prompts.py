@@ -23,10 +23,9 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
 from ttabench.lm.text.chat import Chat, chat_of
+from ttabench.readers.lm_eval import NAMED, context_end
 
 SPLITS = ("auto", "delimiter", "none", "field:NAME", "marker:TEXT")
-NAMED = ("field", "marker")
-"""Splits that name what is cut at."""
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
 Encode: TypeAlias = Callable[[Sequence[str], bool], list[list[int]]]
@@ -224,11 +223,9 @@ class Prompts:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
     @property
-    def named(self) -> str:
-        """The field or marker that prompts are cut at; empty for the other splits."""
-        kind, _, text = self.split.partition(":")
-        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-        return (text[1:-1] if quoted else text).replace("\\n", "\n") if kind in NAMED else ""
+    def named(self) -> bool:
+        """Whether the split names the field or marker that prompts are cut at."""
+        return self.split.partition(":")[0] in NAMED
 
     def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Body]:
         """Where the prompt of each request is cut; a body is None where a chat template does not tell it."""
@@ -257,7 +254,9 @@ class Prompts:
     def _cuts(self, task: str, texts: Sequence[str], requests: Sequence[Any]) -> list[int]:
         """Where in each text the query begins."""
         if self.named:
-            places = [self._place(task, text, request) for text, request in zip(texts, requests, strict=True)]
+            places = [
+                context_end(task, text, request.doc, self.split) for text, request in zip(texts, requests, strict=True)
+            ]
             if not any(places):
                 raise UserError(f"{task}: no prompt holds what split={self.split} names.", "Name another.")
             return places
@@ -268,19 +267,6 @@ class Prompts:
             return [len(text) - length for length, text in zip(own, texts, strict=True)]
         shared = common_cut([text for text in texts if text], self.delimiter)
         return [shared if text else 0 for text in texts]
-
-    def _place(self, task: str, text: str, request: Any) -> int:
-        """Where the query begins behind the field, or with the marker; 0 where the text has none."""
-        if self.split.startswith("marker:"):
-            return max(0, text.rfind(self.named))
-        document = request.doc if isinstance(request.doc, Mapping) else {}
-        if not isinstance(value := document.get(self.named), str):
-            texts = ", ".join(name for name, cell in document.items() if isinstance(cell, str))
-            fault = f"{task}: its documents have no text in a field {self.named!r}; those with a text: {texts}."
-            raise UserError(fault, "Name one of them, or give split=marker:TEXT.")
-        field_text = value.strip()
-        begin = text.rfind(field_text)
-        return begin + len(field_text) if field_text and begin >= 0 else 0
 
     def _text(self, task: str, request: Any) -> str:
         """The document's own text, or that of the choice that is asked about; empty where the task is not known."""

@@ -53,7 +53,6 @@ class LM(Texts):
         name: how the user named it; stands in records.
         random_weights: whether the weights were never trained.
         tokenizer_name: stands in records; by default `name`.
-        attention: of transformers ("eager", "sdpa", "flash_attention_2"), in place of ours; "" for ours.
         bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
@@ -77,7 +76,6 @@ class LM(Texts):
         random_weights: bool = False,
         tokenizer_name: str = "",
         bos: str = "auto",
-        attention: str = "",
         weights: str = "",
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
@@ -87,19 +85,13 @@ class LM(Texts):
             self.attend_by(self.native_attention)
         except ValueError:  # the model has another one
             self.native_attention = str(model.config._attn_implementation)
-        self.attention, self.linear_head, self.block_list = attention, False, 0
-        if attention:
-            try:
-                self.attend_by(attention)
-            except (ImportError, ValueError) as error:
-                reason = " ".join(str(error).split())[:160].rstrip(".")
-                raise UserError(f"{name} cannot attend by {attention!r}: {reason}.", "Leave --attention out.") from None
+        self.linear_head = False
         self.name = name
         self.random_weights = random_weights
         self.weights = weights
         config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
-        self.max_positions: int = max(0, _size(config, "max_position_embeddings") or 0) or UNLIMITED
+        self.max_positions = _positions(config)
         self.hidden_size: int = config.hidden_size
         self.layers: int = config.num_hidden_layers
         self.heads: int = _size(config, "num_attention_heads") or 1
@@ -137,7 +129,7 @@ class LM(Texts):
         """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
         if self.linear_head:
             plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
-            return plain.to(hidden_ND.device)
+            return plain
         rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
         ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
         decoder = self.decoder
@@ -149,7 +141,7 @@ class LM(Texts):
                 vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
                 undo.callback(vars(decoder).pop, "forward")
             logits: Tensor = self.model(input_ids=ids_1N, use_cache=False).logits
-        return logits.view(*hidden_ND.shape[:-1], -1).to(hidden_ND.device)
+        return logits.view(*hidden_ND.shape[:-1], -1)
 
     def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
         """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
@@ -163,21 +155,13 @@ class LM(Texts):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; of a model on several devices, where the first ones are."""
+        """Where the weights are."""
         return next(self.model.parameters()).device  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
         return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
-
-    @cached_property
-    def layer_devices(self) -> list[torch.device]:
-        """Where the weights of each decoder layer are."""
-        try:
-            return [next(block.parameters()).device for block in self.blocks()]
-        except UserError:  # no list of layers, so they were not laid apart
-            return [self.device] * self.layers
 
     @cached_property
     def fingerprint(self) -> str:
@@ -195,9 +179,9 @@ class LM(Texts):
 
     def linear_names(self) -> list[str]:
         """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
-        blocks = {id(m) for m in self.blocks().modules()}
-        named = self.model.named_modules()
-        return [name for name, m in named if id(m) in blocks and _is_linear(m)]
+        # of these very classes: routers of experts, which are others, give more than a tensor
+        maps = {id(m) for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)}
+        return [name for name, m in self.model.named_modules() if id(m) in maps]
 
     def linear_shape(self, name: str) -> tuple[int, int]:
         """(features in, features out) of the linear map of that name."""
@@ -213,7 +197,7 @@ class LM(Texts):
         decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
         lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         if lists:
-            return lists[min(self.block_list, len(lists) - 1)]
+            return lists[-1]  # behind those of an encoder of images
         fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers"
         raise UserError(f"{fault}.", "Use none, icl or rag.")
 
@@ -242,21 +226,6 @@ class LM(Texts):
         }
 
 
-_MAPS: dict[type[nn.Module], bool] = {nn.Linear: True, Conv1D: True}
-"""Whether modules of a class are linear maps and nothing else; routers of experts give more than a tensor."""
-
-
-def _is_linear(module: nn.Module) -> bool:
-    if isinstance(module, nn.Linear) and type(module) not in _MAPS:
-        try:
-            with torch.no_grad():
-                made = type(module).forward(module, module.weight.new_zeros(1, module.in_features))
-        except (RuntimeError, TypeError):  # it takes something else
-            made = None
-        _MAPS[type(module)] = isinstance(made, torch.Tensor) and made.shape == (1, module.out_features)
-    return _MAPS.get(type(module), False)
-
-
 def _size(config: Any, name: str) -> int | None:
     """A size in a configuration; None where it has none, or one for each layer."""
     try:
@@ -264,6 +233,16 @@ def _size(config: Any, name: str) -> int | None:
     except (RuntimeError, ValueError):
         return None
     return value if isinstance(value, int) else None
+
+
+def _positions(config: Any) -> int:
+    """Tokens of the longest text: of a longer one, longrope and dynamic NTK would rotate what was read already anew."""
+    most = max(0, _size(config, "max_position_embeddings") or 0) or UNLIMITED
+    rope = getattr(config, "rope_parameters", None) or {}
+    for angles in (rope, *rope.values()):  # one for all layers, or one for each type of layer
+        if isinstance(angles, dict) and angles.get("rope_type") in ("longrope", "dynamic"):
+            most = min(most, angles.get("original_max_position_embeddings") or most)
+    return most
 
 
 def _ends(model: PreTrainedModel) -> list[int]:
@@ -281,25 +260,21 @@ def load(
     dtype: str = "auto",
     seed: int = 0,
     bos: str = "auto",
-    attention: str = "",
 ) -> LM:
     """The base LM of that name, frozen.
 
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
-        device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
-            "cuda:1", "xpu", "mps".
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
         bos: what begins a text, see `LM`.
-        attention: see `LM`.
     """
     where = find_device(device)
     kind, weights, whose = find_dtype(dtype, where), "", name
     if random_weights:
         model, tokenizer, whose = hub.random(name, kind, where, seed)
     else:
-        model, tokenizer, weights = hub.pretrained(name, kind, where, several=device == "auto")
-    more: dict[str, Any] = {"bos": bos, "attention": attention, "weights": weights, "tokenizer_name": whose}
-    return LM(model, tokenizer, name, random_weights=random_weights, **more)
+        model, tokenizer, weights = hub.pretrained(name, kind, where)
+    return LM(model, tokenizer, name, random_weights=random_weights, tokenizer_name=whose, bos=bos, weights=weights)

@@ -64,8 +64,6 @@ class Prefix:
     """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
     eviction: Eviction | None = None
     """Which slots go as text is read on top (H2O); None: all stay."""
-    hidden_LBHP: tuple[Tensor, ...] | None = None
-    """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
     bias_LBHP: tuple[Tensor, ...] | None = None
     """One float [B, H, P] a layer, or [B, N, P] of query heads: added to attention scores (natural log: log 2 counts a
     slot twice, -inf hides it); None for nothing. Differentiable."""
@@ -80,10 +78,10 @@ class Prefix:
             [t.numel() * t.element_size() for t in pair]
             for pair in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)
         ]
-        if self.hidden_LBHP is None:
+        if self.bias_LBHP is None:
             return sum(map(sum, sizes))
-        hidden = zip(sizes, self.hidden_LBHP, strict=True)
-        return sum(sum(size) * int((~mask).sum()) // mask.numel() for size, mask in hidden)
+        biases = zip(sizes, self.bias_LBHP, strict=True)
+        return sum(sum(size) * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
 
     def take(self, slots_P: Tensor) -> Prefix:
         """Only these slots of every layer and head, in this order; text goes on where it would have.
@@ -111,7 +109,7 @@ class Prefix:
 
     def layers_as(self, change: Callable[[Tensor], Tensor]) -> Prefix:
         """The prefix with every tensor of a layer changed."""
-        names = ("keys_LBHPD", "values_LBHPD", "hidden_LBHP", "bias_LBHP", "positions_LBHP")
+        names = ("keys_LBHPD", "values_LBHPD", "bias_LBHP", "positions_LBHP")
         held = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: layers and tuple(map(change, layers)) for name, layers in held.items()}
         return replace(self, **changed)

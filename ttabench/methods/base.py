@@ -39,19 +39,6 @@ class PieceShares:
         return [place for place in order[:most] if shares[place] > 0]
 
 
-class Stopped(UserError):
-    """A piece that a method cannot go on from; what was read before it is kept, see `session.Session`.
-
-    Args:
-        state: of all that stands before the piece.
-        pieces: of the call that `state` has read.
-    """
-
-    def __init__(self, what: str, hint: str, state: State, pieces: int) -> None:
-        super().__init__(what, hint)
-        self.state, self.pieces = state, pieces
-
-
 TRAINED_APART = {
     "passes_over_parts": {True: "trained on earlier and later pieces apart, because they were not read in one go"}
 }
@@ -89,8 +76,6 @@ class BaseMethod(Generic[SettingsT]):
     name. A value without one is not mentioned; a label without any is shown as it stands."""
     needs: tuple[str, ...] = ()
     """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
-    num_beams: int = 1
-    """Beams of generation, where the paper searches rather than decoding greedily."""
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
@@ -157,11 +142,6 @@ class BaseMethod(Generic[SettingsT]):
     def parts(self) -> Sequence[BaseMethod[Any]]:
         """The methods that it is made of (`rag+mac`); by default none."""
         return ()
-
-    @classmethod
-    def serves_other_bases(cls, settings: SettingsT) -> bool:  # noqa: ARG003  # for methods with a proxy
-        """Whether a checkpoint of these settings belongs to a tokenizer rather than to one base model."""
-        return False
 
     def modules(self) -> nn.ModuleDict:
         """Modules that are trained and saved."""

@@ -80,7 +80,7 @@ def load(
     chosen = settings_in(stored, cls.spec, settings or {}, folder)
     if is_peft(folder):
         return load_lora(lm, chosen, folder)
-    if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(chosen):
+    if stored.base_fingerprint != lm.fingerprint:
         under = stored.stands_on.get("name", "")
         theirs = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
         fault = f"{folder} was trained on another base model ({theirs}) than {lm.name}, or than it stands on here."

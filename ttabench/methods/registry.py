@@ -14,7 +14,7 @@ from ttabench import methods as here
 from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
 from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of
 from ttabench.core.types import Json
-from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
+from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
 from ttabench.methods.settings import defaults, restored
 from ttabench.methods.spec import MethodSpec
@@ -100,20 +100,17 @@ def families() -> Mapping[str, MethodSpec]:
 
 @cache
 def formulas() -> Mapping[str, Formula]:
-    """Cost formulas by name: of methods that run, then of those of the papers that do not."""
-    own = {name: spec for name, spec in methods().items() if spec.cost is not None}
-    return {**own, **{name: on_paper for name, on_paper in ON_PAPER.items() if name not in own}}
+    """Cost formulas by name, of methods that have one."""
+    return {name: spec for name, spec in methods().items() if spec.cost is not None}
 
 
 def formula(name: str) -> Formula:
-    """The cost formula of a method: of any that runs, and of those on paper that no room has.
+    """The cost formula of a method.
 
     Raises:
         UnknownName: no such method; the message names the closest one.
         UserError: no cost of it is known.
     """
-    if name in ON_PAPER and name not in methods():
-        return ON_PAPER[name]
     spec = find(name)
     if spec.cost is None:
         raise UserError(f"No cost on paper is known of {name}.", "Leave it out.")

@@ -14,7 +14,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
-from ttabench.methods.base import BaseMethod, PieceShares, Stopped
+from ttabench.methods.base import BaseMethod, PieceShares
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -68,18 +68,11 @@ class Session:
 
         Raises:
             UserError: the text does not fit the model, or the method refuses it.
-            Stopped: it went as far as it could; the state then holds what stands before the piece that it stopped at,
-                which is still to be read.
         """
         count = min(READ_AT_ONCE, self.pending) if self.method.reads == "pieces" else self.pending
         if count:
             self._kept = None
-            try:
-                self._state = self._adapted(self._state, self._unread[:count])
-            except Stopped as stopped:
-                self._state = stopped.state
-                del self._unread[: stopped.pieces]
-                raise
+            self._state = self._adapted(self._state, self._unread[:count])
             del self._unread[:count]
         return count
 
@@ -129,8 +122,9 @@ class Session:
         if prefix is None:
             return 0
         slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
-        if prefix.hidden_LBHP is not None:
-            hidden_B = torch.stack([layer.float().mean(1).sum(1).cpu() for layer in prefix.hidden_LBHP]).mean(0)
+        if prefix.bias_LBHP is not None:
+            hidden = [bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP]
+            hidden_B = torch.stack(hidden).mean(0)
             slots -= int(hidden_B.min())
         return slots - len(window_ids(self.lm, ask, follows=True))
 
@@ -141,7 +135,7 @@ class Session:
         Raises:
             UserError: a query does not fit the model's positions.
         """
-        return answer(self.lm, patch or self.patch(asks), asks, self.method.num_beams)
+        return answer(self.lm, patch or self.patch(asks), asks)
 
     @torch.no_grad()
     def piece_shares(self, asks: Sequence[Ask]) -> PieceShares | None:

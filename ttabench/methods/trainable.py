@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,10 +24,6 @@ class Trainable(BaseMethod[SettingsT]):
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
         checkpoint, with the episodes of its first step."""
-
-    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
-        """The episodes of each optimiser step; by default a batch a step."""
-        return iter(batches)
 
     def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
         """Add the gradient of the training loss of these episodes to the parameters.
@@ -53,14 +49,6 @@ class Trainable(BaseMethod[SettingsT]):
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
         return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
-
-    def training_state(self) -> dict[str, Tensor]:
-        """State of training from step to step beside the parameters; by default nothing."""
-        return {}
-
-    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `training_state` gave."""
-        assert not tensors, f"{self.name} carries nothing from step to step"
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Validation figures of episodes that are not trained on; by default "loss", that of training, and its parts

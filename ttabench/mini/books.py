@@ -63,18 +63,14 @@ def _paragraphs(story: Iterator[Sentence], tokens: int) -> Iterator[list[Sentenc
 
 
 def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
-    """Rows {short_book_title, publication_date, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence).
+    """Rows {short_book_title, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence).
 
     A seed has the same books at every length: a longer one begins with the shorter, and new people keep appearing.
     """
     made: list[Row] = []
     for number in range(books):
-        source = rng("pg19", split, seed, number)
-        text = book(source, split, tokens, growing=True)
-        title = f"The {split} book {seed}-{number}"
-        made.append(
-            {"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text}
-        )
+        text = book(rng("pg19", split, seed, number), split, tokens, growing=True)
+        made.append({"short_book_title": f"The {split} book {seed}-{number}", "url": f"mini://{number}", "text": text})
     return made
 
 

@@ -12,7 +12,7 @@ that it shows: full context rises with their number (`categories`).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, TypeAlias
 
@@ -81,6 +81,20 @@ def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
     return drawn
 
 
+def _parts(
+    source: random.Random, labels: int, demonstrations: int, queries: int, name: str, row_of: Callable[[int], Row]
+) -> dict[str, list[Row]]:
+    """`{"train": [...], "validation": [...]}`: rows of labels in even shares, named by part and number."""
+    counts = {"train": demonstrations, "validation": queries}
+    return {
+        part: [
+            row_of(label) | {"idx": name.format(part=part, number=number)}
+            for number, label in enumerate(_balanced(source, labels, count))
+        ]
+        for part, count in counts.items()
+    }
+
+
 def superglue(
     task: str,
     split: str,
@@ -102,13 +116,11 @@ def superglue(
     else:
         rule = _shared_out(source, split, LABELS[task], categories)
     people = entities("person", split)
-    made: dict[str, list[Row]] = {}
-    for part, count in (("train", demonstrations), ("validation", queries)):
-        made[part] = [
-            row(task, source, _one_each(source, rule), label, source.choice(people)) | {"idx": i}
-            for i, label in enumerate(_balanced(source, len(rule), count))
-        ]
-    return made
+
+    def row_of(label: int) -> Row:
+        return row(task, source, _one_each(source, rule), label, source.choice(people))
+
+    return _parts(source, len(rule), demonstrations, queries, "{number}", row_of)
 
 
 def row(task: str, source: random.Random, categories: list[str], label: int, person: str) -> Row:
@@ -152,19 +164,16 @@ def unseen(
     rule = _shared_out(source, split, size, categories)
     labels = source.sample(LABEL_WORDS, size)
     people = entities("person", split)
-    made: dict[str, list[Row]] = {}
-    for part, count in (("train", demonstrations), ("validation", queries)):
-        rows = []
-        for place in _balanced(source, size, count):
-            drawn = _one_each(source, rule)
-            if task == "winogrande":
-                rows.append(_blank(source, drawn, labels, place))
-            elif task == "hellaswag":
-                rows.append(_endings(source, drawn, place, source.choice(people)))
-            else:
-                rows.append(_question(task, source, dict(zip(drawn, labels, strict=True)), place, people))
-        made[part] = [row | {"id": f"{part}-{i}"} for i, row in enumerate(rows)]
-    return made
+
+    def row_of(place: int) -> Row:
+        drawn = _one_each(source, rule)
+        if task == "winogrande":
+            return _blank(source, drawn, labels, place)
+        if task == "hellaswag":
+            return _endings(source, drawn, place, source.choice(people))
+        return _question(task, source, dict(zip(drawn, labels, strict=True)), place, people)
+
+    return _parts(source, size, demonstrations, queries, "{part}-{number}", row_of)
 
 
 def _blank(source: random.Random, categories: list[str], labels: list[str], place: int) -> Row:

@@ -91,20 +91,9 @@ def msc(
         ]
         goes_on = session(source, fresh[:facts], told_facts)
         row: Row = {
-            "personas": [[], []],
-            "init_personas": [[], []],
             "dialog": [{"text": text, "id": f"Speaker {1 + i % 2}"} for i, text in enumerate(goes_on)],
-            "previous_dialogs": [
-                {
-                    "personas": [],
-                    "dialog": [{"text": text} for text in own],
-                    "time_num": 1,
-                    "time_unit": "days",
-                    "time_back": "1 day",
-                }
-                for own in turns
-            ],
-            "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}", "session_id": sessions},
+            "previous_dialogs": [{"dialog": [{"text": text} for text in own]} for own in turns],
+            "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}"},
         }
         for fact in source.sample(told_facts, min(questions, len(told_facts))):
             made.append({**row, "self_instruct": {"B": fact.question(source.randrange(2)), "A": fact.value}})
@@ -112,10 +101,10 @@ def msc(
 
 
 def dailydialog(split: str, seed: int, rows: int = 64, turns: int = 15) -> list[Row]:
-    """Rows {dialog, act, emotion} with the spaced punctuation of the published text."""
+    """Rows {dialog} with the spaced punctuation of the published text."""
     made: list[Row] = []
     for number in range(rows):
         spoken = returning(rng("dailydialog", split, seed, number), split, turns)
         spaced = [turn.replace(",", " ,").replace("?", " ?").replace(".", " .") for turn in spoken]
-        made.append({"dialog": spaced, "act": [1] * len(spaced), "emotion": [0] * len(spaced)})
+        made.append({"dialog": spaced})
     return made

@@ -13,22 +13,9 @@ from ttabench.mini.world import rng
 
 Row = dict[str, object]
 NEWS = (
-    "politics",
-    "entertainment",
-    "sports",
-    "business",
-    "crime",
-    "travel",
-    "religion",
-    "women",
-    "parents",
-    "food",
-    "science",
-    "culture",
-    "education",
-    "style",
-    "religion & culture",
-)
+    "politics", "entertainment", "sports", "business", "crime", "travel", "religion", "women", "parents", "food",
+    "science", "culture", "education", "style", "religion & culture",
+)  # fmt: skip
 INSTRUCTION = "Which category does this article relate to? Just answer with the category name."
 
 

@@ -87,37 +87,20 @@ def streamingqa(split: str, seed: int, documents: int = 64, questions: int = 1, 
     """Rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id` and `evidence_ts`."""
     asked = _questions("streamingqa", "person", split, seed, documents, questions, facts)
     return [
-        {
-            "qa_id": key,
-            "text": made.text,
-            "question": question,
-            "answers": fact.value,
-            "answers_additional": "",
-            "evidence_ts": 1_546_300_800 + 3_600 * number,
-        }
+        {"qa_id": key, "text": made.text, "question": question, "answers": fact.value,
+         "evidence_ts": 1_546_300_800 + 3_600 * number}
         for key, number, made, fact, question in asked
-    ]
+    ]  # fmt: skip
 
 
 def squad_seq(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
-    """Rows in the hub schema of SQuAD v1.1: id, title, context, question, answers {text, answer_start}."""
+    """Rows as the hub has SQuAD v1.1: id, title, context, question, answers {text}."""
     asked = _questions("squad_seq", "place", split, seed, documents, questions, facts)
     return [
-        {
-            "id": key,
-            "title": made.entity.replace(" ", "_"),
-            "context": made.text,
-            "question": question,
-            "answers": {"text": [fact.value], "answer_start": [_start(made.text, fact)]},
-        }
+        {"id": key, "title": made.entity.replace(" ", "_"), "context": made.text, "question": question,
+         "answers": {"text": [fact.value]}}
         for key, _, made, fact, question in asked
-    ]
-
-
-def _start(text: str, fact: Fact) -> int:
-    """Where the answer begins: inside the sentence that states the fact, not at an earlier homonym."""
-    sentence = next(told for phrasing in range(3) if (told := fact.statement(phrasing)) in text)
-    return text.index(sentence) + sentence.rindex(fact.value)
+    ]  # fmt: skip
 
 
 def archivalqa(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
@@ -125,27 +108,10 @@ def archivalqa(split: str, seed: int, documents: int = 64, questions: int = 1, f
     year = {"train": 1993, "validation": 2002, "test": 2004}[split]
     asked = _questions("archivalqa", "company", split, seed, documents, questions, facts)
     return [
-        {
-            "id": key,
-            "question": question,
-            "answer": fact.value,
-            "org_answer": fact.value,
-            "answer_start": _start(made.text, fact),
-            "para_id": f"{2_000_000 + number}_0",
-            "trans_que": 0,
-            "trans_ans": 0,
-            "source": "mini",
-            "doc_id": 2_000_000 + number,
-            "title": made.entity,
-            "date": f"{year}-01-01",
-            "text": [made.text],
-            "para_num": 0,
-            "ans_paragraph": made.text,
-            "ans_text": made.text,
-            "year": year,
-        }
+        {"id": key, "question": question, "answer": fact.value, "ans_paragraph": made.text,
+         "doc_id": 2_000_000 + number, "date": f"{year}-01-01"}
         for key, number, made, fact, question in asked
-    ]
+    ]  # fmt: skip
 
 
 def shared_context(

@@ -3,7 +3,6 @@ what the paper reports (reported.csv).
 
     paper("mac").tables["table1"].claims[0]      Claim(left="mac", right="camels")
     suites("mac", "table1")                      {"nano": Path(".../mac/table1.nano.yaml"), ...}
-    by_model("mac", "table1", {"method": "mac", "task": "streamingqa", "metric": "f1"})      {"distilgpt2": 10.18, ...}
 
 Lines and places are patterns of runs, in the words of a suite's `exclude`; a claim is tested at every place where both
 of its lines were run.
@@ -12,7 +11,6 @@ of its lines were run.
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -34,16 +32,20 @@ FILE = "paper.yaml"
 Scale: TypeAlias = Literal["nano", "smollm2-135m", "full"]
 SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
 """The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
-OWN = "own"
 Cost: TypeAlias = Literal[
     "", "state_bytes", "adapt_seconds", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
 ]
 """What a claim about a cost is about; the last four stand in profiles alone."""
+LESS: dict[Cost, str] = {
+    "state_bytes": "keeps less",
+    "tensor_bytes": "needs less memory",
+    "adapt_seconds": "reads in less time",
+    "answer_seconds": "answers in less time",
+    "total_seconds": "reads and answers once in less time",
+    "sample_seconds": "answers, in batches that fit the memory, in less time",
+}
+"""A claim that the line on the left costs less."""
 COUNTED: tuple[Cost, ...] = ("state_bytes", "tensor_bytes")
-Verdict: TypeAlias = Literal[
-    "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
-]
-SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,
@@ -57,14 +59,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class Profiled(_Part):
-    """Which rows of profiles a place has."""
-
-    prefill: Annotated[int, Field(gt=0)]
-    since: Annotated[int, Field(gt=0)] | None = None
-    """With claims about growth: from so many tokens on."""
-
-
 class Place(_Part):
     """Where the lines of a table stand beside each other: a task and what was read of it, or a length of profiles."""
 
@@ -74,7 +68,8 @@ class Place(_Part):
     setting: str = ""
     """As the paper's figures have it; empty for any."""
     runs: Line | None = None  # type: ignore[valid-type]
-    profile: Profiled | None = None
+    prefill: int | None = None
+    """Tokens of context that rows of profiles stand behind, where there are no `runs`."""
     step: int | None = None
     """Only what was asked after so many pieces, or up to that length; None for all."""
     mean: bool = False
@@ -93,30 +88,22 @@ class Claim(_Part):
 
     left: str
     right: str
-    floor: str = ""
-    """With `share`: what the way to `right` begins at; empty for zero."""
-    share: Annotated[float, Field(gt=0)] = 1.0
-    """Left goes at least so far of the way to right."""
     cost: Cost = ""
-    """A cost, of which less is better, in place of the metric; how it is judged `costs` and `profiles` say."""
-    growth: bool = False
-    """How many times as much it is behind the longer context of a place; of left beside itself: that it is constant."""
-    figure: str = ""
-    """As the paper's figures have that cost, where it is not the one of the table."""
-    right_step: int | None = None
-    """The step at which `right` is asked, where it is another than that of the place."""
+    """A cost, of which less is better, in place of the metric."""
+    share: Annotated[float, Field(gt=0)] = 1.0
+    """Of a mean: left is at least this share of right."""
     places: list[str] = []
     says: str = ""
-    """Words of the paper, where figures alone do not suffice."""
+    """Words of the paper, where its figures alone do not suffice."""
     miniature: str = ""
     """Why runs in the miniature world would say nothing of it but of that world."""
 
-
-class Needs(_Part):
-    """Needs of a table that cannot be run here as it is."""
-
-    gpu: str = ""
-    never: str = ""
+    @property
+    def text(self) -> str:
+        """The claim in words."""
+        if self.share != 1:
+            return f"{self.left} at least {100 * self.share:g} % of {self.right}"
+        return f"{self.left} {LESS[self.cost] if self.cost else 'better'} than {self.right}"
 
 
 class Table(_Part):
@@ -124,10 +111,8 @@ class Table(_Part):
 
     about: str
     metric: str = ""
-    cost: str = ""
-    needs: Needs | None = None
-    stored_only: str = ""
-    """How its runs are made, where no suite makes them."""
+    note: str = ""
+    """Why it has no runs here, or how they are made where no suite makes them."""
     lines: dict[str, Line] = {}  # type: ignore[valid-type]
     reported: dict[str, dict[str, str]] = {}
     """Name of a line in the paper's figures, where that is no method of its name."""
@@ -137,6 +122,11 @@ class Table(_Part):
     def placed(self, claim: Claim) -> list[Place]:
         """Where a claim is tested."""
         return [place for place in self.places if not claim.places or place.name in claim.places]
+
+    @property
+    def named(self) -> list[str]:
+        """The lines that its claims name, each once."""
+        return list(dict.fromkeys(line for claim in self.claims for line in (claim.left, claim.right)))
 
 
 class Paper(_Part):
@@ -162,27 +152,19 @@ def pattern(model: BaseModel) -> dict[str, Json]:
 def paper(name: str) -> Paper:
     """The declaration of a paper; another name is refused."""
     if name not in PAPERS:
-        raise UnknownName("paper", name, list(PAPERS))
+        raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
     return Paper.model_validate(read(HERE / name / FILE))
 
 
 def table(name: str) -> tuple[str, str, Table]:
     """(paper, table, what is declared of it) of PAPER/TABLE; another name is refused."""
     of, slash, which = name.partition("/")
-    if not slash and name not in PAPERS:
-        raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
-    known = paper(of).tables
+    tables = paper(of).tables
     if not slash:
-        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in known)}.")
-    if which not in known:
-        raise UnknownName(f"table of {of}", which, list(known))
-    return of, which, known[which]
-
-
-def why(table: Table) -> str:
-    """Why a table has no runs here."""
-    assert table.needs is not None, "it has"
-    return f"with a GPU: {table.needs.gpu}" if table.needs.gpu else table.needs.never
+        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in tables)}.")
+    if which not in tables:
+        raise UnknownName(f"table of {of}", which, list(tables))
+    return of, which, tables[which]
 
 
 def names() -> list[str]:
@@ -213,16 +195,13 @@ def reported(paper: str, table: str) -> list[dict[str, Any]]:
     return [row for row in figures() if (row["paper"], row["table"]) == (paper, table)]
 
 
-def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, float]:
-    """The figure of every base model that these words name; nothing where they name several of one model."""
-    own = [row for row in reported(paper, table) if named.items() <= row.items()]
-    counts = Counter(row["model"] for row in own)
-    return {row["model"]: row["value"] for row in own if counts[row["model"]] == 1}
-
-
-def of_sign(sign: float) -> Verdict:
-    """The verdict of what is above zero where it has the sign of the claim."""
-    return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
+def reported_at(name: str, which: str, place: Place, line: str) -> list[dict[str, Any]]:
+    """Those of a line at a place, in the metric of its table: one a base model, where they name it at all."""
+    table = paper(name).tables[which]
+    own = {"task": place.task, "metric": table.metric, **table.reported.get(line, {"method": line})}
+    if place.setting:
+        own = {"setting": place.setting, **own}
+    return [row for row in reported(name, which) if own.items() <= row.items()]
 
 
 def list_table() -> Printed:
@@ -231,15 +210,10 @@ def list_table() -> Printed:
     for name in names():
         of, which, own = table(name)
         runs = ", ".join("full (with a GPU)" if scale == "full" else scale for scale in suites(of, which))
-        if own.needs is not None:
-            runs = why(own) if own.needs.gpu else f"no: {why(own)}"
-        elif own.stored_only:
-            runs = f"no suite: {own.stored_only}"
         data.append({"table": name, "about": own.about, "figures": len(reported(of, which)), "claims": len(own.claims),
-                     "runs": runs})  # fmt: skip
+                     "runs": own.note or runs})  # fmt: skip
     return Printed(
         title="tables of the papers", columns=("table", "what it shows", "#figures", "#claims", "to be run"),
-        rows=tuple(tuple(str(cell or "") for cell in row.values()) for row in data), names=("table",),
-        spare=("#figures", "#claims"), data=tuple(data),
-        caption="One of them: ttabench paper PAPER/TABLE. Every claim: ttabench paper claims.",
+        rows=tuple(tuple(map(str, row.values())) for row in data), names=("table",), spare=("#figures", "#claims"),
+        data=tuple(data), caption="One of them: ttabench paper PAPER/TABLE. Every claim: ttabench paper claims.",
     )  # fmt: skip

@@ -1,9 +1,10 @@
 """Every claim of a table as our runs stand to it: by place, block and training the paired difference of its lines.
 
-    judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., training=0, found=..., verdict="reproduced")
+    judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., found=..., verdict="reproduced")
 
-Differences, intervals and units of error are those of `ttabench compare`. A claim "so far of the way" compares with a
-mixture of floor and goal, query by query (of perplexities: of nats). `claims.RULE` says the rule in full.
+Differences, intervals and units of error are those of `ttabench compare`. Of a cost bytes are counted: the order of two
+lines decides. Times are measured in repeats, or draws, and have to be twice apart in all of them. `claims.RULE` and
+`claims.COSTS` say the rules in full.
 """
 
 from __future__ import annotations
@@ -13,37 +14,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, TypeAlias
 
+from ttabench.core.amounts import short
 from ttabench.core.types import Json
-from ttabench.papers.declared import (
-    COUNTED,
-    SCALES,
-    SILENT,
-    Claim,
-    Place,
-    Scale,
-    Verdict,
-    of_sign,
-    paper,
-    scale_of_model,
-)
+from ttabench.papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
 from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
-from ttabench.papers.profiles import lines_at, machine, pairs, weighed, where
-from ttabench.profiling.record import Figure
+from ttabench.profiling.record import Figure, ProfileRecord, added
 from ttabench.report.blocks import CEILING, FLOOR
+from ttabench.report.configuration import with_defaults
 from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.pairing import Values
+from ttabench.report.entries import Entry, computed_on
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
-from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
+from ttabench.sweep.grid import matches
 
+Verdict: TypeAlias = Literal[
+    "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
+]
+SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 NEAR = 0.1
 """So much of the way from no context to full context is near an end."""
+FACTOR = 2.0
+"""By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
 """Methods that hold no context in a state: nothing of it, or its text itself."""
-Words = Mapping[str, Any]
+MEASURED: dict[Cost, tuple[str, ...]] = {
+    "adapt_seconds": ("adapt_seconds",),
+    "answer_seconds": ("first_seconds", "decode_seconds"),
+    "total_seconds": ("total_seconds",),
+    "tensor_bytes": ("peak_tensor_bytes",),
+    "sample_seconds": ("samples_per_second",),
+}
+"""Which figures of a row of a profile make up a cost; of the last it is the inverse."""
+NOT_OF_COST = ("trained_on", "task_set")
+"""What a line says of runs that makes no difference to what a method costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,36 +60,31 @@ class Judged:
     table: str
     claim: Claim
     place: Place
-    method: str
     verdict: Verdict
+    memory: bool
+    """Whether it is about a method that holds the context in a state."""
     scale: Scale | None = None
     """None where there are no runs at any."""
     block: str = ""
-    suites: tuple[str, ...] = ()
-    training: int | None = None
-    """The seed of the training of left, or of right where left has none."""
     found: Difference | None = None
     control: Difference | None = None
     """Left under its own state less left under another text's."""
     costs: tuple[Figure, Figure] | None = None
     """Of left and right, of a claim about a cost."""
-    machine: str = ""
-    """Their machine, where they are times."""
     reason: str = ""
-
-    @property
-    def memory(self) -> bool:
-        """Whether it is about a method that holds the context in a state."""
-        return not self.claim.cost and self.method not in WITHOUT_STATE
 
 
 def verdict_of(found: Difference, control: Difference | None = None, *, memory: bool = False) -> Verdict:
     """What runs say of the claim that left is better than right (`found`), and under its own state than under another
     text's (`control`), where it holds the context in a state (`memory`)."""
-    verdict = of_sign(found.gain * _apart(found))
+    verdict = _of_sign(found.gain * _apart(found))
     if verdict == "reproduced" and memory and not (control and control.gain * _apart(control) > 0):
         return "no memory" if control else "no control"
     return verdict
+
+
+def _of_sign(sign: float) -> Verdict:
+    return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
 
 
 def _apart(found: Difference) -> bool:
@@ -101,35 +102,6 @@ def over(verdicts: Sequence[Verdict]) -> Verdict:
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
-def near_an_end(claim: Claim, places: Sequence[float], *, decided: bool) -> str:
-    """Why two lines on the way from no context (0) to full context (1) say nothing of a claim; empty where they do.
-
-    What is not `decided`, for the interval holds zero, and is not told from an end itself, is undecided.
-    """
-    if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
-        return "both near no context"
-    whole = claim.share == 1 and claim.right_step is None
-    at_ceiling = all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places)
-    return "both near full context" if whole and at_ceiling else ""
-
-
-def mixed(floor: Values | None, goal: Values, share: float) -> Values:
-    """So far of the way from floor (zero for None) to goal, query by query of a mean or a ratio."""
-    by_query: dict[Any, Observed | Unit] = {}
-    for query, value in goal.items():
-        if floor is not None and query not in floor:
-            continue
-        under = floor[query] if floor is not None else None
-        if isinstance(value, Unit):
-            assert isinstance(under, Unit), "a share of the way of a ratio has a floor"
-            by_query[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
-        else:
-            assert isinstance(value, Observed), "a share of the way is of means and ratios"
-            zero = under.terms[0] if isinstance(under, Observed) else 0.0
-            by_query[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
-    return by_query  # type: ignore[return-value]  # all of one kind
-
-
 def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
     """Every claim of a table at every place, in every block and training in which both lines were run."""
     table = paper(name).tables[which]
@@ -137,26 +109,31 @@ def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] =
     lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
+        sides = lines[claim.left], lines[claim.right]
+        memory = not claim.cost and sides[0]["method"] not in WITHOUT_STATE
         for place in table.placed(claim):
-            at = {"paper": name, "table": which, "claim": claim, "place": place, "method": lines[claim.left]["method"]}
-            if place.profile is None:
-                rows += _at(claim, [spot for spot in there if spot.place is place], at)
+            at: dict[str, Any] = {"paper": name, "table": which, "claim": claim, "place": place, "memory": memory}
+            if place.prefill is None:
+                own = list(_of_runs(claim, [spot for spot in there if spot.place is place], at))
             else:
-                rows += [row for row in _profiled(claim, lines, stored_runs, at) if row.scale in (None, *scales)]
+                own = [row for row in _of_profiles(sides, stored_runs.profiles, at) if row.scale in scales]
+            rows += own or [Judged(**at, verdict="no runs")]
     return rows
 
 
-def _at(claim: Claim, own: Sequence[Spot], words: Words) -> Iterator[Judged]:
-    place, sides = words["place"], list(dict.fromkeys(filter(None, (claim.left, claim.right, claim.floor))))
-    both = [spot for spot in own if all(side in spot.lines for side in sides)]
-    together = [[spot for spot in both if spot.scale == scale] for scale in SCALES]
-    for alike in filter(None, together if place.mean else [[spot] for spot in both]):
-        for seeds in _trainings(claim, alike):
-            yield _one(claim, alike, seeds, words)
-    if not both:
-        lacking = [side for side in sides if not any(side in spot.lines for spot in own)]
-        reason = f"no runs of {' and '.join(lacking)}" if lacking else "not run on the same questions"
-        yield Judged(**words, verdict="no runs", reason=reason)
+def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterator[Judged]:
+    """In every block that has both lines, or of a mean in all of a scale together."""
+    both = [spot for spot in own if {claim.left, claim.right} <= spot.lines.keys()]
+    together = [[spot] for spot in both]
+    if at["place"].mean:
+        together = [alike for scale in SCALES if (alike := [spot for spot in both if spot.scale == scale])]
+    for alike in together:
+        first = alike[0]
+        several = first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1) if len(alike) > 1 else first.block
+        for left, right in _trainings(claim, alike):
+            pairs = [(spot.lines[claim.left][left], spot.lines[claim.right][right]) for spot in alike]
+            words = {**at, "scale": first.scale, "block": several}
+            yield _cost(claim, pairs[0], words) if claim.cost else _difference(claim, alike, pairs, words)
 
 
 def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
@@ -171,51 +148,34 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
     return one_adapter or [(own, other) for own, other in crossed if own == other or min(map(len, seeds)) == 1]
 
 
-class _Sides(NamedTuple):
-    """Lines of a claim in one block; of no context and of full context, where they were run."""
-
-    left: Held
-    right: Held
-    floor: Held | None
-    none: Held | None
-    full: Held | None
-
-
-def _one(claim: Claim, alike: Sequence[Spot], seeds: tuple[int | None, int | None], words: Words) -> Judged:
-    first, place = alike[0], alike[0].place
-    blocks = [
-        _Sides(spot.lines[claim.left][seeds[0]], spot.lines[claim.right][seeds[1]],
-               *(next(iter(spot.lines.get(line, {}).values()), None) for line in (claim.floor, FLOOR, CEILING)))
-        for spot in alike
-    ]  # fmt: skip
-    several = first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1) if place.mean else first.block
-    suites = dict.fromkeys(name for sides in blocks for held in sides[:2] for name in held.suites)
-    at = {**words, "scale": first.scale, "block": several, "training": seeds[1] if seeds[0] is None else seeds[0],
-          "suites": tuple(suites)}  # fmt: skip
-    reason = _fault(claim, alike, blocks)
-    if claim.cost:
-        return _cost(claim, blocks[0], reason, at)
-    if reason:
-        return Judged(**at, verdict="cannot tell", reason=reason)
-    found = _mean([_difference(claim, sides) for sides in blocks])
+def _difference(
+    claim: Claim, alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], words: Mapping[str, Any]
+) -> Judged:
+    """By the difference of the lines of one block, or its mean over several."""
+    names = (claim.left, claim.right)
+    faults = [f"{name} {held.fault}" for pair in pairs for name, held in zip(names, pair, strict=True) if held.fault]
+    if words["place"].mean:
+        there = {spot.task for spot in alike}
+        lacking = [task for task in words["place"].pattern["task"] if task not in there]
+        faults = [f"not run on {', '.join(lacking)}"] * bool(lacking) + faults
+    found = None if faults else _mean([difference(left.line, _part(right.line, claim.share)) for left, right in pairs])
     if found is None:
-        return Judged(**at, verdict="cannot tell", reason="no question was asked of both")
-    memory = words["method"] not in WITHOUT_STATE
-    control = _mean([sides.left.control for sides in blocks]) if memory else None
-    verdict = verdict_of(found, control, memory=memory)
-    reason = claim.miniature * (first.scale == SCALES[0]) or _blind(claim, blocks, decided=verdict != "undecided")
-    return Judged(**at, verdict="cannot tell" if reason else verdict, found=found, control=control, reason=reason)
+        return Judged(**words, verdict="cannot tell", reason=faults[0] if faults else "no question was asked of both")
+    control = None
+    if words["memory"]:
+        control = _mean([difference(left.line, left.other.line) if left.other else None for left, _ in pairs])
+    verdict = verdict_of(found, control, memory=words["memory"])
+    reason = claim.miniature * (words["scale"] == SCALES[0]) or _blind(alike, pairs, verdict)
+    return Judged(**words, verdict="cannot tell" if reason else verdict, found=found, control=control, reason=reason)
 
 
-def _fault(claim: Claim, alike: Sequence[Spot], blocks: Sequence[_Sides]) -> str:
-    """Why nothing can be said of these lines; empty where something can. Costs are known without scores, too."""
-    tasks = alike[0].place.pattern["task"] if alike[0].place.mean else []
-    if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
-        return f"not run on {', '.join(missing)}"
-    names, no_fault = (claim.left, claim.right, claim.floor), ("", UNSCORED if claim.cost else "")
-    faults = (f"{name} {held.fault}" for sides in blocks for name, held in zip(names, sides[:3], strict=True)
-              if held is not None and held.fault not in no_fault)  # fmt: skip
-    return next(faults, "")
+def _part(line: Entry, share: float) -> Entry:
+    """The line with this share of what every query adds to its mean."""
+    if share == 1:
+        return line
+    parts = {query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
+             for query, value in line.values.items() if isinstance(value, Observed)}  # fmt: skip
+    return replace(line, values=parts)
 
 
 def _mean(differences: Sequence[Difference | None]) -> Difference | None:
@@ -224,58 +184,101 @@ def _mean(differences: Sequence[Difference | None]) -> Difference | None:
     return None if len(known) < len(differences) else known[0] if len(known) == 1 else overall(known)
 
 
-def _difference(claim: Claim, sides: _Sides) -> Difference | None:
-    goal = sides.right.values if claim.right_step is None else sides.right.at(claim.right_step)
-    if claim.share != 1.0:
-        goal = mixed(sides.floor.values if sides.floor else None, goal, claim.share)
-    return difference(replace(sides.left.entry, values=sides.left.values), replace(sides.right.entry, values=goal))
-
-
-def _blind(claim: Claim, blocks: Sequence[_Sides], *, decided: bool) -> str:
-    """Why these lines say nothing of the claim where they stand between no context and full context; of perplexities
-    logarithms count."""
+def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: Verdict) -> str:
+    """Why these lines say nothing of the claim where they stand between no context (0) and full context (1); of
+    perplexities logarithms count. Empty where they do, or one of the ends was not run."""
     worths = list[list[float]]()
-    for sides in blocks:
-        for held in (lines := (sides.left, sides.right, sides.none, sides.full)):
-            if held is None or held.entry.aside or held.figure is None:
-                return ""
-        higher, figures = known(sides.left.entry.metric).higher_is_better, [held.figure for held in lines if held]
-        worths.append([figure[0] if higher else -math.log(figure[0]) for figure in figures if figure])
+    for spot, pair in zip(alike, pairs, strict=True):
+        ends = [next(iter(spot.lines.get(end, {}).values()), None) for end in (FLOOR, CEILING)]
+        figures = [held.figure for held in (*pair, *ends) if held is not None and not held.entry.aside]
+        values = [figure[0] for figure in figures if figure is not None]
+        if len(values) < 4:
+            return ""
+        higher = known(pair[0].entry.metric).higher_is_better
+        worths.append(values if higher else [-math.log(value) for value in values])
     left, right, none, full = (fmean(values) for values in zip(*worths, strict=True))
     if full <= none:
-        return "full context is no better than none" * (blocks[0].left.entry.method != CEILING)
-    return near_an_end(claim, [(worth - none) / (full - none) for worth in (left, right)], decided=decided)
+        return "full context is no better than none"
+    places = [(worth - none) / (full - none) for worth in (left, right)]
+    return near_an_end(places, decided=verdict != "undecided")
 
 
-def _cost(claim: Claim, sides: _Sides, fault: str, words: Words) -> Judged:
-    """A claim about a cost, of what runs recorded; bytes are known whatever was asked."""
-    left, right = sides.left.cost(claim.cost), sides.right.cost(claim.cost)
+def near_an_end(places: Sequence[float], *, decided: bool) -> str:
+    """The end that both lines are near. What is not told from no context itself is undecided, and what is worse than
+    full context itself is told."""
+    if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
+        return "both near no context"
+    near_full = all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places)
+    return "both near full context" * near_full
+
+
+def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Judged:
+    """By what runs recorded; that is known without scores, too, and bytes whatever was asked."""
+    left, right = (held.cost(claim.cost) for held in pair)
+    machines = sorted({held.entry.machine for held in pair})
+    faults = [f"{name} {held.fault}" for name, held in zip((claim.left, claim.right), pair, strict=True)
+              if held.fault not in ("", UNSCORED)]  # fmt: skip
+    faults = [] if claim.cost in COUNTED else faults + ["measured on different machines"] * (len(machines) > 1)
     if left is None or right is None:
-        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
+        faults = [f"{claim.cost} is not known"]
+    if left is None or right is None or faults:
+        return Judged(**words, verdict="cannot tell", reason=faults[0])
+    return _weighed(left, right, machines[0], words)
+
+
+def _weighed(left: Figure, right: Figure, machine: str, words: Mapping[str, Any]) -> Judged:
+    """What two costs say of the claim that left is less."""
+    claim, costs = words["claim"], (left, right)
     if claim.cost in COUNTED:
-        fault, machines = "", set[str]()
-    else:
-        machines = {sides.left.entry.machine, sides.right.entry.machine}
-        fault = fault or "measured on different machines" * (len(machines) > 1)
-    verdict, reason = weighed(claim, left, right)
-    return Judged(**words, verdict="cannot tell" if fault else verdict, costs=(left, right), reason=fault or reason,
-                  machine="; ".join(sorted(machines)))  # fmt: skip
+        return Judged(**words, verdict=_of_sign(right.value - left.value), costs=costs)
+    words = {**words, "block": f"{words['block']}, {machine}", "costs": costs}
+    if once := [line for line, own in zip((claim.left, claim.right), costs, strict=True) if own.n < 2]:
+        return Judged(**words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once")
+    sign = (right.low >= FACTOR * left.high) - (left.low >= FACTOR * right.high)
+    return Judged(**words, verdict=_of_sign(sign))
 
 
-def _profiled(
-    claim: Claim, lines: Mapping[str, Mapping[str, Json]], stored_runs: Stored, words: Words
+def _of_profiles(
+    sides: tuple[Mapping[str, Json], Mapping[str, Json]], profiles: Sequence[ProfileRecord], at: Mapping[str, Any]
 ) -> Iterator[Judged]:
-    """A claim at a length of profiles: in each that has both lines."""
-    at = words["place"].profile
-    both = pairs(claim, at, lines, stored_runs.profiles)
-    for left, right in both:
-        verdict, reason = weighed(claim, left.figure, right.figure)
-        yield Judged(**words, verdict=verdict, reason=reason, costs=(left.figure, right.figure),
-                     block=where(left.record, at), scale=scale_of_model(str(left.record.config["model"])),
-                     suites=tuple(dict.fromkeys((left.folder, right.folder))),
-                     machine="" if claim.cost in COUNTED else machine(left.record))  # fmt: skip
-    if not both:
-        lacking = [line for line in dict.fromkeys((claim.left, claim.right))
-                   if not lines_at(lines[line], claim, at, stored_runs.profiles)]  # fmt: skip
-        reason = f"not measured for {' and '.join(lacking)}" if lacking else "measured on different machines or loads"
-        yield Judged(**words, verdict="no runs", reason=reason)
+    """At a length, in every profile that has both lines; else of two of one load, model and machine."""
+    prefill, cost = at["place"].prefill, at["claim"].cost
+    left, right = (
+        [(record, figure) for record in profiles if (figure := _measured(record, pattern, prefill, cost)) is not None]
+        for pattern in sides
+    )
+    crossed = list(product(left, right))
+    both = [pair for pair in crossed if pair[0][0].id == pair[1][0].id]
+    alike = [pair for pair in crossed if _setting(pair[0][0]) == _setting(pair[1][0])]
+    for (record, own), (_, other) in both or alike[:1]:
+        words = {"scale": scale_of_model(str(record.config["model"])),
+                 "block": f"{record.base}, {short(prefill)} tokens read"}  # fmt: skip
+        yield _weighed(own, other, _machine(record), {**at, **words})
+
+
+def _setting(record: ProfileRecord) -> tuple[Json, ...]:
+    """What has to be the same of two profiles whose rows are compared."""
+    load, limit = record.config["load"], record.config["memory_limit"]
+    return load, limit, record.model["fingerprint"], record.model["dtype"], _machine(record)
+
+
+def _machine(record: ProfileRecord) -> str:
+    """What a profile was measured on: `cpu, AMD EPYC, 2 threads`."""
+    measured = {"threads": record.hardware["threads"], "device": record.model["device"], **record.machine}
+    return computed_on({**record.hardware, "threads": measured["threads"]}, measured["device"])
+
+
+def _measured(record: ProfileRecord, pattern: Mapping[str, Json], prefill: int, cost: Cost) -> Figure | None:
+    """What a line cost behind so many tokens; None where a profile does not have it."""
+    wanted = {key: value for key, value in pattern.items() if key not in NOT_OF_COST}
+    for row in (row for row in record.rows if (row.prefill, row.status) == (prefill, "ok")):
+        config = record.config["methods"][row.method]
+        settings = with_defaults({"method": row.method, "settings": config["settings"]})["settings"]
+        parts = [row.figures[name] for name in MEASURED[cost] if name in row.figures]
+        words = {"method": row.method, "set": settings, "preset": config["preset"]}
+        if len(parts) == len(MEASURED[cost]) and matches(wanted, words):
+            whole = added(parts)
+            if cost != "sample_seconds":
+                return whole
+            return Figure(value=1 / whole.value, low=1 / whole.high, high=1 / whole.low, n=whole.n)
+    return None

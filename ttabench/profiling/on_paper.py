@@ -138,7 +138,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """A line a method and length."""
     lines = tuple(
         (
-            f"{row['method']}{'' if row['implemented'] else ' *'}",
+            row["method"],
             short(row["context_tokens"]),
             *(shown(row[name]) for name, shown in COLUMNS.values()),
             "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
@@ -154,8 +154,6 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
         "'from n': costs fewer operations than full context from n queries on, reading "
         "included. positions: whether the base model has enough; whether the memory of a device does is not told."
     )
-    if not all(row["implemented"] for row in rows):
-        caption += " * a formula only: ttabench does not run it."
     return Table(
         title=f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)",
         columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"), rows=lines, data=tuple(rows),

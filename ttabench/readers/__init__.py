@@ -76,7 +76,6 @@ ASIDE: dict[str, Any] = {
 """Prose and places, as pydantic leaves fields out."""
 RESOLVED: dict[str, Any] = {
     "protocol": True,
-    "quirks": True,
     "twin": {"protocol", "arguments"},
     "prompt": {"chat"},
 }

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.formats import reasons
 from ttabench.readers.protocol_options import ProtocolSettings
 from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
@@ -124,13 +125,8 @@ class Bound(Generic[SettingsT]):
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
         sentences, unused = [*self.data.notes, *self.remarks()], self.data.unused
-        if (count := sum(unused.values())) and not self.mini:
-            counted = [f"{reason} ({rows:,})" for reason, rows in unused.items()]
-            reasons = ", ".join(counted) if len(counted) > 1 else next(iter(unused))
-            rows_were = "row of {} was" if count == 1 else "rows of {} were"
-            sentences.append(f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}")
-        if self.settings.paper_quirks:
-            sentences.append(f"paper_quirks: {dict(self.card.quirks)}")
+        if unused and not self.mini:
+            sentences.append(f"rows of {self.source.partition(':')[2]} were left out ({reasons(unused)})")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
@@ -175,8 +171,8 @@ class Bound(Generic[SettingsT]):
                 raise self.no_other()
             yield other
 
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002  # for some
-        """Notes of this reader on the other contexts; `pairs`: own and other episodes."""
+    def remarks_on_others(self) -> list[str]:
+        """Notes of this reader on the other contexts."""
         return []
 
     def describe_others(self) -> dict[str, Json]:
@@ -185,7 +181,7 @@ class Bound(Generic[SettingsT]):
         fewer = sum(len(other.observes()) < len(own.observes()) for own, other in pairs)
         notes = [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"] if fewer else []
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
-        return {"notes": [*notes, *self.remarks_on_others(pairs)], "digest": digest}
+        return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
 
     def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
         """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""
@@ -225,6 +221,13 @@ class Bound(Generic[SettingsT]):
         drawn = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
         for number, (place, steps) in enumerate(drawn):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
+
+    def epochs(
+        self, draws: random.Random, held: Sequence[RowT], written: Callable[[int], Iterable[RowT]]
+    ) -> Iterator[RowT]:
+        """Rows to train on, endlessly: of a mini source new ones, else those held, in a new order every epoch."""
+        while True:
+            yield from written(draws.getrandbits(48)) if self.mini else draws.sample(held, len(held))
 
     @property
     def drawn_by(self) -> str:
@@ -287,17 +290,12 @@ def spread(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     return tuple(rows[number * len(rows) // share] for number in range(share))
 
 
-def names_in_list(text: str) -> list[str]:
-    """The names in a comma list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def named(kind: str, known: Iterable[str], wanted: str) -> list[str]:
     """The names in a comma list, each once; "all" for all that are known."""
     known = list(known)
-    names = known if wanted == "all" else names_in_list(wanted)
-    if unknown := next((name for name in names or [wanted] if name not in known), None):
-        raise UnknownName(kind, unknown, known)
+    names = known if wanted == "all" else [name.strip() for name in wanted.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownName(kind, unknown[0], known)
     return list(dict.fromkeys(names))
 
 

@@ -1,10 +1,7 @@
 """Books that do not fit into a window: every stride is scored, then read.
 
-Protocols (`protocol`):
-    strides    Read the first `window` tokens unscored, then score and read `stride` tokens at a time (the sliding
-               window of StreamAdapter, arXiv 2411.09289, Table 2).
-    units      Score and read `unit` tokens at a time from the first one on, which is scored without context
-               (Temp-LoRA, arXiv 2401.11504).
+The first `window` tokens are read unscored, then `stride` tokens at a time are scored and read (the sliding window of
+StreamAdapter, arXiv 2411.09289, Table 2).
 
     Episode("pg19/test/718", [Observe(0..1022), Ask(1023 -> 1024..1535), Observe(1023..1534), Ask(1535 -> ...), ...])
 
@@ -31,7 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -52,8 +49,6 @@ PART_CHARACTERS = 32
 Candidate = Callable[[], tuple[str, str, str]]
 """Reads a book: (id, title, text)."""
 _BOOKS_OF_A_TWIN = 4
-_SHORT = 256
-"""Characters; a longer text is more than one token."""
 
 
 class Span(NamedTuple):
@@ -65,13 +60,13 @@ class Span(NamedTuple):
     """Whether they are scored before they are read."""
 
 
-def spans(total: int, first: int, stride: int, *, score_first: bool) -> list[Span]:
+def spans(total: int, first: int, stride: int) -> list[Span]:
     """The pieces of a text of `total` tokens: the first one, then strides, the last as long as the text lasts."""
     assert min(total, first, stride) > 0, f"no text, window or stride in {total}, {first}, {stride}"
     if total <= first:
         return [Span(0, total, True)]
     bounds = [0, *range(first, total, stride), total]
-    return [Span(start, end, start > 0 or score_first) for start, end in pairwise(bounds)]
+    return [Span(start, end, start > 0) for start, end in pairwise(bounds)]
 
 
 def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
@@ -107,25 +102,15 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
-    protocol: Literal["strides", "units"] = "strides"
     tokens: TokenCounts = (2**14, 2**15, 2**16, 2**17, 2**18)
     """Longest texts; k stands for 1,024."""
     window: TokenCount = 1024
-    """Tokens of a book read before the first query (`strides`)."""
+    """Tokens of a book read before the first query."""
     stride: TokenCount = 512
-    unit: TokenCount = 1024
-    """Tokens of a unit (`units`)."""
-    score_first: bool = False
-    """Score the first window, too (`strides`)."""
     books: Annotated[int, Field(gt=0)] | None = None
     """How many books, drawn by the seed; None for all of them."""
     sequence_tokens: TokenCount = 8192
     """Tokens of a training sequence."""
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Tokens of the first piece, and of every further one."""
-        return (self.window, self.stride) if self.protocol == "strides" else (self.unit, self.unit)
 
     @property
     def lengths(self) -> list[int]:
@@ -134,7 +119,7 @@ class Settings(ProtocolSettings):
 
     def spans(self, total: int) -> list[Span]:
         """The pieces of a text of so many tokens."""
-        return spans(total, *self.sizes, score_first=self.score_first or self.protocol == "units")
+        return spans(total, self.window, self.stride)
 
 
 class Book(NamedTuple):
@@ -190,10 +175,7 @@ class Books(Bound[Settings]):
         return [same] if self.whole and not self.mini else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
-        """One episode a book; whether short ones can be scored is seen before any is."""
-        for book, _ in self._shared_out():
-            if book.characters <= _SHORT:
-                self._cut(book, tokens)
+        """One episode a book."""
         for book, share in self._shared_out():
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)
@@ -270,32 +252,25 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
         return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
-    path = Path(request.source)
-    folders = [path] if path.is_file() and path.suffix == ".txt" else _folders(card, request.split, path)
-    for folder in folders:
-        if files := [path] if folder == path and path.is_file() else sorted(folder.glob("*.txt")):
-            name = files[0].absolute().parent.name
-            label = f"{'file' if path.is_file() else 'folder'}:{path}"
-            return _of_files(files), Table(label=label, notes=serving(card, request.split, name, folder))
+    path, names = Path(request.source), card.splits[request.split].files
+    if path.is_file() and path.suffix == ".txt":
+        notes = serving(card, request.split, path.absolute().parent.name, path)
+        return _of_files([path]), Table(label=f"file:{path}", notes=notes)
+    for folder in (*(top / name for top in tops(path, card.source.folders) for name in names), path):
+        if files := sorted(folder.glob("*.txt")):
+            notes = serving(card, request.split, folder.absolute().name, folder)
+            return _of_files(files), Table(label=f"folder:{path}", notes=notes)
     data = table(card, request)
     return _of_rows(card, data.rows), data
 
 
-def _folders(card: Card, split: str, base: Path) -> list[Path]:
-    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
-    above = tops(base, card.source.folders)
-    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
-    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
-    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
-
-
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
     titles: dict[str, str] = {}
-    for place in (files[0].parent.parent / "metadata.csv", files[0].parent / "metadata.csv"):
-        if place.is_file():
-            with reading(place):
-                cells = csv.reader(_text_of(place).splitlines())
-                titles |= {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
+    place = files[0].parent.parent / "metadata.csv"
+    if place.is_file():
+        with reading(place):
+            cells = csv.reader(_text_of(place).splitlines())
+            titles = {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
     return [partial(_of_file, file, titles.get(file.stem, "")) for file in files]
 
 
@@ -326,10 +301,10 @@ def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
 
 def check(settings: Settings) -> None:
     """Whether settings go together."""
-    if settings.protocol == "strides" and settings.window <= settings.stride:
-        fault = f"window={settings.window} is not larger than stride={settings.stride}"
-        raise UserError(f"{fault}: no context would stay.", "Give --task-set window=N above the stride.")
-    first, size = settings.sizes
+    first, size = settings.window, settings.stride
+    if first <= size:
+        fault = f"window={first} is not larger than stride={size}: no context would stay."
+        raise UserError(fault, "Give --task-set window=N above the stride.")
     if settings.lengths[0] <= first:
         fault = f"tokens={settings.lengths[0]} is not longer than the first {first} tokens: nothing would be scored"
         raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")

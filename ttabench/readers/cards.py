@@ -13,15 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)  # fmt: skip
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
@@ -177,22 +169,17 @@ class Prompt(_Part):
     def asked(self, question: str, template: str, examples: int = 0) -> str:
         """A question in the words of a template, behind so many worked examples."""
 
-        def worded(text: str) -> str:
-            return self.templates[template].replace("{question}", text)
-
-        demonstrations = (
-            f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples]
-        )
-        return "".join(demonstrations) + worded(question)
+        words = self.templates[template]
+        shown = [words.replace("{question}", text) + self.delimiter + answer for text, answer in self.examples]
+        return self.joiner.join([*shown[:examples], words.replace("{question}", question)])
 
     def check(self, task: str, template: str, examples: int) -> None:
         """Whether questions can be asked so."""
         if template not in self.templates:
             raise UnknownName(f"prompt of task {task}", template, list(self.templates))
         if examples > len(self.examples):
-            known = len(self.examples)
-            fault = f"examples={examples} are more than the {known} worked examples of task {task}."
-            raise UserError(fault, f"Give --task-set examples={known} or fewer.")
+            fault = f"examples={examples} are more than the {len(self.examples)} worked examples of task {task}."
+            raise UserError(fault, "Give --task-set examples=N with a smaller N.")
 
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """The want of a query that is answered by writing."""
@@ -204,24 +191,16 @@ class Prompt(_Part):
             leads=self.leads,
         )
 
-    def chosen(self, options: Sequence[str], answer: str, unconditional_prompt: str = "") -> Choose:
+    def chosen(self, options: Sequence[str], answer: str) -> Choose:
         """The want of a query that is answered by one of the options."""
-        return Choose(
-            options=tuple(self.delimiter + option for option in options),
-            gold=options.index(answer),
-            delimiter=self.delimiter,
-            unconditional_prompt=unconditional_prompt,
-        )
+        texts = tuple(self.delimiter + option for option in options)
+        return Choose(options=texts, gold=options.index(answer), delimiter=self.delimiter)
 
     @model_validator(mode="after")
     def _has_question(self) -> Prompt:
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
                 raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
-        if self.chat and self.chat.prompt not in self.templates:
-            raise ValueError(f"chat must name one of the templates {list(self.templates)}: {self.chat.prompt!r}")
-        if self.chat and self.chat.examples > len(self.examples):
-            raise ValueError(f"chat shows {self.chat.examples} examples, there are {len(self.examples)}")
         return self
 
 
@@ -274,8 +253,6 @@ class Card(_Part):
     splits: dict[str, Split]
     prompt: Prompt = Prompt()
     protocol: dict[str, Scalar] = {}
-    quirks: dict[str, Scalar] = {}
-    """Protocol settings that `paper_quirks=true` switches on together: deviations of the papers' own code."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     main_metric: str
     chance: float | None = None
@@ -289,13 +266,9 @@ class Card(_Part):
         return self.model_copy(update={"metrics": (main, *others), "main_metric": main, **more})
 
     @model_validator(mode="after")
-    def _has_columns(self) -> Card:
+    def _is_whole(self) -> Card:
         if not self.columns and not self.parts and not self.profiles:
             raise ValueError("columns or parts must say what the rows hold")
-        return self
-
-    @model_validator(mode="after")
-    def _metrics_exist(self) -> Card:
         if self.main_metric not in self.metrics:
             raise ValueError(f"main_metric {self.main_metric!r} is not among metrics {list(self.metrics)}")
         return self
@@ -356,7 +329,7 @@ def _read(path: Path) -> Card:
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise UserError(*first_fault(error, f"The task card {path}", Card)) from None
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
     for name in (*card.metrics, *(name for part in card.profiles.values() for name in part.metrics)):
         metric(name)

@@ -28,8 +28,6 @@ from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.formats import RawRow, brief, stem, text_of
 from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
 
-HIDDEN_LABEL = "label hidden"
-"""Reason for which rows are dropped whose answer the publisher keeps."""
 _HIDDEN = (None, "", -1, "-1")
 """Labels of such rows."""
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -52,41 +50,34 @@ class Item:
     """See `types.Choose`."""
 
     @property
+    def turns(self) -> tuple[str, str]:
+        """The row as a demonstration: the text before the right option, and this."""
+        prefix = self.option_prefixes[self.gold] if self.option_prefixes else ""
+        return self.prompts["lm_eval"] + prefix, self.options[self.gold]
+
+    @property
     def shown(self) -> str:
-        """The row as a demonstration: prompt and right option."""
-        return self._asked + self.options[self.gold]
+        """The same as one text."""
+        return "".join(self.turns)
 
     @property
     def told(self) -> tuple[str, tuple[str, ...]]:
         """Two rows of which this is the same are equal."""
         return self.shown, self.options
 
-    def turns(self, delimiter: str) -> tuple[str, str]:
-        """The row as a demonstration in a chat template: what the user says, and the right option."""
-        return self._asked, self.options[self.gold].removeprefix(delimiter)
-
-    @property
-    def _asked(self) -> str:
-        """Text before the right option."""
-        return self.prompts["lm_eval"] + (self.option_prefixes[self.gold] if self.option_prefixes else "")
-
     def choose(self, delimiter: str) -> Choose:
         """The want of a query about the row."""
         return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
 
 
-def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool = False) -> list[Item]:
-    """Items in file order; left out are those with a hidden label, or a text or option without words.
-
-    `single_blank`: one blank before COPA's options, where lm-evaluation-harness has two.
-    """
+def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
+    """Items in file order; left out are those with a hidden label, or a text or option without words."""
     seen = Counter[str]()
-    one_blank = single_blank and part.shape == "copa"
 
     def item_of(raw: RawRow) -> Item | str:
         row = SHAPES[part.shape](part, raw)
         if row.gold is None:
-            return HIDDEN_LABEL
+            return "label hidden"
         if not 0 <= row.gold < len(row.options):
             raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
         if row.empty:
@@ -99,7 +90,7 @@ def parse(part: SubTask, data: Table, delimiter: str = " ", single_blank: bool =
         return Item(
             id=told_apart(str(name), seen),
             prompts={key: _FIELD.sub(field, template) for key, template in part.templates.items()},
-            options=tuple(delimiter + (option.lstrip() if one_blank else option) for option in row.options),
+            options=tuple(delimiter + option for option in row.options),
             gold=row.gold,
             option_prefixes=row.option_prefixes,
         )
@@ -142,42 +133,34 @@ class Part:
         return [item for item in order[count:] if item.told not in taken][:count]
 
 
-Words = Callable[[SubTask, Table], list[Item]]
-"""How rows are put in words: `parse` for a card."""
-
-
-def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar], words: Words) -> Part:
+def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Part:
     """A sub-task of the miniature world that stands for a split."""
     made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
-    return _part(card.parts[name], name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]), words)
+    return _part(card, name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]))
 
 
-def real_part(card: Card, request: Request, name: str, words: Words) -> Part:
-    """A sub-task from its own folder, from a file, or from the hub."""
-    part, one_file = card.parts[name], request.source != "hub" and Path(request.source).is_file()
+def real_part(card: Card, request: Request, name: str) -> Part:
+    """A sub-task from its own folder or from the hub; splits but `test` ask those training rows that are not shown."""
+    part = card.parts[name]
     narrowed = _narrow(card, part, request.split)
-    same = request.split != "test" or one_file
-    pool = None if same else _with_labels(part, table(narrowed, replace(request, split="train")))
     asked = _with_labels(part, table(narrowed, request))
-    notes = (*(pool.notes if pool else ()), *asked.notes)
-    if one_file:
-        notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
-    return _part(part, name, pool, replace(asked, notes=notes), words)
+    if request.split != "test":
+        return _part(card, name, None, asked)
+    pool = _with_labels(part, table(narrowed, replace(request, split="train")))
+    return _part(card, name, pool, replace(asked, notes=(*pool.notes, *asked.notes)))
 
 
-def _part(part: SubTask, name: str, pool: Table | None, asked: Table, words: Words) -> Part:
+def _part(card: Card, name: str, pool: Table | None, asked: Table) -> Part:
     """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
-    items = words(part, asked)
+    part, delimiter = card.parts[name], card.prompt.delimiter
+    items = parse(part, asked, delimiter)
     if pool is None:
         return Part(name=name, pool=items, asked=items, same=True, data=asked)
-    held, taken = words(part, pool), {item.told for item in items}
+    held, taken = parse(part, pool, delimiter), {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
-    if len(kept) < len(held):
-        asked.unused["demonstration equal to a query"] = len(held) - len(kept)
-    for reason, number in pool.unused.items():
-        if reason != HIDDEN_LABEL:
-            asked.unused[f"demonstration with an {reason}"] = number
-    return Part(name=name, pool=kept, asked=items, same=False, data=asked)
+    asked.unused["demonstration equal to a query"] = len(held) - len(kept)
+    asked.unused.update({f"demonstration with an {reason}": number for reason, number in pool.unused.items()})
+    return Part(name=name, pool=kept, asked=items, same=False, data=replace(asked, unused=+asked.unused))
 
 
 def _with_labels(part: SubTask, data: Table) -> Table:
@@ -202,22 +185,17 @@ def _narrow(card: Card, part: SubTask, wanted: str) -> Card:
     return card.model_copy(update={"source": source, "splits": splits})
 
 
-def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
+def folder_of(card: Card, name: str, base: Path) -> Path | None:
     """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
-    the sub-task's own name (sst2/SST-2) is found, too. `alone`: no other is wanted, so files may stand in `base`
-    itself.
+    the sub-task's own name (sst2/SST-2) is found, too.
     """
-    part = card.parts[name]
-    above = tops(base, card.source.folders)
-    folders = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
-    folders += [place / folder for place in folders for folder in part.folders if (place / folder).is_dir()]
-    here = base.absolute().name
-    names = {other: [Path(folder).name for folder in one.folders] for other, one in card.parts.items()}
-    if here in names[name] or (alone and not any(here in known for known in names.values())):
+    part, above = card.parts[name], tops(base, card.source.folders)
+    folders = [top / folder for top in above for folder in part.folders]
+    folders += [place / folder for place in folders for folder in part.folders]
+    if len(card.parts) == 1 or base.absolute().name in part.folders:
         folders += above
     narrowed = _narrow(card, part, "test")
-    full = (place for place in folders if find(part.test, places(narrowed, place))[0])
-    return next(full, folders[0] if folders else None)
+    return next((place for place in folders if find(part.test, places(narrowed, place))[0]), None)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -240,24 +218,18 @@ class Shaped:
         return blank or ("option" if any(not text.strip() for text in texts) else "")
 
 
-def _cell(part: SubTask, raw: RawRow, field: str) -> object:
-    return raw.needed(part.columns.get(field, (field,)))
-
-
 def _text(part: SubTask, raw: RawRow, field: str) -> str:
     return raw.text(*part.columns.get(field, (field,)))
 
 
 def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
     """The number of the right option, from a number, a truth value, a digit or a name."""
-    value = _cell(part, raw, field)
-    if isinstance(value, bool):
-        return int(value)
+    value = raw.needed(part.columns.get(field, (field,)))
     if value in _HIDDEN:
         return None
-    if isinstance(value, str) and value in part.labels:
-        return part.labels.index(value)
-    return int(str(value))  # raises of what is no whole number
+    if value in part.labels:
+        return part.labels.index(str(value))
+    return int(value) if isinstance(value, bool) else int(str(value))  # raises of what is no whole number
 
 
 def _labels(part: SubTask, raw: RawRow) -> Shaped:
@@ -280,16 +252,14 @@ def _pair(part: SubTask, raw: RawRow) -> Shaped:
 
 def _letters(part: SubTask, raw: RawRow) -> Shaped:
     """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
-    question: Any = _cell(part, raw, "question")
+    question: Any = raw.needed(part.columns["question"])
     choices: Any = raw.values.get("choices")
     if isinstance(question, dict):
         choices, question = question["choices"], question["stem"]
     if isinstance(choices, list):
         choices = {key: [choice[key] for choice in choices] for key in ("text", "label")}
     options, letters = choices["text"], choices["label"]
-    if not options or len(options) != len(letters):
-        raise ValueError("options are missing, or not as many as their letters")
-    options = tuple(text_of("an option", text) for text in options)
+    options = tuple(text_of("an option", text) for text, _ in zip(options, letters, strict=True))
     answer: Any = raw.values.get("answerKey")
     gold = None if answer in _HIDDEN else letters.index(answer.strip())
     return Shaped({"question": text_of("question", question)}, options, gold)
@@ -301,14 +271,13 @@ def _clean(text: str) -> str:
 
 
 def _endings(part: SubTask, raw: RawRow) -> Shaped:
-    endings = _cell(part, raw, "endings")
+    endings: Any = raw.needed(part.columns["endings"])
     if not isinstance(endings, list) or len(endings) < 2:
         raise ValueError(f"options are {brief(endings)}, no list of endings")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
     fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
     options = tuple(_clean(text_of("an ending", ending)) for ending in endings)
-    hidden = "label" not in raw.values  # the published test file leaves the column out
-    return Shaped(fields, options, None if hidden else _label(part, raw))
+    return Shaped(fields, options, _label(part, raw))
 
 
 def _blank(part: SubTask, raw: RawRow) -> Shaped:

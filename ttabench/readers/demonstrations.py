@@ -11,9 +11,9 @@ for all queries. Under full context (`icl`) every ratio gives the same text and 
 Texts and tokens are lm-evaluation-harness's, and so is every score: breaks and blanks between demonstrations go to the
 front of the next (see `stream`).
 
-A folder holds one folder a sub-task, named as published. Where the asked rows come from the file demonstrations are
-drawn from (any split but `test` of real data, or a single file), a row is either shown or asked; otherwise rows of the
-pool that are equal to an asked row are left out.
+A folder holds one folder a sub-task, named as published. Where the asked rows come from the file that demonstrations
+are drawn from (any split but `test` of real data), a row is either shown or asked; otherwise rows of the pool that are
+equal to an asked row are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -33,7 +32,7 @@ from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, w
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.choices import Item, Part, Words, folder_of, parse, real_part, twin_part
+from ttabench.readers.choices import Item, Part, folder_of, real_part, twin_part
 from ttabench.readers.protocol_options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
@@ -52,8 +51,6 @@ class Settings(ProtocolSettings):
     """Share of the demonstrations that is adapted to; the newest others stay in the window, at least one of them."""
     template: str = "lm_eval"
     """Words of the queries; demonstrations always use those of lm-evaluation-harness."""
-    copa_single_blank: bool = False
-    """One blank before COPA's options; lm-evaluation-harness has two."""
 
     @property
     def kept(self) -> int:
@@ -104,17 +101,18 @@ class Demonstrations(Bound[Settings]):
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
 
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
+    def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return same_rules(pairs) if self.mini else [OTHER_ROWS]
+        return [] if self.mini else [OTHER_ROWS]
 
     def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
         """A sub-task of the miniature world."""
-        return twin_part(self.card, name, self.split, seed, arguments, _words(self.card, self.settings))
+        return twin_part(self.card, name, self.split, seed, arguments)
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
-        turns = item.turns(prompt.delimiter)
+        said, option = item.turns
+        turns = said, option.removeprefix(prompt.delimiter)
         return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
     def _ask(self, part: str, item: Item, key: str, demonstrations_read: int, template: str = "") -> Ask:
@@ -171,67 +169,45 @@ def _texts(step: Observe | Ask) -> list[str]:
     return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
 
 
-def same_rules(pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
-    """A note on other demonstrations of a twin with categories of words like one's own, as fixed rules have."""
-    words = [[categories_in(step.text for step in one.observes()) for one in pair] for pair in pairs]
-    alike = sum(not own.isdisjoint(other) for own, other in words)
-    told = f"{alike} of {len(pairs)} other contexts have categories of words in common with the own"
-    return [f"{told}: they may follow the same rule"] if alike else []
-
-
 def _categories(items: Sequence[Item]) -> set[str]:
     """Of all words of rows, those of wrong options too."""
     return categories_in(text for item in items for text in (item.shown, *item.options))
-
-
-def _words(card: Card, settings: Settings) -> Words:
-    return partial(parse, delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
 
 
 def read(card: Card, request: Request) -> Demonstrations:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
     names, notes = _with_template(card, settings)
-    words = _words(card, settings)
     if request.source == "mini":
-        held = [twin_part(card, name, request.split, request.seed, arguments, words) for name in names]
+        held = [twin_part(card, name, request.split, request.seed, arguments) for name in names]
     else:
-        held, more = _parts(card, request, names, settings.task, words)
+        held, more = _parts(card, request, names, settings.task)
         notes += more
-    kind = held[0].data.label.partition(":")[0]
     unused = {f"{part.name}: {reason}": rows for part in held for reason, rows in part.data.unused.items()}
-    data = Table(
-        label=f"{kind}:{request.source}"
-        if kind in ("folder", "file")
-        else "+".join(dict.fromkeys(part.data.label for part in held)),
-        notes=tuple(notes),
-        unused=Counter(unused),
-    )
+    labels = "+".join(dict.fromkeys(part.data.label for part in held))
+    label = f"folder:{request.source}" if labels.startswith("folder:") else labels
+    data = Table(label=label, notes=tuple(notes), unused=Counter(unused))
     drawn = [Drawn(part, *part.draw(settings.shots, request.seed)) for part in held]
     limited = zip(drawn, shares(request.limit, len(drawn)), strict=True)
     drawn = [one._replace(asked=spread(one.asked, share)) for one, share in limited]
     return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
 
 
-def _parts(card: Card, request: Request, names: Sequence[str], task: str, words: Words) -> tuple[list[Part], list[str]]:
-    """(sub-tasks from the hub, a folder or a file, notes for the record). A missing one is an error where it was asked
-    for by its name; else what the folder lacks is left out.
+def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tuple[list[Part], list[str]]:
+    """(sub-tasks from the hub or a folder, notes for the record). A missing one is an error where it was asked for by
+    its name; else what the folder lacks is left out.
     """
     base = Path(request.source)
     sources = dict.fromkeys(names, request.source)
-    if request.source != "hub" and base.is_dir():
-        alone = len(card.parts) == 1 or len(names) == 1
-        folders = {name: folder_of(card, name, base, alone=alone) for name in names}
+    if request.source != "hub":
+        folders = {name: folder_of(card, name, base) for name in names}
         sources = {name: str(folder) for name, folder in folders.items() if folder is not None}
-    elif request.source != "hub" and len(names) > 1:
-        hint = "Give the folder that holds one folder a sub-task, or choose one with --task-set task=NAME."
-        raise UserError(f"{request.source!r} is no folder of {', '.join(names)}.", hint)
     missing = [name for name in names if name not in sources]
     if missing and (task != "all" or not sources):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
-    held = [real_part(card, replace(request, source=source), name, words) for name, source in sources.items()]
+    held = [real_part(card, replace(request, source=source), name) for name, source in sources.items()]
     notes = list(card.splits[request.split].notes)
     notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
     return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))

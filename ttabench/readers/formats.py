@@ -198,19 +198,14 @@ def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> t
     """
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
+    place = ".".join(map(str, fault["loc"])) or "top level"
     if fault["type"] == UNKNOWN:
         *above, name = fault["loc"]
         unknown = UnknownName("field", str(name), fields_at(model, above))
-        return ": ".join([where, *filter(None, [_dotted(above)]), unknown.what]), unknown.hint
+        return f"{where}: {place}: {unknown.what}", unknown.hint
     message = fault["msg"].removeprefix("Value error, ")
-    in_message = fault["type"] == "value_error" and brief(fault["input"]) in message
-    received = "" if in_message or fault["type"] == "missing" else f", received {brief(fault['input'])}"
-    more = f" ({len(faults) - 1} more faults)" if len(faults) > 1 else ""
-    return f"{where}: {_dotted(fault['loc']) or 'top level'}: {message}{received}{more}.", "Mend that field."
-
-
-def _dotted(place: Iterable[int | str]) -> str:
-    return ".".join(map(str, place))
+    received = "" if fault["type"] in ("missing", "value_error") else f", received {brief(fault['input'])}"
+    return f"{where}: {place}: {message}{received}.", "Mend that field."
 
 
 def fields_at(kind: Any, place: Iterable[int | str]) -> list[str]:

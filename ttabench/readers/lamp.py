@@ -4,7 +4,7 @@
 
 One episode a user and one pass, so that every step asks the same users; the seed draws the entries and their order. A
 card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
-2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than `least_kept`
+2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than nine tenths
 of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
 
 As published:
@@ -23,9 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import Any, NamedTuple
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
@@ -36,21 +34,24 @@ from ttabench.readers.base import (
     blanks_in_front,
     fitting,
     in_order,
+    named,
     other_seeds,
     spread,
     told_apart,
     with_pieces,
 )
 from ttabench.readers.cards import Card, Profile, Scalar
-from ttabench.readers.formats import RawRow, brief, parsing, rows, stem, text_of
+from ttabench.readers.formats import RawRow, brief, rows, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, find, generated, table, twin_rows, usable
+from ttabench.readers.sources import Request, Table, generated, table, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
 JOINER = "\n"
 """Between a profile and the query."""
+LEAST_KEPT = 0.9
+"""Users of whose entries a smaller share is short enough are left out."""
 WORLDS, OTHERS = 4, 64
 """Other seeds of the miniature world whose users are tried for another context, and users of each."""
 
@@ -91,32 +92,25 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Tabl
     folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
     source = card.source.model_copy(update={"folders": folders})
     data = table(card.model_copy(update={"source": source}), request)
-    questions = Path(data.where)
-    wanted = stem(questions).replace("questions", "outputs")
-    split = card.splits["test"].model_copy(update={"files": (wanted,)})
-    golds = find(split, [questions.parent])[0] if wanted != stem(questions) else []
-    if not golds:
+    golds = data.where.replace("questions", "outputs")
+    if not Path(golds).is_file() or golds == data.where:
         hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
-        raise UserError(f"{questions} has no right answers beside it ({wanted}.json).", hint)
+        raise UserError(f"{data.where} has no right answers beside it ({golds}).", hint)
     if request.split != "test":  # training rows and those that validate, one in ten, are of one file
         validates = request.split == "validation"
         kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
         data = replace(data, rows=kept)
-    return _users(part, data, rows(golds[0])), data
+    return _users(part, data, rows(Path(golds))), data
 
 
 def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
-    answers, seen = dict[str, RawRow](), set[str]()
-    for row in golds:
-        with parsing(row.place):
-            if (key := _cell(row, "id")) in answers:
-                raise ValueError(f"the id {brief(key)} stands twice")
-            answers[key] = row
+    outputs = usable(Table(rows=list(golds)), lambda row: (_cell(row, "id"), _cell(row, "output")))
+    answers, seen = dict(outputs), set[str]()
 
     def user_of(raw: RawRow) -> User | str:
         key = _cell(raw, "id")
-        if not key or key in seen or key not in answers:
-            fault = "has no right answer in the file of outputs" if key not in answers else "stands twice"
+        if key in seen or key not in answers:
+            fault = "stands twice" if key in seen else "has no right answer in the file of outputs"
             raise ValueError(f"the id {brief(key)} {fault}")
         seen.add(key)
         user = _user(part, raw, key, answers[key])
@@ -125,15 +119,13 @@ def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
     return usable(asked, user_of)
 
 
-def _user(part: Profile, raw: RawRow, key: str, gold: RawRow) -> User:
-    asked, output = _cell(raw, "input"), _cell(gold, "output")
+def _user(part: Profile, raw: RawRow, key: str, output: str) -> User:
+    asked = _cell(raw, "input")
     head, marker, given = asked.partition(part.marker)
     if not marker:
         raise UserError(f"{raw.place}: input {brief(asked)} does not hold {part.marker!r}.", _ANOTHER)
-    options = part.options
-    if options and "options" in raw.values:  # as rows of the miniature world have them
-        listed: Any = raw.values["options"]
-        options = tuple(dict.fromkeys(option.strip() for option in listed))
+    listed: Any = raw.values.get("options", part.options)  # those of the miniature world have their own
+    options = tuple(listed)
     if options and output not in options:
         raise ValueError(f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
     profile: Any = raw.values["profile"]
@@ -164,8 +156,6 @@ class Settings(ProtocolSettings):
     """Entries after which the query is asked."""
     max_entry_tokens: TokenLimit = 99
     """Longer entries are left out; 0 for no limit."""
-    least_kept: Annotated[float, Field(ge=0, le=1)] = 0.9
-    """Users of whose entries a smaller share is kept are left out."""
     max_tokens: TokenLimit = 1024
     """Most tokens of the entries with the query and its longest answer; 0 for no limit."""
     max_new_tokens: TokenCount = 32
@@ -198,7 +188,7 @@ class Profiles(Bound[Settings]):
         for user in some:
             kept = self._short(user, size)
             dropped["entry too long"] += len(user.entries) - len(kept)
-            if not kept or len(kept) < self.settings.least_kept * len(user.entries):
+            if not kept or len(kept) < LEAST_KEPT * len(user.entries):
                 dropped["user with too many long entries"] += 1
                 continue
             fit = self._read(user, _drawn(kept, max(self.settings.steps), f"{user.id} {self.seed}"), size)
@@ -226,18 +216,13 @@ class Profiles(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a user."""
+        seed = f"/seed{self.seed}" if self.mini else ""
         for one in self.fit(tokens):
-            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}"
-            steps = tuple(blanks_in_front(self._steps(one)))
-            yield Episode(key=key + (f"/seed{self.seed}" if self.mini else ""), steps=steps)
+            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}{seed}"
+            yield Episode(key=key, steps=tuple(blanks_in_front(self._steps(one))))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the profile of another user, of a twin one who reads of other topics."""
-        for (_, other), episode in zip(self._pairs(tokens), self.episodes(tokens), strict=True):
-            yield with_pieces(episode, map(self._observe, other.shown))
-
-    def _pairs(self, tokens: Tokens | None) -> Iterator[tuple[Read, Read]]:
-        """Each user with the next who is told nothing of the own, or else the next.
+        """Each with the profile of the next user who is told nothing of the own, or else the next.
 
         A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
         """
@@ -247,19 +232,15 @@ class Profiles(Bound[Settings]):
             sizes, seeds = {**self.arguments, "users": OTHERS}, islice(other_seeds(self.seed), WORLDS)
             some = [user for seed in seeds for user in twin_users(self.card, self.split, seed, sizes)]
             every, apart = self._fitted(some, counted_by(tokens))[0], 0
-        for place, one in enumerate(own, start=apart):
-            others = (every[number % len(every)] for number in range(place, place + len(every) - apart))
-            yield one, self.apart(self._told(one), others, self._told, at_worst=True)
+        for place, (one, episode) in enumerate(zip(own, self.episodes(tokens), strict=True), start=apart):
+            candidates = (every[number % len(every)] for number in range(place, place + len(every) - apart))
+            other = self.apart(self._told(one), candidates, self._told, at_worst=True)
+            yield with_pieces(episode, map(self._observe, other.shown))
 
     def _told(self, read_: Read) -> set[str]:
         """What two users must not share."""
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
-
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
-        """Notes on the other contexts."""
-        alike = sum(not self._told(own).isdisjoint(self._told(other)) for own, other in self._pairs(None))
-        return [f"{alike} of the other profiles share entries or topics with the own"] if alike else []
 
     def _steps(self, one: Read) -> Iterator[Step]:
         user, places = one.user, sorted(one.places.items())
@@ -328,15 +309,12 @@ def read(card: Card, request: Request) -> Profiles:
     settings, arguments = resolve(card, request, Settings)
     if settings.task not in card.profiles:
         raise UnknownName(f"sub-task of {card.name}", settings.task, list(card.profiles))
-    part = card.profiles[settings.task]
-    data = Table()
+    part, data = card.profiles[settings.task], Table()
     if request.source != "mini":
         held, data = users(card, part, request)
         data = replace(data, notes=(*card.splits[request.split].notes, *data.notes))
-    elif settings.task == next(iter(card.profiles)):
-        held = twin_users(card, request.split, request.seed, arguments)
     else:
-        fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
-        raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
+        named("sub-task of the twin of lamp", list(card.profiles)[:1], settings.task)
+        held = twin_users(card, request.split, request.seed, arguments)
     card = card.measured(*part.metrics, chance=part.chance)
     return Profiles(card=card, request=request, settings=settings, arguments=arguments, data=data, users=held)

@@ -2,15 +2,9 @@
 
 One episode a task and one pass: the queries after t demonstrations stand at step t. The run's seed 0..4 stands for the
 published draws 100, 13, 21, 42 and 87 (the published order is kept: the first t rows of a draw are its demonstrations;
-test rows are the same for all). Figures of the two published protocols cannot be compared:
-
-    protocol=ccm          "Input: {x} Output: {y}", options by mean log-likelihood (`acc_mean`; sums, `acc`, stand
-                          beside it), examples of at most 256 tokens, at most 1,024 in all: the last demonstrations are
-                          left out beside a query where they do not fit (arXiv 2312.03414, appendix D)
-    protocol=genadapter   "Input: {x}\\nOutput: {y}" and blank lines, ten greedy tokens compared in lower case, contexts
-                          of more than 4,096 tokens are not asked about (arXiv 2411.05877, Section 4.2)
-
-As in CCM's released code every query is measured beside the context apart: a long query is asked after fewer
+test rows are the same for all). The protocol is that of CCM (arXiv 2312.03414, appendix D): "Input: {x} Output: {y}",
+options by mean log-likelihood (`acc_mean`; sums, `acc`, stand beside it), examples of at most 256 tokens, at most 1,024
+in all. As in its released code every query is measured beside the context apart: a long query is asked after fewer
 demonstrations than a short one. In one pass it is asked once as many were read as fit beside it.
 
 Files are those of facebookresearch/MetaICL:
@@ -23,10 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -41,21 +35,22 @@ from ttabench.readers.base import (
     fitting,
     in_order,
     named,
-    names_in_list,
     other_seeds,
     shares,
     spread,
 )  # fmt: skip
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.demonstrations import OTHER_ROWS, same_rules
+from ttabench.readers.demonstrations import OTHER_ROWS
 from ttabench.readers.formats import RawRow, rows
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
 from ttabench.readers.sources import Request, Table, generated, tops, twin_rows, usable
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
 SHOTS = 16
+BETWEEN = " "
+"""Between two examples."""
 
 
 class MetaRow(BaseModel):
@@ -68,7 +63,6 @@ class MetaRow(BaseModel):
     input: str
     output: str
     options: Annotated[tuple[str, ...], AfterValidator(lambda options: tuple(dict.fromkeys(options)))]
-    """Empty where the answer is free."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -89,15 +83,15 @@ class MetaTask:
     """Demonstrations of all draws, to train on."""
 
 
-def parse(data: Table, choosing: bool = True) -> list[MetaRow]:
+def parse(data: Table) -> list[MetaRow]:
     """Rows in file order; left out are those with an empty text, or without options to choose from."""
 
     def row_of(raw: RawRow) -> MetaRow | str:
         row = MetaRow.model_validate({**raw.values, "id": str(raw.number)})
-        if row.options and row.output not in row.options:
-            raise ValueError(f"output {row.output!r:.60} is not among the options")
-        if choosing and not row.options:
+        if not row.options:
             return "no options"
+        if row.output not in row.options:
+            raise ValueError(f"output {row.output!r:.60} is not among the options")
         return row if row.input and row.output and all(row.options) else "empty input, output or option"
 
     return usable(data, row_of, some=False)
@@ -129,17 +123,16 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
         raise UserError(fault, "Give seeds 0 to 4.")
     configured = object_of(base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL.")
     known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
-    chosen = [name for name in known if name not in names_in_list(settings.omit)]
-    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in chosen}
+    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
     missing = [name for name, path in paths.items() if not path.is_file()]
-    if missing and (settings.task != "all" or len(missing) == len(chosen)):
+    if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
     notes = card.splits[request.split].notes
     if missing:
-        notes += (f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}",)
+        notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
     tasks, unused = list[MetaTask](), Counter[str]()
-    for name in [name for name in chosen if name not in missing]:
-        task, dropped = _task(base, name, request, choosing=settings.answer == "choose")
+    for name in [name for name in known if name not in missing]:
+        task, dropped = _task(base, name, request)
         if task.asked:
             tasks.append(task)
             unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
@@ -150,19 +143,19 @@ def _file(base: Path, name: str, draw: int, part: str) -> Path:
     return base / "data" / name / f"{name}_{SHOTS}_{draw}_{part}.jsonl"
 
 
-def _task(base: Path, name: str, request: Request, *, choosing: bool) -> tuple[MetaTask, Counter[str]]:
+def _task(base: Path, name: str, request: Request) -> tuple[MetaTask, Counter[str]]:
     """(a task, its rows that are not used by reason). Test rows are those of draw 100, which serve all draws; a
     training task has none and asks its other draws.
     """
     draws = (DRAWS[request.seed], *(draw for draw in DRAWS if draw != DRAWS[request.seed]))
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
     tables = [Table(rows=list(rows(path))) for path in files]
-    shown, *rest = (parse(data, choosing) for data in tables)
+    shown, *rest = (parse(data) for data in tables)
     others, spare, last = [row for other in rest for row in other], list[MetaRow](), tables[0]
     asked = others
     if request.split == "test":
         last = Table(rows=list(rows(_file(base, name, DRAWS[0], "test"))))
-        asked = parse(last, choosing)
+        asked = parse(last)
         spare = [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
     used = {row.pair for row in shown}
     kept = [row for row in asked if row.pair not in used]
@@ -172,58 +165,17 @@ def _task(base: Path, name: str, request: Request, *, choosing: bool) -> tuple[M
     return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool), +last.unused
 
 
-_INSTRUCTION = (
-    "## Instruction: Based on the demonstration above, provide a short and concise answer, without any explanation or "
-    "additional words.\n\n"
-)
-_LINES = "Input: {input}\nOutput:"
-LAYOUTS = {
-    "ccm": ("", "Input: {input} Output:", " "),
-    "genadapter": ("", _LINES, "\n\n"),
-    "genadapter_instruction": (_INSTRUCTION, _LINES, "\n\n"),  # of Llama 2, Figure 7
-}
-"""What stands in front of a query, words around its input, and what joins two examples."""
-STOPS = ("\n\n", "Input:")
-"""Where the next demonstration would begin, in every layout: a base model goes on to write one."""
-GENERATED = ("em_lower", "em", "em_prefix", "rougeL")
-"""Metrics of answers that are written, accuracy first."""
-PROTOCOLS: Mapping[str, Mapping[str, object]] = {
-    "ccm": {},
-    "genadapter": {
-        "layout": "genadapter", "answer": "generate", "max_new_tokens": 10, "max_example_tokens": 0,
-        "max_tokens": 4096, "too_long": "skip",
-    },
-}  # fmt: skip
-"""Settings of the card that a protocol changes; options of the user win."""
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of the reader `metaicl`, and what `--task-set` may change."""
 
-    protocol: Literal["ccm", "genadapter"] = "ccm"
-    """Sets the others as one of the papers has them."""
     task: str = "all"
     """Tasks, separated by commas; "all" for every test task of the configuration."""
     steps: StepCounts = (1, 2, 4, 8, 16)
     """Demonstrations after which the rows are asked."""
-    layout: Literal["ccm", "genadapter", "genadapter_instruction"] = "ccm"
-    """Words around input and output."""
-    answer: Literal["choose", "generate"] = "choose"
-    pmi: bool = False
-    """Also score options after the prompt without its input (doubles the queries' cost)."""
-    max_new_tokens: TokenCount = 10
     max_example_tokens: TokenLimit = 256
     """Demonstrations and queries that are longer, with their answer, are left out; 0 for no limit."""
     max_tokens: TokenLimit = 1024
-    """Most tokens of the demonstrations with a query and its longest answer; 0 for no limit."""
-    too_long: Literal["cut", "skip"] = "cut"
-    """Past `max_tokens`: ask after as many demonstrations as fit, or do not ask."""
-    omit: str = ""
-    """Tasks left out, separated by commas."""
-    pmi_tasks: str = ""
-    """Tasks whose choice `acc_ccm` takes from `acc_pmi` and not from `acc_mean`."""
-    drop_last: bool = False
-    """Leave the last row of every task out."""
+    """Most tokens of the demonstrations with a query and its longest option; 0 for no limit."""
 
 
 class Fitted(NamedTuple):
@@ -248,53 +200,34 @@ class MetaIcl(Bound[Settings]):
         return [fitted for fitted, _ in fits], {key: number for _, dropped in fits for key, number in dropped.items()}
 
     def _fitted(self, task: MetaTask, size: Count) -> tuple[Fitted, dict[str, int]]:
-        settings, wanted = self.settings, max(self.settings.steps)
+        wanted = max(self.settings.steps)
         own, asked = (self._short(rows, size) for rows in (task.shown[:wanted], task.asked))
-        if settings.drop_last:
-            asked = asked[:-1]
         taken = {row.pair for row in (*own, *task.asked)}
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
-        sizes = [size(self._text(row) + LAYOUTS[settings.layout][2]) for row in shown]
+        sizes = [size(_text(row) + BETWEEN) for row in shown]
         fit = {row.id: self._room(row, sizes, size) for row in asked}
-        wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
-        past = {key for key, number in wished.items() if number > fit[key[0]]}
-        cut = settings.too_long == "cut"
-        places = {key: min(number, fit[key[0]]) for key, number in wished.items() if cut or key not in past}
-        read_ = max(places.values(), default=0)
+        wished = {(row.id, step): min(step, len(shown)) for row in asked for step in self.settings.steps}
+        places = {key: min(number, fit[key[0]]) for key, number in wished.items()}
         dropped = {
             "demonstration too long": len(task.shown[:wanted]) - len(own),
-            "query too long": len(task.asked) - len(asked) - settings.drop_last,
-            "last row": int(settings.drop_last),
-            "no other demonstration instead": wanted - len(shown),
-            "demonstration past max_tokens": len(shown) - read_,
-            "query asked after fewer demonstrations" if cut else "query past max_tokens": len(past),
+            "query too long": len(task.asked) - len(asked),
+            "query asked after fewer demonstrations": sum(places[key] < number for key, number in wished.items()),
         }
         counted = {f"{task.name}: {reason}": number for reason, number in dropped.items() if number}
-        return Fitted(shown[:read_], asked, places), counted
+        return Fitted(shown[: max(places.values(), default=0)], asked, places), counted
 
     def _short(self, rows: Iterable[MetaRow], size: Count) -> list[MetaRow]:
         """The rows that are not longer than an example may be."""
         most = self.settings.max_example_tokens
-        return [row for row in rows if not most or size(self._text(row)) <= most]
+        return [row for row in rows if not most or size(_text(row)) <= most]
 
     def _room(self, row: MetaRow, sizes: Sequence[int], size: Count) -> int:
-        """How many demonstrations, which take `sizes` tokens each, fit beside a query and its answer."""
-        settings, answer = self.settings, self.settings.max_new_tokens
-        if not settings.max_tokens:
+        """How many demonstrations, which take `sizes` tokens each, fit beside a query and its longest option."""
+        if not self.settings.max_tokens:
             return len(sizes)
-        if settings.answer == "choose":
-            answer = max(size(self.card.prompt.delimiter + option) for option in row.options)
-        return fitting(sizes, settings.max_tokens, answer + size(self._prompt(row)))
-
-    def _turns(self, row: MetaRow) -> tuple[str, str]:
-        return LAYOUTS[self.settings.layout][1].replace("{input}", row.input), row.output
-
-    def _text(self, row: MetaRow) -> str:
-        return self.card.prompt.delimiter.join(self._turns(row))
-
-    def _prompt(self, row: MetaRow) -> str:
-        return LAYOUTS[self.settings.layout][0] + self._turns(row)[0]
+        option = max(size(f" {option}") for option in row.options)
+        return fitting(sizes, self.settings.max_tokens, option + size(_prompt(row)))
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
         """One episode a task; `limit` counts every step of every row."""
@@ -318,9 +251,9 @@ class MetaIcl(Bound[Settings]):
             fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken]
         return map(self._observe, fresh[: len(fits.shown)])
 
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:
+    def remarks_on_others(self) -> list[str]:
         """Notes on the other contexts."""
-        return same_rules(pairs) if self.mini else [OTHER_ROWS]
+        return [] if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
@@ -331,18 +264,15 @@ class MetaIcl(Bound[Settings]):
         yield from pieces[max((place for place, *_ in asked), default=0) :]
 
     def _observe(self, row: MetaRow) -> Observe:
-        joiner = LAYOUTS[self.settings.layout][2]
-        return Observe(text=self._text(row), key=f"{row.task}/{row.id}", joiner=joiner, turns=self._turns(row))
+        turns = _prompt(row), row.output
+        return Observe(text=_text(row), key=f"{row.task}/{row.id}", joiner=BETWEEN, turns=turns)
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
-        prompt, bare = self.card.prompt, self.settings.pmi or row.task in names_in_list(self.settings.pmi_tasks)
-        written = replace(prompt.generated((row.output,), self.settings.max_new_tokens), stops=STOPS)
-        chosen = self.settings.answer == "choose" and prompt.chosen(row.options, row.output, "Output:" if bare else "")
         return Ask(
-            prompt=self._prompt(row),
+            prompt=_prompt(row),
             key=key,
-            want=chosen or written,
-            joiner=LAYOUTS[self.settings.layout][2],
+            want=self.card.prompt.chosen(row.options, row.output),
+            joiner=BETWEEN,
             after_turns=True,
             subtask=row.task,
             at=At(step),
@@ -377,14 +307,21 @@ class MetaIcl(Bound[Settings]):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
+def _prompt(row: MetaRow) -> str:
+    return f"Input: {row.input} Output:"
+
+
+def _text(row: MetaRow) -> str:
+    """A row as a demonstration."""
+    return f"{_prompt(row)} {row.output}"
+
+
 def _categories(rows: Sequence[MetaRow]) -> set[str]:
     return categories_in(row.input for row in rows)
 
 
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
-    chosen = request.options.get("protocol", card.protocol.get("protocol", "ccm"))
-    request = replace(request, options={**PROTOCOLS.get(str(chosen), {}), **request.options})
     settings, arguments = resolve(card, request, Settings)
     if request.source == "mini":
         tasks, data = twin_tasks(card, request.split, request.seed, arguments, settings.task), Table()
@@ -394,6 +331,4 @@ def read(card: Card, request: Request) -> MetaIcl:
     if max(settings.steps) > given:
         fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
         raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
-    first, last = ("acc_ccm",) * bool(settings.pmi_tasks), ("acc_pmi",) * settings.pmi
-    card = card.measured(*((*first, *card.metrics, *last) if settings.answer == "choose" else GENERATED))
     return MetaIcl(card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks)

@@ -1,4 +1,4 @@
-"""A task's settings from its card, its twin, the papers' quirks and the user's options, in that order.
+"""A task's settings from its card, its twin and the user's options, in that order.
 
     resolve(card, Request(source="mini", options={"documents": "16", "questions": "2"}), Settings)
         -> Settings(documents=16, ...), {"questions": 2, "facts": 4}
@@ -26,7 +26,7 @@ GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
 READERS = (
     "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
-    "ruler",
+    "ruler", "lm_eval",
 )  # fmt: skip
 """Modules here, each with a function `read`."""
 
@@ -81,9 +81,6 @@ class ProtocolSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    paper_quirks: bool = False
-    """Switch on the card's `quirks` together: deviations of the papers' own code from their text."""
-
 
 S = TypeVar("S", bound=ProtocolSettings)
 M = TypeVar("M", bound=BaseModel)
@@ -104,8 +101,6 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
     settings = _validated(card, "protocol", model, base, options)
-    if settings.paper_quirks:
-        settings = _validated(card, "protocol", model, {**base, **card.quirks}, options)
     steps = len(set(getattr(settings, "steps", None) or ()))
     if request.limit is not None and request.limit < steps:
         fault = f"A limit of {request.limit} questions is less than one at each of {steps} steps."
@@ -127,13 +122,29 @@ def _validated(card: Card, place: str, model: type[M], base: Mapping[str, object
         raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
 
 
+FORMER: Mapping[str, Mapping[str, Json]] = {
+    "qa_stream": {"downsample": "contexts", "dedupe": True, "document_tokens": 512, "question_tokens": 128,
+                  "answer_tokens": 24},
+    "demonstrations": {"copa_single_blank": False},
+    "metaicl": {"protocol": "ccm", "layout": "ccm", "answer": "choose", "pmi": False, "max_new_tokens": 10,
+                "too_long": "cut", "omit": "", "pmi_tasks": "", "drop_last": False},
+    "book": {"protocol": "strides", "unit": 1024, "score_first": False},
+    "dialogue": {"speakers": "same", "wording": "plain", "eval_split": "test", "context_at_12": 12},
+    "sessions": {"session": None, "include_current": False, "window_turns": 16},
+    "lamp": {"least_kept": 0.9},
+    "recall": {"every": 0, "ask": "question"},
+}  # fmt: skip
+"""Defaults of options that readers of earlier versions had, which stand in the records of their runs."""
+
+
 def defaults(card: Card, source: str) -> dict[str, Json]:
-    """Defaults of the protocol, and under `mini` of the generator's arguments, as JSON values."""
+    """Defaults of the protocol, of earlier versions too, and under `mini` of the generator's arguments, as JSON."""
     settings = _settings_of(card.reader)
     if settings is None:
         return {}
     values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
-    return arguments_of(card, source).model_construct().model_dump() | values
+    former = {"paper_quirks": False, **FORMER.get(card.reader, {})}
+    return {**former, **arguments_of(card, source).model_construct().model_dump(), **values}
 
 
 def known_options(card: Card, source: str) -> list[str] | None:

@@ -17,12 +17,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
@@ -32,7 +29,6 @@ from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000
 """Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
-_MOMENT: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +42,6 @@ class QARow:
     answers: tuple[str, ...]
     """As published, stripped, without repeats; at least one."""
     answers_additional: tuple[str, ...] = ()
-    timestamp: float | None = None
-    """Seconds since 1970 UTC."""
     title: str = ""
     position: int | None = None
     """Number of the paragraph under its title."""
@@ -85,7 +79,6 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
             question=question,
             answers=tuple(answer[:1].upper() + answer[1:] for answer in answers) if capitalise else answers,
             answers_additional=answers_of(cells.get("answers_additional"), "single"),
-            timestamp=_timestamp(cells.get("timestamp")),
             title=title,
             position=None if position is None or not str(position).strip() else math.trunc(float(position)),
         )
@@ -157,15 +150,6 @@ def _literal(text: str) -> object:
     value = ast.literal_eval(text.strip())
     json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     return value
-
-
-def _timestamp(value: object) -> float | None:
-    """Seconds since 1970 UTC from a number of seconds or an ISO date (taken as UTC where it names no zone)."""
-    value = value.strip() if isinstance(value, str) else value
-    if value in (None, "") or str(value).lower() == "nan":
-        return None
-    moment = _MOMENT.validate_python(value)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 # --- questions of the user's own -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread, told_apart
+from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
 from ttabench.readers.cards import Card
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import QARow, parse
@@ -49,15 +48,11 @@ class Settings(ProtocolSettings):
     documents: Annotated[int | None, Field(gt=0), BeforeValidator(lambda value: None if value == "all" else value)] = (
         1665
     )
-    """How many documents (rows, with downsample=rows) are read; "all" for every one."""
+    """How many documents are read; "all" for every one."""
     articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
     """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
-    order: Literal["random", "chronological", "titles", "file"] = "random"
+    order: Literal["random", "titles", "file"] = "random"
     """titles: titles in random order, the paragraphs under a title in theirs."""
-    downsample: Literal["contexts", "rows"] = "contexts"
-    """contexts: that many texts with all their questions (CaMeLS); rows: that many questions with their texts (MAC)."""
-    dedupe: bool = True
-    """Observe a text once however many questions it has; false observes it once a question, as released code does."""
     capitalise: bool = False
     """Raise the first letter of answers."""
     prompt: str = "bare"
@@ -75,10 +70,6 @@ class Settings(ProtocolSettings):
     """Retention: the first documents, whose questions are asked again and again."""
     every: Annotated[int, Field(gt=0)] = 200
     """Retention: documents between two passes over the questions."""
-    document_tokens: TokenCount = 512
-    """The papers' limit for whoever reads a document; texts are passed on whole."""
-    question_tokens: TokenCount = 128
-    answer_tokens: TokenCount = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +95,7 @@ class QAStream(Bound[Settings]):
     @cached_property
     def documents(self) -> list[Document]:
         """The documents read, in reading order."""
-        return arrange(self.rows, self.settings, self.seed)
+        return arrange(self.rows, self.settings.order, self.seed)[: self.settings.documents]
 
     @cached_property
     def asked(self) -> Sequence[QARow]:
@@ -119,7 +110,7 @@ class QAStream(Bound[Settings]):
         fault = f"{empty} target answers are empty after normalisation: em_prefix counts them right always"
         sentences = [fault] if empty else []
         wanted, read_ = self.settings.documents, len(self.documents)
-        if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
+        if wanted is not None and read_ < wanted:
             typed = "documents" in self.request.options
             asked = f"{wanted} documents were asked for, the source has {read_}"
             sentences.append(asked if typed else f"all documents of the source are read: {read_}")
@@ -143,29 +134,20 @@ class QAStream(Bound[Settings]):
     @cached_property
     def unread(self) -> list[Document]:
         """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
-        everything = self.settings.model_copy(update={"documents": None})
         if not self.mini:
-            own = {document.text for document in self.documents}
-            return [one for one in arrange(self.rows, everything, self.seed) if one.text not in own]
+            return arrange(self.rows, self.settings.order, self.seed)[len(self.documents) :]
         names = {name for document in self.documents for name in names_in(document.text)}
         rows = self._written(next(other_seeds(self.seed)), 2 * len(self.documents))
-        return [one for one in arrange(rows, everything, self.seed) if names.isdisjoint(names_in(one.text))]
+        drawn = arrange(rows, self.settings.order, self.seed)
+        return [document for document in drawn if names.isdisjoint(names_in(document.text))]
 
     def instead(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
-        """As many of the documents that come next in the same order."""
-        return map(self._observe, self._next(own))
-
-    def _next(self, group: Sequence[Document]) -> list[Document]:
-        """At most as many documents as the group has, none of its texts; none of its articles, if there are others."""
-        place, texts = self.documents.index(group[0]), {document.text for document in group}
-        behind = (*self.documents[place + len(group) :], *self.documents[:place], *self.unread)
+        """As many of the documents that come next in the same order: none of the own articles, if there are others."""
+        place, texts = self.documents.index(own[0]), {document.text for document in own}
+        behind = (*self.documents[place + len(own) :], *self.documents[:place], *self.unread)
         fresh = [document for document in behind if document.text not in texts]
-        return ([one for one in fresh if titles_of(group).isdisjoint(titles_of([one]))] or fresh)[: len(group)]
-
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
-        """Notes on the other contexts."""
-        alike = any(titles_of(self._next(group)) & titles_of(group) for _, group in self.laid(None))
-        return ["the other context has documents of the own articles: there are no others"] if alike else []
+        apart = [document for document in fresh if titles_of(own).isdisjoint(titles_of([document]))]
+        return map(self._observe, (apart or fresh)[: len(own)])
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         total = len(self.documents)
@@ -223,12 +205,12 @@ class QAStream(Bound[Settings]):
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
         an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
         """
-        pool = [] if self.mini else documents_of(self.rows, True)
+        pool = [] if self.mini else documents_of(self.rows)
         size = min(training.documents, len(pool)) if pool else training.documents
         queue: list[Document] = []
         for number in count():
             if self.mini:
-                queue = documents_of(self._written(training.draws.getrandbits(48), size), True)
+                queue = documents_of(self._written(training.draws.getrandbits(48), size))
             elif len(queue) < size:
                 queue = training.draws.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
@@ -273,50 +255,30 @@ def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
     return [row for row in rows if row.title in kept]
 
 
-def arrange(rows: Sequence[QARow], settings: Settings, seed: int) -> list[Document]:
-    """The documents to read, in reading order, each with its questions in file order."""
-    by_rows = settings.downsample == "rows"
-    units = _ordered(documents_of(rows, settings.dedupe and not by_rows), settings.order, random.Random(seed))
-    kept = units[: settings.documents]
-    if by_rows and settings.dedupe:
-        return documents_of([row for unit in kept for row in unit.rows], True)
-    return kept
-
-
-def documents_of(rows: Sequence[QARow], dedupe: bool) -> list[Document]:
-    """One document a text (`dedupe`) or a row, by first appearance; keys are hashes of the text, repeats end in #2."""
-    if not dedupe:
-        seen = Counter[str]()
-        return [Document(key=told_apart(fingerprint(row.text), seen), text=row.text, rows=(row,)) for row in rows]
+def documents_of(rows: Sequence[QARow]) -> list[Document]:
+    """One document a text, by first appearance, each with its questions in file order; keys are hashes of the text."""
     by_text: dict[str, list[QARow]] = {}
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
     return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
 
 
-def _ordered(units: list[Document], order: str, source: random.Random) -> list[Document]:
+def arrange(rows: Sequence[QARow], order: str, seed: int) -> list[Document]:
+    """The documents in reading order."""
+    documents, source = documents_of(rows), random.Random(seed)
     if order == "random":
-        return source.sample(units, len(units))
-    if order == "chronological":
-        return sorted(units, key=_moment)
+        return source.sample(documents, len(documents))
     if order == "titles":
-        _need_titles("order=titles", [unit.rows[0] for unit in units])
-        titles = list(dict.fromkeys(unit.rows[0].title for unit in units))
+        _need_titles("order=titles", [document.rows[0] for document in documents])
+        titles = list(dict.fromkeys(document.rows[0].title for document in documents))
         places = {title: place for place, title in enumerate(source.sample(titles, len(titles)))}
-        return sorted(units, key=lambda unit: (places[unit.rows[0].title], unit.rows[0].position or 0))
-    return units
+        return sorted(documents, key=lambda one: (places[one.rows[0].title], one.rows[0].position or 0))
+    return documents
 
 
 def _need_titles(option: str, rows: Sequence[QARow]) -> None:
     if untitled := next((row for row in rows if not row.title), None):
         raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Leave it out.")
-
-
-def _moment(unit: Document) -> float:
-    moments = [row.timestamp for row in unit.rows if row.timestamp is not None]
-    if not moments:
-        raise UserError(f"order=chronological needs dates: question {unit.rows[0].id} has none.", "Use order=random.")
-    return min(moments)
 
 
 def read(card: Card, request: Request) -> QAStream:

@@ -4,8 +4,7 @@
                               Ask("What pet does Tavo Brenik keep?", at 1024), ...])
 
 A query at distance 1,024 asks what was told last between 513 and 1,024 tokens ago. Its answer is chosen among the
-values that its relation takes. Pieces end with a line; a question stands behind an empty one, and `ask=statement`
-begins the sentence that the answer ends in place of the question.
+values that its relation takes. Pieces end with a line; a question stands behind an empty one.
 
 Rows are of any table, of the hub or of the miniature world. `told` is the number of characters up to the end of what
 tells the fact; a fact that is told several times stands there as often:
@@ -22,7 +21,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -44,13 +43,10 @@ class Settings(ProtocolSettings):
     """Of each text, at most; k stands for 1,024."""
     piece: TokenCount = 512
     """Tokens of a piece, at most, where lines are no longer."""
-    every: Annotated[int, Field(ge=0)] = 0
-    """Ask after every so many pieces; 0 for once, at the end."""
     distances: TokenCounts = (512, 1024, 2048, 4096, 8192)
     """In tokens: each query counts at the smallest that reaches back to where its answer was told last."""
     questions: Annotated[int, Field(gt=0)] = 16
-    """At each distance and place, at most."""
-    ask: Literal["question", "statement"] = "question"
+    """At each distance, at most."""
     books: Annotated[int, Field(gt=0)] | None = None
     """How many texts, drawn by the seed; None for all of them."""
     sequence_tokens: TokenCount = 4096
@@ -68,7 +64,7 @@ class Fact(BaseModel):
     """Characters of the text up to the end of what tells it."""
     question: str
     begins: str = ""
-    """The beginning of a sentence that the answer ends."""
+    """The beginning of a sentence that the answer ends, which is not asked."""
     options: tuple[str, ...] = Field(min_length=2)
     answer: str
 
@@ -112,51 +108,42 @@ class Recall(Bound[Settings]):
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Story]]:
         """One episode a text."""
         for story, share in zip(self.stories, shares(self.limit, len(self.stories)), strict=True):
-            own_steps = list(self._steps(story, self.settings.tokens, tokens))
-            asks = [step for step in own_steps if isinstance(step, Ask)]
-            kept = {ask.key for ask in spread(asks, share)}
-            steps = [step for step in own_steps if isinstance(step, Observe) or step.key in kept]
-            if kept:
-                yield Episode(key=self.key(story.id), steps=tuple(steps)), story
+            pieces, asks = self._told(story, self.settings.tokens, tokens)
+            if kept := spread(asks, share):
+                yield Episode(key=self.key(story.id), steps=(*pieces, *kept)), story
 
-    def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
+    def _told(self, story: Story, most: int, tokens: Tokens | None) -> tuple[list[Observe], list[Ask]]:
         """The pieces of a text up to so many tokens, and the queries behind them."""
-        cut, every = _whole_lines(CutText.of(story.text, tokens), most), self.settings.every
-        ends = cut.ends(self.settings.piece)
-        for number, piece in enumerate(cut.pieces(self.settings.piece, story.id), start=1):
-            yield piece
-            if number == len(ends) or (every and number % every == 0):
-                yield from self._asks(story, cut, ends[:number])
+        cut = _whole_lines(CutText.of(story.text, tokens), most)
+        return list(cut.pieces(self.settings.piece, story.id)), list(self._asks(story, cut))
 
-    def _asks(self, story: Story, cut: CutText, ends: Sequence[int]) -> Iterator[Ask]:
-        """The queries behind the pieces that end at these tokens."""
-        end = ends[-1]
-        read = cut.starts[end] if end < len(cut) else len(cut.text)
-        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in story.facts if fact.told <= read}
+    def _asks(self, story: Story, cut: CutText) -> Iterator[Ask]:
+        ends = cut.ends(self.settings.piece)
+        told = (fact for fact in story.facts if fact.told <= len(cut.text))
+        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in told}
         by_distance: dict[int, list[tuple[int, Fact]]] = {}
         distances = sorted(set(self.settings.distances))
         for token, fact in last.values():
-            place = bisect_left(distances, end - token)
+            place = bisect_left(distances, len(cut) - token)
             if place < len(distances):
                 by_distance.setdefault(distances[place], []).append((token, fact))
         draws = random.Random(f"recall {self.seed} {story.id} {len(ends)}")
         for distance, facts in sorted(by_distance.items()):
             for token, fact in draws.sample(facts, min(self.settings.questions, len(facts))):
                 piece = bisect_left(ends, token)
-                stated = self.settings.ask == "statement"
                 yield Ask(
-                    prompt=fact.begins if stated else fact.question,
-                    key=f"{story.id}@{end}/{fact.key}",
+                    prompt=fact.question,
+                    key=f"{story.id}@{len(cut)}/{fact.key}",
                     want=self.card.prompt.chosen(fact.options, fact.answer),
-                    question=fact.begins if stated else fact.question,
-                    joiner="" if stated else self.card.prompt.joiner,
+                    question=fact.question,
+                    joiner=self.card.prompt.joiner,
                     source_key=f"{story.id}@{ends[piece - 1] if piece else 0}",
                     at=At(distance, "distance"),
                 )
 
-    def instead(self, own: Story, tokens: Tokens | None) -> Iterator[Step]:
+    def instead(self, own: Story, tokens: Tokens | None) -> list[Observe]:
         """The pieces of the next text, for the last those of the first."""
-        return self._steps(self._next(own), self.settings.tokens, tokens)
+        return self._told(self._next(own), self.settings.tokens, tokens)[0]
 
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
@@ -168,17 +155,15 @@ class Recall(Bound[Settings]):
         return stories_of(self.card, long_twin(self.card, self.split, seed, books, tokens))
 
     def describe_others(self) -> dict[str, Json]:
-        """See `readers.Task`."""
+        """See `Bound`."""
         return {"notes": [], "digest": fingerprint(*(self._next(story).text for story in self.stories))}
 
-    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, list[Step]]]:
         """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
         length = self.settings.sequence_tokens
-        while True:
-            seed = training.draws.getrandbits(48)
-            stories = self._written(seed, 1, length) if self.mini else list(self.stories)
-            for story in training.draws.sample(stories, len(stories)):
-                yield self.split, self._steps(story, length, training.tokens)
+        for story in self.epochs(training.draws, self.stories, lambda seed: self._written(seed, 1, length)):
+            pieces, asks = self._told(story, length, training.tokens)
+            yield self.split, [*pieces, *asks]
 
     def counts(self) -> dict[str, Json]:
         """Texts, their characters and facts; `distances`: steps of the figures."""

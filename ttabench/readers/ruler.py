@@ -19,6 +19,7 @@ What one context is asked in several rows is read once.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
+from scipy.optimize import brentq
 
 from ttabench.core.checked_file import object_of, read_text
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, named, other_seeds, shares, spread
+from ttabench.readers.base import Bound, Training, named, other_seeds, shares
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, parsing, readable, rows, stem, text_of
 from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
@@ -91,16 +93,14 @@ class Ruler(Bound[Settings]):
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
         """(key, sample) of every context that is asked about, its questions after `limit`."""
-        for name, share in zip(self.names, shares(self.limit, len(self.names)), strict=True):
+        for name, left in zip(self.names, shares(self.limit, len(self.names)), strict=True):
             there = len(self.held[name]) if self.held else self.settings.contexts
-            places = range(min(there, self.settings.contexts))
-            left = share
-            for place in spread(places, share) if self.held else places:
+            for place in range(min(there, self.settings.contexts)):
                 if left == 0:
                     break
                 sample = self.draw(name, self.seed, place)
                 questions = sample.questions[:left]
-                left = None if left is None else left - len(questions)
+                left = None if left is None else left - len(questions)  # of this sub-task
                 seed = "" if self.held else f"/seed{self.seed}"
                 yield f"{name}/{place}{seed}", replace(sample, questions=questions)
 
@@ -157,29 +157,22 @@ class Ruler(Bound[Settings]):
         around = 0 if tokens is None else tokens.frame_tokens
         asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
         budget = self.settings.length - around - asked - self._room(sample)
-        low, high = sample.least, sample.least
-        low_count = high_count = count(sample.write(low))
-        if low_count > budget:
+
+        def beyond(size: float) -> float:
+            return count(sample.write(math.floor(size))) - budget - 0.5
+
+        low = high = sample.least
+        if (over := beyond(low)) > 0:
             if tokens is None:
                 return low  # nothing is known of the model yet
-            least = low_count + self.settings.length - budget
+            least = self.settings.length + math.ceil(over)
             fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
             raise UserError(fault, "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.")
-        while high_count <= budget:  # beyond what fits
-            low, low_count = high, high_count
+        while beyond(high) < 0:
             if high == sample.most:
                 return high
-            high = 2 * high if sample.most is None else min(sample.most, 2 * high)
-            high_count = count(sample.write(high))
-        while high - low > 1:
-            share = (budget - low_count) / (high_count - low_count)
-            middle = min(high - 1, max(low + 1, low + int(share * (high - low))))
-            middle_count = count(sample.write(middle))
-            if middle_count <= budget:
-                low, low_count = middle, middle_count
-            else:
-                high, high_count = middle, middle_count
-        return low
+            low, high = high, 2 * high if sample.most is None else min(sample.most, 2 * high)
+        return round(brentq(beyond, low, high, xtol=0.2)) - 1
 
     def instead(self, own: tuple[str, Sample], tokens: Tokens | None) -> Iterator[Observe]:
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
@@ -191,11 +184,6 @@ class Ruler(Bound[Settings]):
         )
         text = self.apart(set(tells), texts, lambda text: {told for told in tells if told in text}, at_worst=True)
         return self._pieces(f"{key}/other", text, tokens)
-
-    def remarks_on_others(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[str]:  # noqa: ARG002
-        """Notes on the other contexts."""
-        note = "where every other context of a sub-task holds an answer, the first of them is read"
-        return [note] if self.held else []
 
     def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
         if self.held:

@@ -2,21 +2,16 @@
 
 What is asked (`ask`):
     questions  what was said in earlier sessions (MSC-Self-Instruct, arXiv 2310.08560; in the protocol of Generative
-               Adapter, arXiv 2411.05877). The session that goes on is not read, but with `include_current`.
-    next       the turns of the session that follows, after every session: `step` says how many were read.
-    last       the turns of the last session, after none, one, two ... of those before: the same turns at every step.
+               Adapter, arXiv 2411.05877). The session that goes on is not read.
     turns      the turns of the last session, each read once it was scored: `step` counts earlier sessions and turns.
 
     Episode("msc/test/valid_0", [Observe("Speaker 1: Hi.\\nSpeaker 2: Hello!"), Observe(...), Ask("What was ...?")])
 
-A session is one observation, one line a turn. A turn is scored behind the turns of its own session (`window_turns` of
-them), which stand in its prompt whatever the method is, unless turns are what is read; the end of a text is not scored.
-
-Files are those of ParlAI and of MSC-Self-Instruct:
+A session is one observation, one line a turn; the end of a turn is not scored. Files are those of ParlAI and of
+MSC-Self-Instruct:
 
     msc/msc_dialogue/session_5/test.txt           a JSON object a line, each with its `previous_dialogs`
-    msc/msc_personasummary/session_3/train.txt    one session a line: those of one `initial_data_id` belong together
-    msc_self_instruct.jsonl                       MSC-Self-Instruct: rows of session 5, each with a question
+    msc_self_instruct.jsonl                       rows of session 5, each with a question
 
 Speakers alternate, from "Speaker 1" on, where their ids are missing: earlier sessions are published without.
 """
@@ -27,26 +22,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.base import (
-    Bound,
-    Training,
-    drawn,
-    fingerprint,
-    in_order,
-    spread,
-    told_apart,
-)  # fmt: skip
+from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, in_order, spread, told_apart
 from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, brief, json_lines
+from ttabench.readers.formats import RawRow, json_lines
 from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
 from ttabench.readers.sources import Request, Table, find, table, tops, twin_table, usable
 from ttabench.readers.tokens import Tokens
@@ -99,37 +86,19 @@ def transcript(session: Session) -> str:
     return "\n".join(turn.line for turn in session)
 
 
-def session_table(card: Card, request: Request, session: int | None) -> Table:
-    """The rows of a split from the hub, a file or a folder: of the conversations that have come to a session, by
-    default the last one there, each with those before it: published so, or chained by their ids.
-    """
+def session_table(card: Card, request: Request) -> Table:
+    """The rows of a split from the hub, a file or a folder, of ParlAI's folders the last session's."""
     path, files = Path(request.source), dict[int, Path]()
-    if request.source != "hub" and path.is_dir():
-        for folder in (folder for top in tops(path, card.source.folders) for folder in sorted(top.iterdir())):
-            match = re.fullmatch(r"session_(\d{1,3})", folder.name)
-            if match and (there := find(card.splits[request.split], [folder], TXT)[0]):
-                files.setdefault(int(match[1]), there[0])
-    if session is not None and session not in files:
-        known = ", ".join(map(str, sorted(files))) or "none (session_1, session_2 ...)"
-        fault = f"{request.source} has no folder of session={session} of split {request.split!r}; it has {known}."
-        raise UserError(fault, "Leave session out, or give another.")
+    folders = [folder for top in tops(path, card.source.folders) if top.is_dir() for folder in top.iterdir()]
+    for folder in folders:
+        match = re.fullmatch(r"session_(\d{1,3})", folder.name)
+        if match and (there := find(card.splits[request.split], [folder], TXT)[0]):
+            files[int(match[1])] = there[0]
     if not files:
         return table(card, request, TXT)
-    last = max(files) if session is None else session
-    held, read_ = table(card, replace(request, source=str(files[last])), TXT), f"session {last}"
-    rows = held.rows
-    if "previous_dialogs" not in rows[0].values:
-        read_ = f"sessions to {last}, joined by their ids,"
-        chains: dict[object, list[RawRow]] = {}
-        for number in (number for number in sorted(files) if number <= last):
-            for row in json_lines(files[number]):
-                chains.setdefault(row.needed(["initial_data_id"]), []).append(row)
-        rows = []
-        for *before, final in chains.values():
-            earlier = [{"dialog": row.cell(["dialog"])} for row in before]
-            rows.append(RawRow(final.place, {**final.values, "previous_dialogs": earlier}))
-    notes = (f"{read_} of {files[last].parent.parent}",)
-    return replace(held, rows=rows, label=f"folder:{request.source}", notes=notes)
+    held = table(card, replace(request, source=str(files[max(files)])), TXT)
+    notes = (f"session {max(files)} of {files[max(files)].parent.parent}",)
+    return replace(held, label=f"folder:{request.source}", notes=notes)
 
 
 def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]:
@@ -137,7 +106,7 @@ def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]
     first = RawRow(data.where, data.rows[0].values)
     first.needed(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
     if asked:
-        first.needed(card.columns["question"], f"Score turns instead: --task-set ask=next. {card.source.how}")
+        first.needed(card.columns["question"], f"Score turns instead: --task-set ask=turns. {card.source.how}")
     by_key: dict[tuple[str, str], Conversation] = {}
     ids: Counter[str] = Counter()
     for row in usable(data, lambda raw: _conversation(card, raw, asked=asked)):
@@ -155,15 +124,10 @@ def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]
 def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
     """The conversation of a row, or the reason why it is dropped."""
     cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
-    previous = tuple(
-        _turns(session.get("dialog") if isinstance(session, Mapping) else session)
-        for session in _listed(cells.get("previous"))
-    )
+    previous = tuple(_turns(session["dialog"]) for session in cells.get("previous") or ())
     current = _turns(cells.get("dialog"))
-    if not all(previous):
+    if not all(previous) or not (previous or current):
         return "a session without turns"
-    if not previous and not current:
-        return "no session"
     turns = [turn for session in (*previous, current) for turn in session]
     if not all(turn.text for turn in turns):
         return "a turn without text"
@@ -177,18 +141,11 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
     return Conversation(id=key, published=key, previous=previous, current=current, questions=questions)
 
 
-def _turns(value: object) -> Session:
-    turns = []
-    for number, turn in enumerate(_listed(value)):
-        text, speaker = (turn.get("text"), turn.get("id")) if isinstance(turn, Mapping) else (turn, None)
-        turns.append(Turn(_text(speaker) or f"Speaker {1 + number % 2}", _text(text)))
-    return tuple(turns)
-
-
-def _listed(value: object) -> list[Any]:
-    if not isinstance(value, list | tuple | None):
-        raise ValueError(f"{brief(value)} is no list of turns")
-    return list(value or ())
+def _turns(dialog: Sequence[Mapping[str, Any]] | None) -> Session:
+    return tuple(
+        Turn(_text(turn.get("id")) or f"Speaker {1 + number % 2}", _text(turn["text"]))
+        for number, turn in enumerate(dialog or ())
+    )
 
 
 def _text(value: str | None) -> str:
@@ -204,18 +161,11 @@ SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
-    ask: Literal["questions", "next", "last", "turns"] = "questions"
+    ask: Literal["questions", "turns"] = "questions"
     conversations: Annotated[int, Field(gt=0)] | None = None
     """How many, drawn by the seed; None for all of them."""
-    session: Annotated[int, Field(gt=0)] | None = None
-    """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
-    steps: Annotated[StepCounts | None, BeforeValidator(lambda value: None if value in ("", "all") else value)] = None
-    """Sessions read before queries: "2,4"; "all" is after every one, of questions after all. Of ask=turns: sessions
-    and turns."""
-    include_current: bool = False
-    """Read the session that goes on, too, before the questions."""
-    window_turns: Annotated[int, Field(ge=0)] = 16
-    """Turns of its own session in front of a turn that is scored, at most."""
+    steps: Annotated[StepCounts | None, BeforeValidator(lambda value: None if value == "all" else value)] = None
+    """Pieces read before queries: "2,4"; "all" asks questions after all of them, and turns after every one."""
     prompt: str = "bare"
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
@@ -234,12 +184,8 @@ class Sessions(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        again = sum(conversation.id != conversation.published for conversation in self.found)
-        fault = f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ..."
-        sentences = [fault] if again else []
-        if len(self.chosen) == len(self.found) and not self.mini:
-            sentences.append("all conversations of the source are read: every seed gives the same figures")
-        return sentences
+        same = "all conversations of the source are read: every seed gives the same figures"
+        return [same] if len(self.chosen) == len(self.found) and not self.mini else []
 
     @cached_property
     def _asks(self) -> dict[str, list[Ask]]:
@@ -268,33 +214,28 @@ class Sessions(Bound[Settings]):
 
     def _joiner(self, inner: bool) -> str:
         """Between sessions, or the turns of one where these are read."""
-        return "\n" if inner and self.settings.ask == "turns" else self.card.prompt.joiner
+        return "\n" if inner else self.card.prompt.joiner
 
     def _read(self, conversation: Conversation) -> Sequence[Session]:
-        """Sessions that are read, or may be; of the last its turns, where these are read."""
+        """Sessions that are read; of the last its turns, where these are asked."""
         if self.settings.ask == "questions":
-            return conversation.sessions if self.settings.include_current else conversation.previous
+            return conversation.previous
         *before, last = conversation.sessions
-        return (*before, *((turn,) for turn in last[:-1])) if self.settings.ask == "turns" else before
+        return (*before, *((turn,) for turn in last[:-1]))
 
     def _of(self, conversation: Conversation) -> Iterator[Ask]:
         """Every query about a conversation, in order."""
-        settings, name, there = self.settings, conversation.id, len(self._read(conversation))
-        asking = settings.ask == "questions"
-        every = (there,) if asking else range(there + 1)
-        *before, last = [()] if asking else conversation.sessions
-        for step in sorted(step for step in set(every if settings.steps is None else settings.steps) if step <= there):
-            if asking:
-                for number, (question, answer) in enumerate(conversation.questions, 1):
-                    key = name if number == 1 else f"{name}/q{number}"
-                    yield self._question(key if settings.steps is None else f"{key}@{step}", step, question, answer)
-            elif settings.ask == "turns":
-                if step >= len(before):
-                    yield self._turn(f"{name}@{step}", step, last, step - len(before), seen=0)
-            else:
-                scored = conversation.sessions[step] if settings.ask == "next" else last
-                for number in range(len(scored)):
-                    yield self._turn(f"{name}@{step}.{number}", step, scored, number, seen=settings.window_turns)
+        wanted, there = self.settings.steps, len(self._read(conversation))
+        if self.settings.ask == "turns":
+            *before, last = conversation.sessions
+            for number in range(len(last)):
+                if wanted is None or len(before) + number in wanted:
+                    yield self._turn(conversation.id, len(before) + number, last, number)
+            return
+        for step in [there] if wanted is None else sorted(step for step in set(wanted) if step <= there):
+            for number, (question, answer) in enumerate(conversation.questions, 1):
+                key = conversation.id if number == 1 else f"{conversation.id}/q{number}"
+                yield self._question(key if wanted is None else f"{key}@{step}", step, question, answer)
 
     def _question(self, key: str, step: int, question: str, answer: str) -> Ask:
         prompt = self.card.prompt
@@ -307,13 +248,12 @@ class Sessions(Bound[Settings]):
             at=At(step),
         )
 
-    def _turn(self, key: str, step: int, session: Session, number: int, *, seen: int) -> Ask:
-        """A turn behind so many of its own session, and `step` pieces read."""
-        turn, before = session[number], session[max(0, number - seen) : number]
-        lead = "".join(f"{earlier.line}\n" for earlier in before)
+    def _turn(self, name: str, step: int, session: Session, number: int) -> Ask:
+        """A turn behind `step` pieces read."""
+        turn = session[number]
         return Ask(
-            prompt=f"{lead}{turn.speaker}:",
-            key=key,
+            prompt=f"{turn.speaker}:",
+            key=f"{name}@{step}",
             want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
             joiner=self._joiner(number > 0),
             at=At(step),
@@ -328,18 +268,12 @@ class Sessions(Bound[Settings]):
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
-
-        def length(one: Conversation) -> int:
-            return len(self._read(one))
-
-        def ordered() -> Iterator[Conversation]:
-            every = partial(self.around, self.found, own, lambda seed: self._written(seed, 4, self.arguments))
-            yield from (one for one in every() if length(one) >= least)
-            yield from sorted(filter(length, every()), key=length, reverse=True)
-
-        least = max(1, length(own)) if self.settings.ask == "turns" else 1
+        least = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
+        others = self.around(self.found, own, lambda seed: self._written(seed, 4, self.arguments))
+        enough = (one for one in others if len(self._read(one)) >= least)
+        longest = sorted(filter(self._read, behind(self.found, own)), key=lambda one: -len(self._read(one)))
         known = self._told(own, own.sessions)
-        return self.apart(known, ordered(), lambda one: self._told(one, self._read(one)))
+        return self.apart(known, chain(enough, longest), lambda one: self._told(one, self._read(one)))
 
     def _told(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
         """What two conversations must not share: in the miniature world the people that they name, too."""
@@ -356,15 +290,9 @@ class Sessions(Bound[Settings]):
 
         A mini source writes a new one of `documents` sessions, with `questions` for each of them.
         """
-        queue: list[Conversation] = []
-        while True:
-            if self.mini:
-                size = {"sessions": training.documents, "questions": training.documents * training.questions}
-                known = {key: value for key, value in size.items() if key in self.arguments}
-                queue = self._written(training.draws.getrandbits(48), 1, {**self.arguments, **known})
-            elif not queue:
-                queue = training.draws.sample(self.chosen, len(self.chosen))
-            conversation = queue.pop()
+        size = {"sessions": training.documents, "questions": training.documents * training.questions}
+        more = {**self.arguments, **size}
+        for conversation in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1, more)):
             yield self.split, self._steps(conversation, list(self._of(conversation)))
 
     def counts(self) -> dict[str, Json]:
@@ -382,15 +310,12 @@ class Sessions(Bound[Settings]):
 def read(card: Card, request: Request) -> Sessions:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if settings.ask != "questions":
-        if settings.include_current:
-            fault = f"include_current is about questions; ask={settings.ask} scores turns."
-            raise UserError(fault, "Leave include_current out.")
+    if settings.ask == "turns":
         card = card.measured(*SCORED, chance=None)
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
     else:
-        data = session_table(card, request, settings.session)
+        data = session_table(card, request)
     found = conversations(card, data, asked=settings.ask == "questions")
     chosen = drawn(found, settings.conversations, f"conversations {request.seed}")
     return Sessions(

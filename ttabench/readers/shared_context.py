@@ -139,10 +139,10 @@ def _turn(given: Mapping[str, Any]) -> Turn:
         raise ValueError(f"a turn has no {'answer' if question else 'question'}")
     if options:
         letters = ascii_uppercase[: len(options)]
-        right = next((letter for letter, option in zip(letters, options, strict=True) if option in answers), "")
-        if not right and answers[0] not in tuple(letters):
-            raise ValueError(f"the answer {brief(answers[0])} is none of its {len(options)} options")
-        answers = (right or answers[0],)
+        right = dict(zip(options, letters, strict=True)).get(answers[0], answers[0])
+        if right not in tuple(letters):
+            raise ValueError(f"the answer {brief(right)} is none of its {len(options)} options")
+        answers = (right,)
     kind = str(given.get("task") or "").removeprefix(PREFIX)
     return Turn(question=question, answers=answers, options=options, kind=kind)
 
@@ -184,11 +184,6 @@ class SharedContext(Bound[Settings]):
     """All of the source, in file order."""
     chosen: Sequence[Shared]
     """Those that are read and asked about."""
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        code = self.settings.task.startswith("repoqa")
-        return ["functions are scored by ROUGE-L, not by RepoQA's similarity of code"] if code else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Shared]]:
         """One episode a context that is asked about."""
@@ -263,12 +258,9 @@ class SharedContext(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
-        while True:
-            seed = training.draws.getrandbits(48)
-            some = self._written(seed, 1) if self.mini else self.chosen
-            for shared in training.draws.sample(some, len(some)):
-                asks = [self._ask(shared, number) for number in range(len(shared.turns))]
-                yield self.split, self._steps(shared, asks, training.tokens)
+        for shared in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1)):
+            asks = [self._ask(shared, number) for number in range(len(shared.turns))]
+            yield self.split, self._steps(shared, asks, training.tokens)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, and of the queries asked."""
@@ -282,13 +274,12 @@ class SharedContext(Bound[Settings]):
 
 def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tuple[Card, Settings]:
     """Card and settings of the sub-task that is asked for, or that the source is named after."""
-    parts = (part.split(".")[0] for part in reversed(Path(where).parts))  # scbench_kv.jsonl, scbench_kv/test.parquet
-    name = settings.task or next((part for part in parts if part.startswith(PREFIX)), "")
-    name = name.removeprefix(PREFIX)
-    if name not in SUB_TASKS:
-        if settings.task:
-            raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
+    parts = (part.split(".")[0] for part in Path(where).parts)  # scbench_kv.jsonl, scbench_kv/test.parquet
+    name = (settings.task or next((part for part in parts if part.startswith(PREFIX)), "")).removeprefix(PREFIX)
+    if not name:
         return card, settings
+    if name not in SUB_TASKS:
+        raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
     prompt = name if name in card.prompt.templates and not typed else settings.prompt
     return card.measured(*SUB_TASKS[name].metrics), settings.model_copy(update={"task": name, "prompt": prompt})
 

@@ -29,7 +29,7 @@ GENERATED = "generated"
 """The source of rows that a reader makes and that are not of the miniature world."""
 MOST_ROWS, MOST_TOKENS = 10**6, 2**26
 """What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
-_SHARD = re.compile(r"^(?P<name>.+)-\d{5}-of-(?P<count>\d{5})(-[0-9a-f]+)?$")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}.*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,10 @@ def usual_source(card: Card | None, *, nano: bool) -> str:
     return "mini" if nano else GENERATED if card is not None and card.reader == "ruler" else "hub"
 
 
-def table(card: Card, request: Request, more: Formats | None = None, within: Sequence[str] = ()) -> Table:
+def table(card: Card, request: Request, more: Formats | None = None) -> Table:
     """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `twin_table`).
 
-    Args:
-        more: other formats by suffix, which come before the usual ones.
-        within: folders in which files may lie, too.
+    `more`: other formats by suffix, which come before the usual ones.
     """
     name, path = request.split, Path(request.source)
     split, formats = card.splits[name], {**(more or {}), **READABLE}
@@ -99,7 +97,7 @@ def table(card: Card, request: Request, more: Formats | None = None, within: Seq
         held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
         data = Table(rows=held, label=label, where=label, whole=True)
     elif path.is_dir():
-        data = _from_folder(card, path, name, formats, within)
+        data = _from_folder(card, path, name, formats)
     elif path.exists():
         data = _from_file(card, path, name, formats)
     else:
@@ -121,28 +119,22 @@ def table(card: Card, request: Request, more: Formats | None = None, within: Seq
 
 
 def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
-    split, held, name = card.splits[wanted], list(rows(path, formats)), stem(path, formats)
-    name = match["name"] if (match := _SHARD.match(name)) else name
-    notes, whole = serving(card, wanted, name, path), split.rows is not None and len(held) == split.of
-    if split.rows is not None and name not in split.files:
-        notes = (f"{path} has {len(held)} rows, not the published {split.of}: all of them serve as split {wanted!r}",)
-    notes = () if whole else notes
+    split, held = card.splits[wanted], list(rows(path, formats))
+    whole = split.rows is not None and len(held) == split.of
+    notes = () if whole else serving(card, wanted, _SHARD.sub("", stem(path, formats)), path)
     return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
 
 
-def _from_folder(card: Card, folder: Path, name: str, formats: Formats, within: Sequence[str]) -> Table:
+def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table:
     split = card.splits[name]
-    files, whole = find(
-        split, [at for place in places(card, folder) for at in (place, *map(place.joinpath, within))], formats
-    )
+    files, whole = find(split, places(card, folder), formats)
     if not files:
         wanted = ", ".join(split.files + split.whole) or "one file of any name"
         fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
         hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
         raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
-    more = f" and {len(files) - 1} more shards" if len(files) > 1 else ""
     held = [row for path in files for row in rows(path, formats)]
-    return Table(rows=held, label=f"folder:{folder}", where=f"{files[0]}{more}", folder=files[0].parent, whole=whole)
+    return Table(rows=held, label=f"folder:{folder}", where=str(files[0]), folder=files[0].parent, whole=whole)
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -182,37 +174,34 @@ def find(split: Split, folders: Iterable[Path], formats: Formats = READABLE) -> 
     """(the file of a split, or every shard of it, in the first of the folders that has them, whether it is a whole
     published split, whose names come last); no files where there are none.
     """
-    held = [sorted(filter(Path.is_file, folder.iterdir())) for folder in folders if folder.is_dir()]
+    folders = list(folders)
     for names, whole in ((split.files, False), (split.whole, True)):
-        for files in held:
-            for name in names:
-                if paths := _named(files, name, formats):
-                    return paths, whole
+        for place in (folder / name for folder in folders for name in names):
+            if files := _named(place, formats):
+                return files, whole
     return [], False
 
 
-def _named(files: Sequence[Path], name: str, formats: Formats) -> list[Path]:
+def _named(place: Path, formats: Formats) -> list[Path]:
     """The file of this name, in the first of the formats and rather not packed, or its shards."""
-    by_name = {path.name: path for path in files}
     for ending in (suffix + packed for suffix in formats for packed in ("", ".gz")):
-        if name + ending in by_name:
-            return [by_name[name + ending]]
-    shards = [(path, match) for path in files if (match := _SHARD.match(stem(path))) and match["name"] == name]
-    if shards and len(shards) != (count := int(shards[0][1]["count"])):
-        place = shards[0][0].parent
-        raise UserError(f"{place} holds {len(shards)} of {count} shards of {name!r}.", "Download the others.")
-    return [path for path, _ in shards]
+        if (file := place.with_name(place.name + ending)).is_file():
+            return [file]
+    shards = sorted(place.parent.glob(f"{place.name}-?????-of-?????*.parquet"))
+    if shards and len(shards) != (count := int(shards[0].name.partition("-of-")[2][:5])):
+        raise UserError(f"{place.parent} holds {len(shards)} of {count} shards of {place.name!r}.", "Get the others.")
+    return shards
 
 
 def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
     """What a record must say where a source called `name` (of a file, or a folder of books) serves as the split
     `wanted` that is called otherwise; a card that names no files takes any.
     """
-    known = dict.fromkeys((*card.splits[wanted].files, *card.splits[wanted].whole))
-    if name.casefold() in map(str.casefold, known) or not any(one.files or one.whole for one in card.splits.values()):
+    split, every = card.splits[wanted], card.splits.values()
+    names = [Path(known).name for known in (*split.files, *(split.whole if split.rows is None else ()))]
+    if name.casefold() in map(str.casefold, names) or not any(one.files or one.whole for one in every):
         return ()
-    names = ", ".join(known)
-    return (f"{where} serves as split {wanted!r} of {card.name}: by its name it could be any (known: {names})",)
+    return (f"{where} serves as split {wanted!r} of {card.name}, all of it (known by name: {', '.join(names)})",)
 
 
 # --- miniature twins -------------------------------------------------------------------------------------------------

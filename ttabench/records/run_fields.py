@@ -76,11 +76,6 @@ class RunFields:
     ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
     device: Annotated[str, Declared("auto, cpu, cuda, cuda:N, xpu or mps.", HOW, hashed=False)] = "auto"
     dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
-    attention: Annotated[
-        str,
-        Declared("Attention of transformers: eager, sdpa, flash_attention_2 ... (default: ttabench's own).", HOW,
-                 metavar="NAME"),
-    ] = ""  # fmt: skip
     batch_size: Annotated[
         int,
         Declared("Queries answered together; auto: as many as fit. Halved when memory runs out.", HOW,

@@ -354,9 +354,6 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
     twin = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}
-    if given.get("paper_quirks") and not plain.get("paper_quirks"):
-        words += _assigned("--task-set", {"paper_quirks": True})
-        plain |= {**card.quirks, "paper_quirks": True}
     plain |= asked.options
     typed = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
     return words + _assigned("--task-set", typed)

@@ -30,7 +30,7 @@ Outcome: TypeAlias = Obtained[RunRecord]
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
     """What tells the base model of a request from others."""
-    how = request.device, request.dtype, request.random_weights, request.bos, request.attention
+    how = request.device, request.dtype, request.random_weights, request.bos
     return (request.base_name, *how, chat_template)
 
 
@@ -50,7 +50,7 @@ class ModelCache:
             quiet_libraries()
             lm = load_lm(
                 request.model, random_weights=request.random_weights, device=request.device, dtype=request.dtype,
-                bos=request.bos, attention=request.attention,
+                bos=request.bos,
             )  # fmt: skip
             if request.base_checkpoint:
                 lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)

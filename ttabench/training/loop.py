@@ -86,7 +86,7 @@ class _Training:
     ) -> TrainRecord:
         """All steps that are left."""
         method, config, record = self.method, self.config, self.record
-        stream: Iterator[Sequence[Episode]] = islice(method.training_steps(batches), record.steps, None)
+        stream: Iterator[Sequence[Episode]] = islice(batches, record.steps, None)
         if config.fresh and not record.steps:
             first = _draw(stream, 1)
             method.prepare_training(first)

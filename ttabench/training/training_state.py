@@ -2,7 +2,7 @@
 
     OUT/adapter.safetensors, adapter.json      the newest checkpoint, for `--checkpoint OUT`
     OUT/curve.jsonl                            a line a step, and a line a validation
-    OUT/training.safetensors                   what a training goes on from: parameters, optimiser, what is carried, and
+    OUT/training.safetensors                   what a training goes on from: parameters, optimiser, and
                                                in the metadata record and configuration
 
 A save takes the place of the one before when it is whole. The checkpoint is written after it, and again when the
@@ -96,7 +96,6 @@ def keep(
         tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
-        tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
         tensors |= {f"best.{name}": value for name, value in best.items() if record.best() != record.steps}
         state = {"record": asdict(record), "belongs": _belongs(method, config)}
         try:
@@ -185,7 +184,6 @@ def _fill(
     fill(method, groups["parameter"])
     if optimiser is not None:
         optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
-    method.load_training_state(groups["carried"])
     return groups["best"]
 
 

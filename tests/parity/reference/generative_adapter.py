@@ -29,8 +29,8 @@ def outer(w: Weights, hidden_TC: Tensor) -> Tensor:
 def normed(sum_KR: Tensor, norm: str, rank: int) -> Tensor:
     if norm == "frobenius":
         return sum_KR / (sum_KR.square().sum() + EPS).sqrt()
-    left, values, right = torch.linalg.svd(sum_KR, full_matrices=False)
-    return left[:, :rank] @ right[:rank] if norm == "svd" else sum_KR / (values[0] + EPS)
+    left, _, right = torch.linalg.svd(sum_KR, full_matrices=False)
+    return left[:, :rank] @ right[:rank]
 
 
 def delta(w: Weights, sum_KR: Tensor, norm: str, told: dict[str, Any]) -> Tensor:
@@ -70,18 +70,18 @@ class Adapter:
     def deltas(self, sums: list[Tensor]) -> list[Tensor]:
         return [delta(w, each, self.told["norm"], self.told) for w, each in zip(self.generators, sums, strict=True)]
 
-    def sums(self, chunks: list[Tensor], *, adapted: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """The sum of every layer after these chunks, and the logits of each chunk."""
+    def sums(self, chunks: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The sum of every layer after these chunks, each read by what those before it made, and their logits."""
         found, logits = list[Tensor](), list[Tensor]()
         for ids in chunks:
-            out, added = self.read(ids, found if adapted else None)
+            out, added = self.read(ids, found)
             logits.append(out)
             found = [old + new for old, new in zip(found, added, strict=True)] if found else added
         return found, logits
 
     def losses(self, chunks: list[Tensor], query_T: Tensor) -> list[Tensor]:
         """Of every token that follows another in a chunk or the query, each adapted to the chunks before it."""
-        sums, logits = self.sums(chunks, adapted=True)
+        sums, logits = self.sums(chunks)
         rows = zip([*chunks, query_T], [*logits, self.read(query_T, sums)[0]], strict=True)
         return [cross_entropy(out[:-1], ids[1:], reduction="none") for ids, out in rows]
 

@@ -28,7 +28,7 @@ CONFIG = {
 """What the models of fixtures and transformers call the same number."""
 SAME = ("head_dim", "rms_norm_eps", "rope_theta")
 WAYS = ("concat_recur", "merge_recur")
-NORMS = {"frobenius": "frobenius/", "spectral": "spectral/", "svd": "svd/exact_"}
+NORMS = {"frobenius": "frobenius/", "svd": "svd/exact_"}
 """The norms of Generative Adapter, and where a fixture has the numbers of each."""
 
 TRAINED = ("train/input_ids", "train/attention_mask")
@@ -149,14 +149,12 @@ def _adapted_by_sums(part: Fixture) -> Numbers:
     rows = zip(given["context"], told["context_lens"], strict=True)
     chunks, query = [list(row[:length].split(size)) for row, length in rows], given["query"]
     found: Numbers = {"base/query_logits": torch.stack([adapter.read(ids, None)[0] for ids in query])}
-    for strategy in ("sequential", "parallel"):
-        sums = [adapter.sums(own, adapted=strategy == "sequential")[0] for own in chunks]
-        logits = [adapter.read(ids, own)[0] for ids, own in zip(query, sums, strict=True)]
-        found[f"{strategy}/query_logits"] = torch.stack(logits)
-        if strategy == "sequential":
-            for folder, own in (("S_final", sums), ("sequential/delta_W", map(adapter.deltas, sums))):
-                stacked = map(torch.stack, zip(*own, strict=True))
-                found.update({f"{folder}/model.{key}": t for key, t in zip(maps, stacked, strict=True)})
+    sums = [adapter.sums(own)[0] for own in chunks]
+    logits = [adapter.read(ids, own)[0] for ids, own in zip(query, sums, strict=True)]
+    found["sequential/query_logits"] = torch.stack(logits)
+    for folder, own in (("S_final", sums), ("sequential/delta_W", map(adapter.deltas, sums))):
+        stacked = map(torch.stack, zip(*own, strict=True))
+        found.update({f"{folder}/model.{key}": t for key, t in zip(maps, stacked, strict=True)})
     losses = [own for row, ids in zip(chunks, query, strict=True) for own in adapter.losses(row, ids)]
     found["train/loss"] = torch.cat(losses).mean()
     if told["norm"] != "svd":

@@ -1,4 +1,4 @@
-"""Attention put together from parts, on a CPU: torch's fused kernel never writes scores to memory and tells their sum.
+"""Attention put together from parts: on a CPU by torch's fused kernel, which writes no scores and tells their sum.
 
     merge_partials(summed(q, past_k, past_v, scale), summed(q, k, v, scale, causal=True))     one softmax over both
 
@@ -16,6 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+"""Scores written at a time without gradients. 4 MiB stay in a CPU's cache; a GPU wants few large products: 256 MiB."""
 _fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """The kernel that `scaled_dot_product_attention` calls on a CPU; asked by name, it gives the log-sum-exp too."""
 
@@ -37,13 +39,12 @@ def summed(
     query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float, *, bias: Tensor | None = None,
     causal: bool = False,
 ) -> Part:  # fmt: skip
-    """Attention to these slots alone, where `in_two_parts` allows it.
+    """Attention to these slots alone: by the fused kernel where `in_two_parts` allows it, else over written scores.
 
     Args:
-        bias: is added to the scores: [B, 1, T, S], or [B, M, S] of all queries of a head.
-        causal: of as many slots as queries, each query sees those up to its own.
+        bias: is added to the scores: [B, 1 or N, T, S], or [B, M, S] of all queries of a head.
+        causal: of as many slots as queries, each query sees those up to its own; of the fused kernel.
     """
-    assert _fused is not None
     rows, count, tokens, size = query_BNTD.shape
     heads, query, key, value = key_BHSD.shape[1], query_BNTD, key_BHSD, value_BHSD
     if tokens == 1 or not (causal or (bias is not None and bias.dim() == 4)):
@@ -53,9 +54,30 @@ def summed(
         key, value = (tensor.repeat_interleave(count // heads, dim=1) for tensor in (key, value))
     if bias is not None and bias.dim() == 3:
         bias = _of_queries(bias, heads, tokens)
-    # a single token sees every slot: causal would let it see the first alone, for the kernel aligns [T, S] at the top
-    out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
+    if in_two_parts(query.device):
+        # a single token sees every slot; causal, it would see the first alone: the kernel aligns [T, S] at the top
+        out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
+    else:
+        assert not causal, "causal attention is the fused kernel's"
+        out, total = _written(query * scaling, key, value, bias)
     return out.reshape(query_BNTD.shape), total.reshape(query_BNTD.shape[:3])
+
+
+def _written(query_BHXD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, bias: Tensor | None) -> Part:
+    """Attention of scaled queries over scores in memory, differentiable; so many queries at a time."""
+    step = query_BHXD.shape[2]
+    if not torch.is_grad_enabled():
+        scores_a_query = len(query_BHXD) * key_BHSD.shape[1] * key_BHSD.shape[2]
+        step = max(1, SCORES_AT_ONCE.get(query_BHXD.device.type, 2**26) // scores_a_query)
+    outs, totals = [], []
+    for begin in range(0, query_BHXD.shape[2], step):
+        part = slice(begin, begin + step)
+        scores = query_BHXD[:, :, part] @ key_BHSD.transpose(2, 3)
+        if bias is not None:
+            scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, part])
+        totals.append(scores.float().logsumexp(-1))
+        outs.append((scores - totals[-1][..., None]).exp().to(value_BHSD.dtype) @ value_BHSD)
+    return torch.cat(outs, dim=2), torch.cat(totals, dim=2)
 
 
 def merge_partials(first: Part, second: Part) -> Tensor:
@@ -91,20 +113,29 @@ def attend_shared(
     query_BNTD: Tensor,
     own: tuple[Tensor, Tensor],
     shared: tuple[Tensor, Tensor],
-    bias_B1TS: Tensor | None,
+    masks: tuple[Tensor | None, Tensor | None],
     scaling: float,
-    shared_bias_1MP: Tensor | None = None,
+    bias_1MP: Tensor | None = None,
 ) -> Tensor:
     """Attention to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
 
-    `bias_B1TS` is added to the scores of a row's own slots, `shared_bias_1MP` to those of the shared ones.
+    Args:
+        masks: bool [B or 1, 1, T, P] and [B or 1, 1, T, S], which shared and own slots a token sees; None: all.
+        bias_1MP: is added to the scores of the shared slots.
     """
     rows, count, tokens, size = query_BNTD.shape
     # to the shared slots the tokens of all rows are queries of one row, [1, N, B T, D]
     query_1NXD = query_BNTD.transpose(0, 1).reshape(1, count, -1, size)
-    out, total = summed(query_1NXD, *shared, scaling, bias=shared_bias_1MP)
+    bias, own_bias = bias_1MP, None if masks[1] is None else bias_of(masks[1], query_BNTD.dtype)
+    if masks[0] is not None:
+        seen_B1TP = masks[0].expand(rows, -1, -1, -1)
+        bias = bias_of(seen_B1TP.transpose(0, 1).reshape(1, 1, rows * tokens, -1), query_BNTD.dtype)
+        if bias_1MP is not None:
+            heads_1N1P = bias_1MP.to(bias).repeat_interleave(count // bias_1MP.shape[1], dim=1)[:, :, None]
+            bias = torch.maximum(bias + heads_1N1P, bias.new_tensor(torch.finfo(bias.dtype).min))
+    out, total = summed(query_1NXD, *shared, scaling, bias=bias)
     theirs = out.view(count, rows, tokens, size).transpose(0, 1), total.view(count, rows, tokens).transpose(0, 1)
-    return merge_partials(theirs, summed(query_BNTD, *own, scaling, bias=bias_B1TS)).transpose(1, 2)
+    return merge_partials(theirs, summed(query_BNTD, *own, scaling, bias=own_bias)).transpose(1, 2)
 
 
 def bias_of(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:

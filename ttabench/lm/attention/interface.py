@@ -1,8 +1,8 @@
 """Attention as transformers calls it, with what a window adds: masks by layer, a shared prefix, biases, watchers.
 
-Many rows attend to one shared prefix without a copy for each (Hydragen, arXiv 2402.05099, section 3): on a CPU in two
-parts through torch's fused kernel, elsewhere in one softmax over written scores. A model whose attention has terms that
-sdpa does not know (sinks, a soft cap) attends by its own eager function, with the same masks and biases (`OWN`).
+Many rows attend to one shared prefix without a copy for each (Hydragen, arXiv 2402.05099, section 3). A model whose
+attention has terms that sdpa does not know (sinks, a soft cap) attends by its own eager function, with the same masks
+and biases (`OWN`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ from ttabench.lm.attention.fused import attend_continuation, attend_shared, bias
 
 NAME, OWN = "ttabench_shared_prefix", "ttabench_own"
 """Names with transformers: attention of our own, and the model's eager function under our masks."""
-
-SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
-"""Attention scores alive at a time without gradients; more rows take turns. 4 MiB stay in a CPU's cache: measured twice
-as fast as 64 MiB on one core. A GPU wants few large products: 256 MiB."""
-
 
 MaskFunction: TypeAlias = Callable[[int, int, Tensor, Tensor], Tensor]
 """A mask of transformers: (batch row, head, position of the query, position of the key) to whether it is seen."""
@@ -134,9 +129,8 @@ def forward(
     **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    # Five ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with a
-    # bias, or told that a text is read on, or neither; a shared prefix in two parts by the fused kernel; or in one
-    # softmax over written scores.
+    # Four ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with a
+    # bias, or told that a text is read on, or neither; a shared prefix and a row's own slots, in two parts.
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask, scaling, bias = call.mask, call.scaling, call.bias
@@ -163,12 +157,11 @@ def forward(
     if shared is None or not shared.keys.shape[2]:
         whole: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)
         return whole
-    if shared.all_seen and in_two_parts(query.device):
-        # the mask is of P shared and S own slots; all shared ones are seen, so only [B, 1, T, S] is left of it
-        own_mask = None if mask is None else mask[..., shared.keys.shape[2] :]
-        bias = None if own_mask is None else bias_of(own_mask, query.dtype)
-        return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling, shared.bias), None
-    return attend_in_parts(query * scaling, (key, value), shared, mask), None
+    # the mask is of P shared and S own slots
+    cut = shared.keys.shape[2]
+    parts = (None, None) if mask is None else (None if shared.all_seen else mask[..., :cut], mask[..., cut:])
+    lent = (shared.keys, shared.values)
+    return attend_shared(query, (key, value), lent, parts, scaling, shared.bias), None
 
 
 def _call(
@@ -184,7 +177,6 @@ def _call(
     elif extras.masks is not None:
         assert mask is None, f"layer {layer} of {type(module).__name__} brings a mask of its own"
         mask = extras.masks[layer]
-        mask = mask if mask is None else mask.to(parts[0].device)
     scaling = parts[0].shape[-1] ** -0.5 if scaling is None else float(scaling)
     bias = None if extras.bias is None else extras.bias[layer]
     return Call(layer, *parts, mask, scaling, extras.local.get(layer), bias, module=module)
@@ -233,21 +225,6 @@ def learning_masks() -> Iterator[dict[int, MaskFunction | None]]:
 _functions: list[MaskFunction] = []
 
 
-def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
-    """One softmax over written scores of scaled queries, for as many rows at a time as `SCORES_AT_ONCE` allows."""
-    key, value = own
-    rows, heads, tokens, _ = query.shape
-    step = rows  # under gradients all scores are kept for the way back anyway: taking turns would save nothing
-    if not torch.is_grad_enabled():
-        step = max(
-            1, SCORES_AT_ONCE.get(query.device.type, 2**26) // (heads * tokens * (shared.keys.shape[2] + key.shape[2]))
-        )
-    parts = [slice(begin, begin + step) for begin in range(0, rows, step)]
-    masks = [mask if mask is None or len(mask) == 1 else mask[p] for p in parts]
-    attended = [_attend(query[p], (key[p], value[p]), shared, seen) for p, seen in zip(parts, masks, strict=True)]
-    return attended[0] if len(attended) == 1 else torch.cat(attended)
-
-
 def widened(bias_BMP: Tensor, slots: int) -> Tensor:
     """A bias of the first slots for so many: nothing is added to those behind."""
     more = slots - bias_BMP.shape[2]
@@ -268,36 +245,6 @@ def _causal(query: Tensor, key: Tensor) -> Tensor:
     """bool [1, 1, T, S]: the last T of S slots see those up to their own."""
     tokens, slots = query.shape[2], key.shape[2]
     return torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
-
-
-def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:
-    """N query heads on H key/value heads; G = N / H query heads share one. Rows move behind heads: [H, B, G, T, D]."""
-    rows, count, tokens, size = query_BNTD.shape
-    heads, slots = own[0].shape[1], shared.keys.shape[2]
-    # X = B G T queries of a key/value head meet the P shared keys in one product: the keys are read once, not B times.
-    query_HBGTD = query_BNTD.view(rows, heads, count // heads, tokens, size).transpose(0, 1)
-    flat_HXD = query_HBGTD.reshape(heads, -1, size)
-    rows_HBXD = flat_HXD.view(heads, rows, -1, size)
-    to_shared_HXP = flat_HXD @ shared.keys[0].transpose(1, 2)
-    to_own_HBXS = rows_HBXD @ own[0].permute(1, 0, 3, 2)
-    shape = (heads, rows, count // heads, tokens)
-    # both as [H, B, G, T, P] and [H, B, G, T, S], to be masked by row and joined along the slots
-    to_shared, to_own = to_shared_HXP.view(*shape, slots), to_own_HBXS.view(*shape, -1)
-    if shared.bias is not None:  # by key/value head, or by query head
-        to_shared = to_shared + shared.bias.to(query_BNTD.dtype).reshape(heads, 1, -1, 1, slots)
-    if mask_B1TS is not None:
-        lowest = torch.finfo(query_BNTD.dtype).min
-        hidden_1B1TS = ~mask_B1TS[None]
-        to_own = to_own.masked_fill(hidden_1B1TS[..., slots:], lowest)
-        if not shared.all_seen:
-            to_shared = to_shared.masked_fill(hidden_1B1TS[..., :slots], lowest)
-    scores = torch.cat([to_shared, to_own], dim=-1)  # [H, B, G, T, P + S]: one softmax over both, in float32
-    weights_HXS = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_BNTD.dtype).flatten(1, 3)
-    from_shared_HXD = weights_HXS[..., :slots] @ shared.values[0]
-    own_weights_HBXS = weights_HXS.view(heads, rows, -1, scores.shape[-1])[..., slots:]
-    # the shares of all slots sum to 1, so the values of both parts are simply added
-    out_HBXD = from_shared_HXD.view(heads, rows, -1, size) + own_weights_HBXS @ own[1].transpose(0, 1)
-    return out_HBXD.view(*shape, size).permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
 
 
 def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:

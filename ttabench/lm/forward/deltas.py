@@ -1,7 +1,9 @@
-"""Weight deltas on the frozen LM: hooked low-rank maps and swapped tensors, undone when the context ends.
+"""What contexts do to the frozen LM and undo: weight deltas, other weights, inputs shown, layers computed again.
 
     with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
     with weights_as(lm, values): ...                    other weights in their place, while these are trained
+    with observe_inputs(lm, see, [0, 5], rows=2): ...   see(5, hidden_BTC) at every forward
+    with deltas_applied(..), layers_recomputed(lm): ... the way back of a gradient step runs inside, too
 
 A dense delta stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach. Style follows
 NVIDIA/kvpress `presses/base_press.py`.
@@ -9,18 +11,25 @@ NVIDIA/kvpress `presses/base_press.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
+Place: TypeAlias = int | str
+"""A decoder layer by number (what enters it, in front of its first norm), or a linear map by name."""
+See: TypeAlias = Callable[[Place, Tensor], object]
+"""Called with a place and what entered there: [B, T, C] of a layer, [B, T, I] of a map; padding means nothing."""
 
 
 @contextmanager
@@ -50,7 +59,7 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
                     assert not shares, f"{name}: a delta of the head is of all rows alike"
                 undo.callback(module.register_forward_hook(hook).remove)
         if dense:
-            undo.enter_context(_swapped(lm.model, dense))
+            undo.enter_context(weights_as(lm, _changed(lm.model, dense)))
         yield
 
 
@@ -113,22 +122,32 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     The parameters are the very ones they were when the block ends, exceptions included.
     """
     ways_of(lm)
-    held = {name: (_held(lm.model, name), value) for name, value in values.items()}
-    with _placed(lm.model, {id(base): (base, value.to(base)) for base, value in held.values()}):
+    held = {id(base): (base, value.to(base)) for base, value in ((_held(lm.model, n), v) for n, v in values.items())}
+    places = [  # every one that holds the parameter
+        (module, leaf, *held[id(tensor)])
+        for module in lm.model.modules()
+        for leaf, tensor in module._parameters.items()
+        if id(tensor) in held
+    ]
+    try:
+        for module, leaf, _, value in places:
+            module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
         yield
+    finally:
+        for module, leaf, base, _ in places:
+            module._parameters[leaf] = base  # type: ignore[assignment]
 
 
-@contextmanager
-def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
-    """`parameter + change` in every place that holds the parameter (embedding and head may share one)."""
-    values: dict[int, tuple[Tensor, Tensor]] = {}
+def _changed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`parameter + change` by the parameter's name; of one with two names (embedding and head) both changes add up."""
+    values: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
     for name, change in changes.items():
         base = _held(model, name)  # under another swap a plain tensor
         assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
-        _, value = values.get(id(base), (base, base))
-        values[id(base)] = base, value + change.to(base)
-    with _placed(model, values):
-        yield
+        first = names.setdefault(id(base), name)
+        values[first] = values.get(first, base) + change.to(base)
+    return values
 
 
 def _held(model: nn.Module, name: str) -> Tensor:
@@ -139,18 +158,43 @@ def _held(model: nn.Module, name: str) -> Tensor:
 
 
 @contextmanager
-def _placed(model: nn.Module, values: Mapping[int, tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Each value in every place that holds its parameter: (parameter, value) by the parameter's id."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for leaf, held in module._parameters.items():
-            places.setdefault(id(held), []).append((module, leaf))
+def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iterator[None]:
+    """Show what enters these places in forwards of so many rows to `see`, in the order of the model."""
+    ways_of(lm)  # which are found out before anybody looks
+    layers = lm.blocks()
+
+    def entering(place: Place, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        entered: Tensor = args[0] if args else named["hidden_states"]
+        see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
+
+    with ExitStack() as undo:
+        for place in places:
+            module = layers[place] if isinstance(place, int) else lm.model.get_submodule(place)
+            undo.callback(module.register_forward_pre_hook(partial(entering, place), with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def layers_recomputed(lm: LM) -> Iterator[None]:
+    """Inside, gradient steps keep what enters each decoder layer and compute it again on the way back.
+
+    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What a
+    layer draws from torch's randomness it draws again.
+    """
+    blocks = list(lm.blocks())
     try:
-        for key, (_, value) in values.items():
-            for module, leaf in places[key]:
-                module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
+        for block in blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         yield
     finally:
-        for key, (base, _) in values.items():
-            for module, leaf in places[key]:
-                module._parameters[leaf] = base  # type: ignore[assignment]
+        for block in blocks:
+            vars(block).pop("forward", None)
+
+
+def step_bytes(lm: LM, tokens: int) -> int:
+    """About how much a gradient step through all adapted maps holds between its two ways, if all is kept.
+
+    Twice what enters and leaves the linear maps: norms, rotations, gates and dropout's zeros come on top of these.
+    """
+    ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
+    return 2 * ends * tokens * lm.dtype.itemsize

@@ -51,20 +51,10 @@ def forward(
     Raises:
         UserError: the window is longer than the model's positions.
     """
-    patch, mask_BT = _begun(lm, patch, ids_BT, mask_BT)
-    if past is None:
-        check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-        past = Window(lm, patch.prefix, len(ids_BT))
-    with deltas_applied(lm, patch.deltas, len(ids_BT)):
-        hidden_BTD = past.feed(ids_BT.to(lm.device), mask_BT)
-        return lm.logits(hidden_BTD), past
-
-
-def _begun(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Patch, Tensor | None]:
-    """The patch of a forward encoded, and the mask where anything is padded."""
     patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, len(ids_BT)), f"patch of {patch_rows(patch)} rows on a batch of {len(ids_BT)}"
-    return patch, padded(lm, mask_BT)
+    hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT, past=past)
+    with deltas_applied(lm, patch.deltas, len(ids_BT)):
+        return lm.logits(hidden_BTD), window
 
 
 def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
@@ -73,23 +63,25 @@ def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
 
 
 def hidden_states(
-    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None
-) -> tuple[Tensor, Window]:
+    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout | None, mask_BT: Tensor | None = None, *,
+    past: Window | None = None,
+) -> tuple[Tensor, Window]:  # fmt: skip
     """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
 
     Returns:
         last hidden states [B, T, C], of which `lm.logits` makes logits; and the window, which goes on behind the
         furthest position and sees all real slots.
     """
-    patch, mask_BT = _begun(lm, patch, ids_BT, mask_BT)
-    if layout.positions_BT is not None:
+    patch, mask_BT = encoded(lm, patch), padded(lm, mask_BT)
+    assert patch_rows(patch) in (1, len(ids_BT)), f"patch of {patch_rows(patch)} rows on a batch of {len(ids_BT)}"
+    if layout is not None and layout.positions_BT is not None:
         last = layout.positions_BT.to(lm.device)
         check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
-    else:
+    elif past is None:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-    window = Window(lm, patch.prefix, len(ids_BT))
-    with deltas_applied(lm, patch.deltas, len(ids_BT), layout.marked_BT):
-        return window.feed_laid(ids_BT.to(lm.device), layout, mask_BT), window
+    window = past or Window(lm, patch.prefix, len(ids_BT))
+    with deltas_applied(lm, patch.deltas, len(ids_BT), None if layout is None else layout.marked_BT):
+        return window.feed(ids_BT.to(lm.device), mask_BT, layout), window
 
 
 def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:

@@ -9,7 +9,7 @@ Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -20,7 +20,7 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned, rotaries
+from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
@@ -71,28 +71,10 @@ def _tried(lm: LM) -> Ways:
     if ways.attention == "none":
         return ways
     take(lm, ways)
-    _choose_blocks(lm)
     angles, local = _learned(lm, ways)
     ways = replace(ways, local=local)
     take(lm, ways)
-    if limit := _same_angles(lm, angles):
-        grow = _changed(lm, angles, 2 * limit, 3 * limit)
-        ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
     return replace(ways, rotary=_rotary(lm, angles, texts[0])) if ways.hooked else ways
-
-
-def _choose_blocks(lm: LM) -> None:
-    """Take for the decoder's layers the list of as many modules that a text runs through."""
-    ran: list[int] = []
-    with ExitStack() as undo, suppress(UserError, IndexError):
-        for number in range(8):
-            lm.block_list = number
-            blocks = lm.blocks()
-            hook = blocks[0].register_forward_hook(lambda *_, number=number: ran.append(number))
-            undo.callback(hook.remove)
-        lm.decoder(input_ids=torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device), use_cache=False)
-    lm.block_list = min(ran, default=0)
-    vars(lm).pop("layer_devices", None)
 
 
 def _texts(lm: LM) -> list[Tensor]:
@@ -133,7 +115,7 @@ def whole(lm: LM, ids_1T: Tensor) -> Tensor:
 def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
     """The first way that is right in all, else the first that is right row by row."""
     alone = Ways(attention="none")
-    tried = [Ways(attention=attention) for attention in ("sdpa", "own", "transformers")][-1 if lm.attention else 0 :]
+    tried = [Ways(attention=attention) for attention in ("sdpa", "own", "transformers")]
     for ways in (*tried, *(Ways(attention=last, positions=False) for last in ("transformers", "again"))):
         try:
             ways = _right(lm, ways, texts, truth)
@@ -172,24 +154,23 @@ def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor])
 
 
 def _with_hooks(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
-    """The same where attention is ours: whether rows may share a prefix, and tokens stand otherwise."""
+    """The same where attention is ours: whether tokens may stand otherwise."""
     seen, shared, first = set[tuple[int, int, int]](), Window(lm, None, 1), texts[0][:, :ALIKE]
     with watched(lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
         shared.feed(first)
     assert seen == ways.shapes, "attention is given other keys than are held"
-    lends = embeds = False
+    behind = Window(lm, shared.prefix(), 2)
+    assert _reads(lm, behind, texts, truth, [(ALIKE, texts[1].shape[1])] * 2), "other logits behind a shared prefix"
+    embeds = False
+    take(lm, replace(ways, embeddings=True))
     with suppress(Exception):
-        behind = Window(lm, shared.prefix(), 2)
-        lends = _reads(lm, behind, texts, truth, [(ALIKE, texts[1].shape[1])] * 2)
-    take(lm, replace(ways, lends=lends, embeddings=True))
-    with suppress(Exception):
-        hidden = Window(lm, None, 1).feed_laid(first, Layout(embeddings_BTC=lm.embedded(first)))
+        hidden = Window(lm, None, 1).feed(first, layout=Layout(embeddings_BTC=lm.embedded(first)))
         embeds = _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
     steps_1T = torch.arange(ALIKE, device=lm.device)[None]
-    hidden = Window(lm, None, 1).feed_laid(first, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
+    hidden = Window(lm, None, 1).feed(first, layout=Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
     broken = bool(truth[0].isnan().any())  # of weights that are no numbers nothing is known
     gaps = broken or not _equal(lm, _logprobs(lm, hidden), truth[0][:ALIKE])
-    return replace(ways, lends=lends, embeddings=embeds, gaps=gaps)
+    return replace(ways, embeddings=embeds, gaps=gaps)
 
 
 def _reads(
@@ -239,28 +220,8 @@ def _rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
                 Window(lm, begun, len(ids_B1)).feed(ids_B1)
             readings.append(seen)
         calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
-        turns, query_turns = (learned(lm, angles, name, calls, at_B1, SHIFT) for name in ("key", "query"))
-        if turns and any(turns) and query_turns:
-            return Rotary(turns, query_turns)
+        return learned(lm, angles, calls, at_B1, SHIFT)
     return None
-
-
-def _changed(lm: LM, angles: Sequence[Angles], *lengths: int) -> bool:
-    """Whether the first positions of texts of two lengths have other angles."""
-    few = torch.arange(4, device=lm.device)[None]
-    texts = [torch.cat([few, few.new_tensor([[length - 1]])], dim=1) for length in lengths]
-    return any(not torch.equal(*(made(text)[0][:, :4] for text in texts)) for made in angles)
-
-
-def _same_angles(lm: LM, angles: Sequence[Angles]) -> int | None:
-    """Most positions of a text that leave angles as they are; None where no length changes them."""
-    low, high = 5, lm.max_positions
-    if not angles or not _changed(lm, angles, low, high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _changed(lm, angles, 5, middle) else (middle, high)
-    return low
 
 
 probes[:] = [tried]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import torch
@@ -35,14 +35,11 @@ class Turn:
     """The model's own rotation of queries and keys by cosine and sine."""
     part: slice
     """The features that it is given."""
-    weight_D: Tensor | None = None
-    """What a norm behind the rotation multiplies features by."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
         """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
         cos, sin = self.angles(positions_BP)
-        weight_D = None if self.weight_D is None else self.weight_D.float()
-        whole = x_BHPD.float() if weight_D is None else x_BHPD.float() / weight_D
+        whole = x_BHPD.float()
         given = whole[..., self.part]
         done = self.apply(given, given, cos, -sin if back else sin)[0]
         if back:  # by the square of the factor; a feature that is not rotated keeps its 1
@@ -51,18 +48,18 @@ class Turn:
         if done.shape != whole.shape:
             before, behind = whole[..., : self.part.start or 0], whole[..., self.part.stop or whole.shape[-1] :]
             done = torch.cat([before, done, behind], dim=-1)
-        return (done if weight_D is None else done * weight_D).to(x_BHPD.dtype)
+        return done.to(x_BHPD.dtype)
 
 
 class Rotary:
-    """The rotation of a base model: turns of keys and of queries, None of a layer that knows no positions."""
+    """The rotation of a base model: a turn of keys and queries a layer, None of one that knows no positions."""
 
-    def __init__(self, turns: Sequence[Turn | None], query_turns: Sequence[Turn | None]) -> None:
-        self.turns, self.query_turns = turns, query_turns
+    def __init__(self, turns: Sequence[Turn | None]) -> None:
+        self.turns = turns
 
     def query_at(self, query_BNTD: Tensor, was_BT: Tensor, now_BT: Tensor, layer: int) -> Tensor:
         """Queries of a layer that stood at one position each, as they are at another."""
-        turn = self.query_turns[layer]
+        turn = self.turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
     def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
@@ -79,11 +76,6 @@ class Rotary:
             return first(keys_LBHPD, positions_BP, back=back)
         parts = zip(self.turns, keys_LBHPD, strict=True)
         return torch.stack([turn(keys, positions_BP, back=back) if turn else keys for turn, keys in parts])
-
-
-def rotaries(lm: LM) -> list[nn.Module]:
-    """The modules that make the model's angles, by the name that transformers gives them."""
-    return [module for module in lm.decoder.modules() if "Rotary" in type(module).__name__]
 
 
 @contextmanager
@@ -103,7 +95,9 @@ def angles_seen(lm: LM) -> Iterator[list[Angles]]:
         seen.setdefault((module, *texts, *sorted(named.items())), angles)
 
     with ExitStack() as undo:
-        for module in rotaries(lm):
+        for module in lm.decoder.modules():
+            if "Rotary" not in type(module).__name__:  # as transformers calls what makes angles
+                continue
             undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         found: list[Angles] = []
         yield found
@@ -111,12 +105,11 @@ def angles_seen(lm: LM) -> Iterator[list[Angles]]:
 
 
 def learned(
-    lm: LM, angles: Sequence[Angles], name: str, calls: Sequence[tuple[Call, Call]], at_B1: Tensor, shift: int
-) -> list[Turn | None] | None:
-    """How each layer rotates its keys, or queries; None where its own code does not do what the model does.
+    lm: LM, angles: Sequence[Angles], calls: Sequence[tuple[Call, Call]], at_B1: Tensor, shift: int
+) -> Rotary | None:
+    """How each layer rotates its keys and queries; None where its own code does not do what the model does, or nothing.
 
     Args:
-        name: "key" or "query".
         calls: of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further.
     """
     turns: list[Turn | None] = []
@@ -130,20 +123,17 @@ def learned(
         return bool((moved - wanted).abs().max() <= bound * wanted.abs().max())
 
     for here, there in calls:
-        own, wanted = getattr(here, name), getattr(there, name)
-        tried = chain(dict.fromkeys(turns), (None,), _candidates(lm, angles, here, own.shape[-1]))
-        fitting = [*islice((turn for turn in tried if moves(turn, own, wanted)), 1)]
-        if not fitting:
+        tried = chain(dict.fromkeys(turns), (None,), _candidates(lm, angles, here, here.key.shape[-1]))
+        fitting = (turn for turn in tried if moves(turn, here.key, there.key) and moves(turn, here.query, there.query))
+        if not (first := [*islice(fitting, 1)]):
             return None
-        turns += fitting
-    return turns
+        turns += first
+    return Rotary(turns) if any(turns) else None
 
 
 def _candidates(lm: LM, angles: Sequence[Angles], call: Call, width: int) -> Iterator[Turn]:
     apply: Any = getattr(sys.modules[type(call.module).__module__], "apply_rotary_pos_emb", None)
-    norms = [p for name, p in lm.blocks()[call.layer].named_parameters() if "norm" in name and p.shape == (width,)]
-    weights = [None, *chain.from_iterable((norm.detach(), 1 + norm.detach()) for norm in norms)]
-    for weight, made in product(weights, angles if apply else ()):
+    for made in angles if apply else ():
         size = made(torch.zeros(1, 1, dtype=torch.int64, device=lm.device))[0].shape[-1]
         for part in (slice(None), slice(size), slice(width - size, None)):
-            yield Turn(made, apply, part, weight)
+            yield Turn(made, apply, part)

@@ -5,14 +5,9 @@ What no way does right is refused by whoever needs it (`require`), in one line t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -30,8 +25,6 @@ class Ways:
     """Whether logits are the output embeddings of the last hidden states, and nothing else."""
     rows: bool = True
     """Whether rows of unequal length may be read together."""
-    lends: bool = True
-    """Whether rows may share a prefix, where attention is ours."""
     positions: bool = True
     """Whether the model takes position ids."""
     gaps: bool = False
@@ -44,12 +37,6 @@ class Ways:
     """What moves keys and queries to other positions, where that is possible."""
     shapes: frozenset[tuple[int, int, int]] = frozenset()
     """(key/value heads, head size of keys, of values) that layers have."""
-    same_angles: int | None = None
-    """Most positions of a text whose angles do not depend on its length; None: they never do."""
-    angles_grow: bool = False
-    """Whether longer texts have angles of their own each (dynamic NTK); else all of them have the same (longrope)."""
-    rotaries: Sequence[nn.Module] = ()
-    """What makes the angles, where they depend on the length."""
 
     @property
     def hooked(self) -> bool:
@@ -61,28 +48,10 @@ class Ways:
         """Whether a text can be read on behind keys and values."""
         return self.attention not in ("again", "none")
 
-    def angles_of(self, length: int) -> int:
-        """Which angles a text of so many tokens has: texts of one number have the same."""
-        if self.same_angles is None or length <= self.same_angles:
-            return 0
-        return length if self.angles_grow else 1
-
-    @contextmanager
-    def rotating_as(self, length: int) -> Iterator[None]:
-        """Run the block with the angles of a text of so many tokens, however many of them are read at a time."""
-        rotaries = self.rotaries if self.angles_of(length) else ()
-        for module in rotaries:
-            vars(module)["forward"] = _with_last(module.forward, length - 1)
-        try:
-            yield
-        finally:
-            for module in rotaries:
-                vars(module).pop("forward")
-
-    def record(self, lm: LM) -> dict[str, Json]:
+    def record(self) -> dict[str, Json]:
         """What a record says: parts that are not run in the usual way; empty for most models."""
         unusual: dict[str, tuple[bool, Json]] = {
-            "attention": (self.attention != "sdpa", lm.attention or self.attention),
+            "attention": (self.attention != "sdpa", self.attention),
             "head": (not self.linear_head, "transformers"),
             "rows": (not self.rows, "one by one"),
             "local_layers": (bool(self.local), len(self.local)),
@@ -117,9 +86,6 @@ def require(lm: LM, *parts: str) -> None:
 
 def _refusal(lm: LM, part: str) -> UserError:
     why, hint = REASONS[part]
-    if lm.attention and part in ("hooks", "gaps", "embeddings"):
-        why = f"--attention {lm.attention} leaves no way to watch or mask it slot by slot"
-        hint = "Leave --attention out."
     return UserError(f"{lm.name} ({lm.config.model_type}) cannot be used here: {why}.", hint)
 
 
@@ -146,18 +112,7 @@ def rotary_of(lm: LM) -> Rotary:
 def take(lm: LM, ways: Ways) -> None:
     """Run the model in these ways from here on."""
     vars(lm)["_ways"] = ways
-    lm.linear_head, lm.ways = ways.linear_head, ways.record(lm)
+    lm.linear_head, lm.ways = ways.linear_head, ways.record()
     if len(ways.shapes) == 1:
         ((lm.kv_heads, lm.head_dim, _),) = ways.shapes
-    lm.attend_by(NAMES.get(ways.attention) or lm.attention or lm.native_attention)
-
-
-def _with_last(forward: Callable[..., Any], last: int) -> Callable[..., Any]:
-    """The angles of a rotary module for its positions and one more, which is then left out."""
-
-    def rotated(x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-        more = position_ids.new_full((len(position_ids), 1), last)
-        made = forward(x, torch.cat([position_ids, more], dim=1), *args, **kwargs)
-        return made[:, :-1] if isinstance(made, Tensor) else tuple(part[:, :-1] for part in made)
-
-    return rotated
+    lm.attend_by(NAMES.get(ways.attention, lm.native_attention))

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.core.errors import UserError
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import Shared, given, is_watched, watched
 from ttabench.lm.attention.layout import Layout
@@ -94,31 +93,18 @@ def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
+    """Keys and values of a prefix layer by layer, where the model is and in its number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    places = zip(held, lm.layer_devices, strict=False)
-    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
+    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
-    """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none."""
-    if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
+    """The bias of a prefix on scores of its slots in the model's numbers, the lowest one for -inf; None for none."""
+    if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    biases = []
-    for layer, device in enumerate(lm.layer_devices):
-        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(device, lm.dtype).clamp(min=lowest)
-        if prefix.hidden_LBHP is not None:
-            hidden = prefix.hidden_LBHP[layer].to(device)
-            if bias is None:
-                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=device)
-            elif bias.shape[1] > hidden.shape[1]:  # of query heads
-                hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
-            bias = torch.where(hidden, lowest, bias)
-        assert bias is not None
-        biases.append(bias)
-    return biases
+    return [bias.to(lm.device, lm.dtype).clamp(min=lowest) for bias in prefix.bias_LBHP]
 
 
 class Window:
@@ -136,7 +122,7 @@ class Window:
         self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
     ) -> None:
         prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
-        self.lm, self.rows, self._room, self._evict, self._ways = lm, rows, room, evict, ways_of(lm)
+        self.lm, self.rows, self._evict, self._ways = lm, rows, evict, ways_of(lm)
         eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
@@ -164,34 +150,46 @@ class Window:
         pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
         self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in pairs]
         self._cache = Cache(layers=list(self._layers))
-        self._length = 0
-        """Tokens that all of the text will have, where the model's angles depend on it."""
         self._ids_BS: Tensor | None = None
         """All that was fed, where the model reads it anew every time."""
 
     def _is_lent(self, prefix: Prefix) -> bool:
         """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
-        if is_watched() or prefix.eviction is not None or not self._ways.lends or self._ways.attention != "sdpa":
+        if is_watched() or prefix.eviction is not None or self._ways.attention != "sdpa":
             return False
         if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
             return False  # where heads kept slots of their own, each has its own window
-        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.hidden_LBHP, prefix.bias_LBHP) if part]
+        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
         return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
         No mask is needed where padding stands behind what is not read on.
+
+        Args:
+            layout: how the tokens stand (its marks are for `deltas_applied`); None: one behind the other.
         """
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
-        mask_BS = self._extended_mask(ids_BT, mask_BT)
-        step, eviction = None, self._held.eviction
+        mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
+        next_B, step, eviction = self._held.next_position_B + total_B, None, self._held.eviction
+        embeddings_BTC = None if layout is None else layout.embeddings_BTC
+        if layout is not None:
+            assert eviction is None, "what is thrown away has no place in a layout"
+            require(self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else []))
+            positions_BT = layout.positions(positions_BT, self.lm.max_positions)
+            real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
+            next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
+            if layout.sees_BTS is not None:
+                slots = self._cache.get_seq_length() + ids_BT.shape[1]
+                mask = layout.mask(ids_BT.shape[1], slots, mask_BS)
+                if layout.sees_BTS.shape[2] == slots and self._shared is not None:
+                    self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
         if eviction is not None:
             step = eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
-            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
-        next_B = self._held.next_position_B + total_B
+            hidden_BTD = self._run(ids_BT, mask, positions_BT, embeddings_BTC)
         self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         if step is not None:
             left = step.left(self.prefix(), evict=self._evict)
@@ -199,23 +197,6 @@ class Window:
                 layer.keys, layer.values = keys, values
             places = left.positions() if self._ways.local else None
             self._held = replace(left, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
-        return hidden_BTD
-
-    def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
-        """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
-        assert self._held.eviction is None, "what is thrown away has no place in a layout"
-        require(self.lm, "hooks", *(["embeddings"] if layout.embeddings_BTC is not None else []))
-        mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
-        positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
-        mask, slots = mask_BS, self._cache.get_seq_length() + tokens
-        if layout.sees_BTS is not None:
-            mask = layout.mask(tokens, slots, mask_BS)
-            if layout.sees_BTS.shape[2] == slots and self._shared is not None:
-                self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
-        hidden_BTD = self._run(ids_BT, mask, positions_BT, layout.embeddings_BTC)
-        real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
-        next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
-        self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         return hidden_BTD
 
     @property
@@ -228,17 +209,14 @@ class Window:
     def unmasked(self) -> bool:
         """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
         held = self._held
-        apart = [held.mask_BP, held.hidden_LBHP, held.bias_LBHP, held.positions_LBHP]
-        return self._reads_on and apart == [None] * 4 and not is_watched()
+        apart = [held.mask_BP, held.bias_LBHP, held.positions_LBHP]
+        return self._reads_on and apart == [None] * 3 and not is_watched()
 
-    def _run(
-        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None = None
-    ) -> Tensor:
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         cache: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True, "attention_mask": None}
         if self._ways.hooked:
-            reads_on = self._reads_on
-            masks = self._local(self._seen(ids_BT.shape[1], mask, parts=reads_on), positions_BT)
+            masks, reads_on = self._local(self._seen(ids_BT.shape[1], mask), positions_BT), self._reads_on
             with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
                 return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
         # the model attends in its own way, with masks that it makes of a mask of slots
@@ -255,35 +233,15 @@ class Window:
         inputs = {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
-        if self._ways.same_angles is not None:
-            self._settle(positions_BT)
-        with self._ways.rotating_as(self._length):
-            hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
-        return hidden_BTD.to(positions_BT.device)
+        hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
+        return hidden_BTD
 
-    def _settle(self, positions_BT: Tensor) -> None:
-        """Choose the angles for all of the text, when its first tokens are read."""
-        held, end, of = int(self._held.next_position_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
-        chosen = self._length or held
-        self._length = self._length or max(end, held + self._room)
-        if chosen and of(chosen) != of(max(end, self._length)):
-            limit, fault = self._ways.same_angles, f"{self.lm.name} rotates texts of more than"
-            fault = f"{fault} {limit} tokens by other angles, and of {max(end, self._length)}, {held} were read already"
-            raise UserError(
-                f"{fault}.", f"Let context and question have {limit} tokens together, or use icl on a longer context."
-            )
-
-    def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
-        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.
-
-        `parts`: attention knows text that is read on in two parts, without a mask.
-        """
+    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
-        # causal attention knows two parts; of three (shared, read before, read now) a mask says who sees what
-        three = self._shared is not None and self._layers[0].own_length() > 0
-        if tokens == 1 or (mask is None and (not held or (parts and not three))):
+        if tokens == 1 or (mask is None and (not held or self._reads_on)):
             return mask if mask is None else mask[:, None, None]
         causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self.lm.device).tril(held)
         return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
@@ -357,7 +315,7 @@ class Window:
         )
 
     def select(self, rows_N: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken several times (beams)."""
+        """Keep these rows, in this order; a row may be taken several times."""
         for layer in self._layers:
             layer.select(rows_N)
         eviction = None if self._held.eviction is None else self._held.eviction.select(rows_N)

@@ -8,6 +8,7 @@ texts.start_ids                           what stands in front of a text: BOS wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,11 @@ from tokenizers import Tokenizer
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UserError
+from ttabench.core.types import Json
 from ttabench.lm.text.chat import Chat, chat_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-ANCHORS = ("a", "\n", ".", ")", "x")
-"""One of them stands in front of a text that follows other text, while it is tokenised, where that makes a difference:
-the first that shares no token with the text."""
 
 
 class Texts:
@@ -51,7 +49,10 @@ class Texts:
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
         self._templates = backend(tokenizer, specials_are_text=False)
-        self._anchors = _anchors(self._texts)
+        definition = json.loads(self._texts.to_str())
+        definition |= {name: _without_blank(definition[name]) for name in ("normalizer", "pre_tokenizer")}
+        self._behind = Tokenizer.from_str(json.dumps(definition))
+        self._behind.encode_special_tokens = True
         self.chat: Chat | None = None
 
     @property
@@ -75,21 +76,6 @@ class Texts:
         """
         return self.encode_many([text], max_tokens, follows=follows)[0]
 
-    def _following(self, own: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts behind other text: behind an anchor, without it."""
-        groups: dict[int, list[int]] = {}
-        for anchor, known in self._anchors.items():
-            left = [number for number in range(len(texts)) if number not in groups]
-            rows = own.encode_batch([anchor + texts[number] for number in left], add_special_tokens=False)
-            cut = {number: row.ids for number, row in zip(left, rows, strict=True)}
-            groups |= {number: ids[len(known) :] for number, ids in cut.items() if tuple(ids[: len(known)]) == known}
-            if len(groups) == len(texts):
-                break
-        alone = [number for number in range(len(texts)) if number not in groups]
-        rows = own.encode_batch([texts[number] for number in alone], add_special_tokens=False)
-        groups |= {number: row.ids for number, row in zip(alone, rows, strict=True)}
-        return [groups[number] for number in range(len(texts))]
-
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
         return self.encode_many([text], specials=True)[0]
@@ -105,9 +91,7 @@ class Texts:
     ) -> list[list[int]]:
         """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
         refuse_long(texts)
-        own = self._templates if specials else self._texts
-        if follows and self._anchors:
-            return [ids[:max_tokens] for ids in self._following(own, texts)]
+        own = self._templates if specials else self._behind if follows else self._texts
         return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -140,13 +124,14 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
     return tuple(whole[: places[0]]) if places else ()
 
 
-def _anchors(texts: Tokenizer) -> dict[str, tuple[int, ...]]:
-    """The ids of `ANCHORS` where a text behind other text has other tokens than alone; else nothing."""
-
-    def ids(text: str) -> list[int]:
-        ids_T: list[int] = texts.encode(text, add_special_tokens=False).ids
-        return ids_T
-
-    first, continuations = ANCHORS[0], ("\n\nb", " b", "\nb")
-    alike = all(ids(first) + ids(continuation) == ids(first + continuation) for continuation in continuations)
-    return {} if alike else {anchor: tuple(ids(anchor)) for anchor in ANCHORS}
+def _without_blank(part: Json) -> Json:
+    """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
+    if isinstance(part, list):
+        changed = map(_without_blank, part)
+        return [inner for inner in changed if inner is not None]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None
+    changes = {"prepend_scheme": "never", "add_prefix_space": False}
+    return {name: changes.get(name, _without_blank(inner)) for name, inner in part.items()}

@@ -14,20 +14,19 @@ from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, token_logprobs
 
 
-def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
+def answer(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     """Answer queries of one mode in one batch.
 
     Raises:
         UserError: a query does not fit the model's positions, or its logits are not finite.
     """
-    return _ANSWERING[type(asks[0].want)](lm, patch, asks, num_beams)
+    return _ANSWERING[type(asks[0].want)](lm, patch, asks)
 
 
-def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> list[Answer]:
+def _generated(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     wants, follows = wanted(asks, Generate), follows_text(patch)
     prompts = [prompt_ids(lm, ask, follows=follows) for ask in asks]
     longest = max(want.max_new_tokens for want in wants)
-    assert num_beams == 1 or all(want.max_new_tokens == longest for want in wants), "a beam search cannot be cut short"
 
     def stopped(row: int, ids: list[int]) -> bool:
         return len(ids) >= wants[row].max_new_tokens or _stop(lm.decode(ids), wants[row].stops) is not None
@@ -37,7 +36,6 @@ def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> lis
         patch,
         prompts,
         max_new_tokens=longest,
-        num_beams=num_beams,
         batch_size=len(asks),
         stopped=stopped if any(want.stops for want in wants) else None,
     )
@@ -64,7 +62,7 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
     return min(places, default=None)
 
 
-def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
+def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     wants = wanted(asks, Choose)
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
     scores = _choose(lm, patch, pairs)
@@ -117,7 +115,7 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
-def _scored(lm: LM, patch: Patch, asks: Sequence[Ask], _: int = 1) -> list[Answer]:
+def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     follows = follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))

@@ -73,8 +73,7 @@ def by_length(lm: LM, lengths: Sequence[int], size: int, like: float = 0.0) -> I
 
     A row shorter than `like` times the longest one of its batch goes to the next batch, once `FEWEST` are in it.
     """
-    ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
-    size = size if ways.rows and ways.same_angles is None else 1
+    size = size if ways_of(lm).rows else 1
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if len(batch) == size or (len(batch) >= FEWEST and lengths[place] < like * lengths[batch[0]]):

@@ -2,9 +2,7 @@
 
 The text of an item starts with BOS unless the patch holds one; with an empty prompt and no BOS the first target is not
 scored: one value fewer. Logits are computed at the positions that predict targets alone, and a prompt is read once for
-all its options, which fork from it in one row:
-
-    prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
+all its options.
 """
 
 from __future__ import annotations
@@ -15,12 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
 from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -104,93 +100,46 @@ def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int
     return results
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A text and the options that fork from its end, in one row."""
-
-    owner: int
-    """Which question it is of."""
-    ids: list[int]
-    depths: list[int]
-    """Position of every token behind the prefix."""
-    branches: list[int]
-    """0 in the text, i in the i-th option."""
-    places: list[int]
-    """Which tokens predict the targets."""
-    targets: list[int]
-    counts: list[int]
-    """Targets of each option."""
-
-    @property
-    def forks(self) -> bool:
-        """Whether tokens of several options stand in it, so that causal attention would not keep them apart."""
-        return len(set(self.branches) - {0}) > 1
-
-
-def _row(owner: int, text: list[int], options: Sequence[list[int]]) -> _Row:
-    row = _Row(owner, list(text), list(range(len(text))), [0] * len(text), [], [], [])
-    last = [len(text) - 1] if text else []
-    for number, option in enumerate(options, start=1):
-        begin, read = len(row.ids), option[:-1]
-        row.ids.extend(read)
-        row.depths.extend(range(len(text), len(text) + len(read)))
-        row.branches.extend([number] * len(read))
-        scored = option if text else option[1:]
-        row.places.extend([*last, *range(begin, len(row.ids))] if option else [])
-        row.targets.extend(scored)
-        row.counts.append(len(scored))
-    return row
-
-
 def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
-    """What `read` finds at every target of every option: one forward of right-padded rows under an encoded patch."""
+    """What `read` finds at every target of every option, under an encoded patch."""
     start = text_start(lm, patch)
-    if patch.prefix is not None and patch.prefix.eviction is not None:
-        if any(len(option) > 1 for _, options in items for option in options):
-            of_texts = iter(_teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
-            return [[next(of_texts) for _ in options] for _, options in items]
-        patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
-    if ways_of(lm).hooked:
-        rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
-    else:  # which makes its own masks, and knows no forks
-        rows = [_row(owner, start + prompt, [o]) for owner, (prompt, options) in enumerate(items) for o in options]
-        patch = select_rows(patch, [row.owner for row in rows])
-    counts = [count for row in rows for count in row.counts]
-    if sum(counts) == 0:
-        return [[torch.zeros(0)] * len(options) for _, options in items]
-    check_fits(lm, patch.prefix, [1 + max(row.depths, default=-1) for row in rows])
-    width = max(len(row.ids) for row in rows)
-    places_N = torch.tensor([i * width + place for i, row in enumerate(rows) for place in row.places], device=lm.device)
-    targets_N = torch.tensor([target for row in rows for target in row.targets], device=lm.device)
+    texts = [(start + prompt, options) for prompt, options in items]
+    evicts = patch.prefix is not None and patch.prefix.eviction is not None
+    if evicts and all(len(option) < 2 for _, options in items for option in options):
+        assert patch.prefix is not None
+        patch, evicts = replace(patch, prefix=replace(patch.prefix, eviction=None)), False  # nothing is read after it
+    if evicts or any(len(options) != 1 for _, options in items):
+        of_options = iter(_behind_prompts(lm, patch, texts, read, evicts=evicts))
+    else:
+        of_options = iter(_at_once(lm, patch, [(text, option) for text, (option,) in texts], read))
+    return [[next(of_options) for _ in options] for _, options in items]
+
+
+def _at_once(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Tensor]:
+    """What `read` finds at the targets of each item: text and targets in one forward of right-padded rows."""
+    rows = [text + target[:-1] for text, target in items]
+    targets = [target if text else target[1:] for text, target in items]
+    counts = list(map(len, targets))
+    if not any(counts):
+        return [torch.zeros(0)] * len(items)
+    check_fits(lm, patch.prefix, list(map(len, rows)))
+    ids_BT = pad(rows, lm.pad_id, "right")[0].to(lm.device)
+    ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
+    places = [place for end, count in zip(ends, counts, strict=True) for place in range(end - count, end)]
+    targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
     with deltas_applied(lm, patch.deltas, len(rows)):
-        hidden_BTD = _hidden(lm, patch, rows)
-        values = read(lm, hidden_BTD.flatten(0, 1).index_select(0, places_N), targets_N)
-    split = iter(torch.split(values, counts))
-    return [[next(split) for _ in options] for _, options in items]
+        # padding stands behind the text, where causal attention never looks: no mask, and a fast kernel
+        hidden_BTD = Window(lm, patch.prefix, len(rows), retain=False).feed(ids_BT)
+        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, torch.tensor(places, device=lm.device))
+        return list(torch.split(read(lm, hidden_ND, targets_N), counts))
 
 
-def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
-    window = Window(lm, patch.prefix, len(rows), retain=False)
-    if not any(row.forks for row in rows):
-        # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
-        return window.feed(ids_BT)
-    depths_BT, branches_BT = (
-        pad(part, 0, "right")[0].to(lm.device)
-        for part in ([row.depths for row in rows], [row.branches for row in rows])
-    )
-    # a token sees what stands before it in its own branch and in the text, whose branch is 0
-    sees_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
-    first_B1 = 0 if patch.prefix is None else patch.prefix.next_position_B.to(lm.device)[:, None]
-    return window.feed_laid(ids_BT, Layout(positions_BT=first_B1 + depths_BT, sees_BTS=sees_BTT.tril()))
-
-
-def _teacher_forced(
-    lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read
+def _behind_prompts(
+    lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read, *, evicts: bool
 ) -> list[Tensor]:
-    """What `read` finds at every target of every option, fed token by token as decoding reads its own.
+    """What `read` finds at every target of every option: the prompts are one forward, then every option is a row.
 
-    The prompts of a batch are one forward; then every option is a row, which evicts before each token is predicted.
+    Options are read token by token, as decoding reads its own, where the prefix evicts before each is predicted.
     """
     rows: list[tuple[int, list[int], list[list[int]]]] = []
     for item, (text, options) in enumerate(items):
@@ -201,19 +150,21 @@ def _teacher_forced(
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
     patch = select_rows(patch, [item for item, _, _ in rows])
-    check_fits(lm, patch.prefix, [len(text) + max(0, *map(len, continuation)) - 1 for _, text, continuation in rows])
+    longest = [max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows]
+    check_fits(lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)])
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
     with deltas_applied(lm, patch.deltas, len(rows)):
         hidden_BTD = window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))
-    steps = [hidden_BTD[:, -1].index_select(0, owner_R)]
+    hidden = [hidden_BTD[:, -1:].index_select(0, owner_R)]
     window.select(owner_R)
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
     with deltas_applied(lm, select_rows(patch, owner_R).deltas, len(options)):
         # Rows that are done go on with padding: nobody reads what comes of it.
-        steps += [window.feed(rest_RT[:, step : step + 1])[:, 0] for step in range(rest_RT.shape[1])]
-        hidden_RSD = torch.stack(steps, dim=1)
+        for part_RT in torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ():
+            hidden.append(window.feed(part_RT))
+        hidden_RSD = torch.cat(hidden, dim=1)
         counts = [len(option) for option in options]
         targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
-        scored_RS = torch.arange(len(steps)) < torch.tensor(counts)[:, None]
+        scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
         return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))

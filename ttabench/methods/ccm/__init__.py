@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import ceil
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window
 from ttabench.cost.shape import Factors, Shape, targeted
-from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.spec import MethodSpec
@@ -54,15 +51,10 @@ class CcmSettings(GistingSettings):
 
     update: Literal["concat", "merge"] = "concat"
     """Whether the memory keeps what every piece became, or their mean, slot by slot."""
-    ema: float | None = None
-    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
     recursive: bool = True
     """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
     sink: bool = False
     """Whether the token that begins the text stays visible after the first piece."""
-    held: Amount | None = None
-    """Slots that a concatenated memory keeps, at least one group of COMP tokens, the oldest go: a number, or a share of
-    the tokens read. None: all. Training keeps all."""
     window: int | None = None
     """A stream: so many keys and values are held, of what begins the text, of the memory and of the newest text; with a
     token more the oldest `piece` of the text is compressed. None: every piece that is read becomes memory."""
@@ -80,37 +72,16 @@ class CcmSettings(GistingSettings):
         at_least(1, piece=self.piece, memory=self.memory)
         at_least(0, n_sink=self.n_sink)
         if self.window is not None:
-            self._check_stream(self.window)
+            self._check_stream()
         elif not self.compress or self.n_sink is not None:
             raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink in place of n_sink)")
-        if self.held is not None:
-            check_amount("held", self.held)
-        if self.ema is not None and not 0 < self.ema <= 1:
-            raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
-        if self.ema is not None and self.update != "merge":
-            raise ValueError("ema is the weight of the newest piece in a merged memory: give update=merge, too")
 
-    def _check_stream(self, window: int) -> None:
+    def _check_stream(self) -> None:
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
-        if self.held is not None:
-            raise ValueError(f"a stream holds `window` slots: give another window in place of held={self.held}")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
             given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
             raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}")
-        if window <= self.memory + self.piece:
-            given = f"window={window}, memory={self.memory}, piece={self.piece}"
-            raise ValueError(f"a window must be larger than memory and piece together, got {given}")
-
-    def groups(self, read: int) -> int | None:
-        """Groups of COMP tokens that are kept where so many tokens were read, those of BOS among them; None for all."""
-        if self.held is None or self.update == "merge":
-            return None
-        return max(1, in_tokens(self.held, read) // self.comp_tokens)
-
-    def weight(self, step: int) -> float:
-        """a_t: weight of piece t, from 1 on, in a merged memory."""
-        return 1.0 if step == 1 else 1 / step if self.ema is None else self.ema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,29 +89,18 @@ class CompressiveSettings(AttentionLora):
     """Settings of `compressive`; the deltas act at the tokens of pieces, not at questions and answers."""
 
     ratio: int = 8
-    """Tokens whose keys and values become one slot; the last ones of a piece may be fewer."""
-    slots: int | None = None
-    """Into how many slots a piece is pooled, whatever its length, in equal shares; None: as many as `ratio` makes."""
-    pool: Literal["conv", "mean", "max"] = "conv"
-    """A learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
-    heads, which begins as the mean; or the mean, or the largest number of each channel."""
+    """Tokens whose keys and values become one slot, by a learned convolution; the last ones of a piece may be fewer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, ratio=self.ratio)
-        if self.slots is not None:
-            at_least(1, slots=self.slots)
-            if self.pool == "conv":
-                raise ValueError("a convolution has a kernel of `ratio` tokens: slots goes with pool=mean or pool=max")
 
 
 PRESETS: Mapping[str, CcmSettings] = {
     "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
     "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
-    "nano-two-stage": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
     "smollm2-135m": CcmSettings(comp_tokens=2),
     "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
-    "smollm2-135m-two-stage": CcmSettings(comp_tokens=2),
     "llama-7b": CcmSettings(),
     "llama-7b-merge": CcmSettings(update="merge"),
 }
@@ -161,23 +121,17 @@ _NANO = replace(
     _OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3, optimizer="muon"
 )
 _REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=150, lr=2e-3, warmup=10)
-
-
-def _after_full_context(recipe: Recipe, first: Recipe, rank: int) -> Recipe:
-    """The same behind the paper's first stage: a LoRA with full context on the same data."""
-    shape = (f"rank={rank}", f"alpha={2 * rank}", "targets=q_proj,k_proj,v_proj,o_proj", "full_context=true")
-    return replace(recipe, first=Stage(settings=shape, recipe=first))
+_FULL_CONTEXT = ("rank=8", "alpha=16", "targets=q_proj,k_proj,v_proj,o_proj", "full_context=true")
+_TWO_STAGES = replace(_PAPER, first=Stage(settings=_FULL_CONTEXT, recipe=_PAPER))
 
 
 RECIPES: Mapping[str, Recipe] = {
     "nano": _NANO,
     "nano-merge": _NANO,
-    "nano-two-stage": _after_full_context(_NANO, replace(_NANO, steps=200, lr=1e-3, optimizer="adam"), 32),
     "smollm2-135m": _REAL,
     "smollm2-135m-merge": _REAL,
-    "smollm2-135m-two-stage": _after_full_context(_REAL, replace(_REAL, steps=75, lr=5e-4), 8),
-    "llama-7b": _after_full_context(_PAPER, _PAPER, 8),
-    "llama-7b-merge": _after_full_context(_PAPER, _PAPER, 8),
+    "llama-7b": _TWO_STAGES,
+    "llama-7b-merge": _TWO_STAGES,
 }
 """The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
 DailyDialog, after a LoRA with full context on the same data."""
@@ -190,11 +144,9 @@ def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None
     token (`conditional=false`). The paper's "MB" are MiB at 4 bytes a number, and count no BOS; merging and means are
     left out."""
     comp, sink, held, steps = settings.comp_tokens, shape.starts if settings.sink else 0, 0, list[tuple[int, int]]()
-    for piece, read in zip(work.pieces, accumulate(work.pieces), strict=True):
+    for piece in work.pieces:
         before = shape.starts if not steps else held if settings.recursive else sink
         held = comp + (held if settings.update == "concat" and steps else sink)
-        if (groups := settings.groups(read + shape.starts)) is not None:
-            held = min(held, sink + groups * comp)
         steps.append((piece, before))
     return None if settings.window else _comp_tokens(settings, shape, work, steps, held)
 
@@ -214,57 +166,32 @@ def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload)
     return _comp_tokens(settings, shape, work, steps, settings.comp_tokens * len(steps))
 
 
-def compressive_cost(settings: CompressiveSettings, shape: Shape, work: Workload) -> Cost:
-    """Compressive Transformer (arXiv 1911.05507), pieces pooled as `compressive` does."""
-    taps = settings.ratio if settings.pool == "conv" else 0
-    slots = [min(settings.slots, size) if settings.slots else -(-size // settings.ratio) for size in work.pieces]
-    steps = [(piece, piece, before) for piece, before in zip(work.pieces, (shape.starts, *accumulate(slots)))]  # noqa: B905
-    kernels = 2 * shape.layers * taps * shape.head_dim**2
-    pooling = 2 * sum(slots) * taps * shape.head_dim * shape.slot_floats
-    return _kept(settings, shape, work, kernels, steps, sum(slots), more=pooling)
-
-
 def _comp_tokens(
     settings: GistingSettings, shape: Shape, work: Workload, texts: list[tuple[int, int]], kept: int, integers: int = 1
 ) -> Cost | None:
-    """Of COMP tokens behind texts (tokens, slots before them); None where deltas act at every token. `dense` counts
-    the factors at the tokens of text, too, which are computed and left out."""
+    """Of COMP tokens behind texts (tokens, slots before them), and the slots that are kept; None where deltas act at
+    every token. `dense` counts the factors at the tokens of text, too, which are computed and left out."""
     comp = settings.comp_tokens
-    steps = [(text + comp, comp + (text if shape.dense else 0), before) for text, before in texts]
-    found = _kept(settings, shape, work, comp * shape.hidden, steps, kept, beyond=comp, integers=integers)
-    return found if settings.conditional else None
-
-
-def _kept(
-    settings: AttentionLora, shape: Shape, work: Workload, beside: int, steps: list[tuple[int, int, int]], kept: int,
-    *, beyond: int = 0, more: int = 0, integers: int = 1,
-) -> Cost:  # fmt: skip
-    """The cost where what is kept are slots: `steps` are what is read (tokens, those of them under the LoRA, slots
-    before them), `beside` are parameters beside the LoRA, `beyond` positions behind the text, `more` operations."""
     maps = targeted(settings.targets, shape) if settings.targets else list(shape.attention_linears)
     factors = Factors(shape, settings.rank, maps)
-    own = {"added_parameters": factors.size + beside}
-    if not steps:
-        return replace(closed_book(shape, work), **own)
-    flops = sum(shape.forward(tokens, before) + factors.forward(under) for tokens, under, before in steps)
-    own |= {"state_floats": shape.slot_floats * kept, "adapt_flops": flops + shape.forward(shape.starts) + more}
-    own["state_bytes"] = shape.cache_bytes(kept, work.value_bytes) + INTEGER * integers
-    own["adapt_slots"] = max(tokens + before for tokens, _, before in steps)
-    return in_window(shape, work, kept, **own, positions=shape.starts + work.tokens + max(beyond, work.asked))
-
-
-def _gists(amount: Amount) -> dict[str, Json]:
-    """All of the text becomes one group of COMP tokens, which is trained with its size."""
-    if isinstance(amount, float):
-        raise ValueError("COMP tokens are a number, whatever is read")
-    return {"comp_tokens": amount}
-
-
-def _compresses(amount: Amount) -> dict[str, Json]:
-    """So many tokens become one slot; a convolution is trained with its size."""
-    if not isinstance(amount, float):
-        raise ValueError("slots are a share of each piece, however many are read")
-    return {"ratio": ceil(1 / amount), "slots": None}
+    added = factors.size + comp * shape.hidden
+    if not settings.conditional:
+        return None
+    if not texts:
+        return replace(closed_book(shape, work), added_parameters=added)
+    flops = sum(shape.forward(text + comp, before) for text, before in texts) + shape.forward(shape.starts)
+    flops += sum(factors.forward(comp + (text if shape.dense else 0)) for text, _ in texts)
+    return in_window(
+        shape,
+        work,
+        kept,
+        added_parameters=added,
+        state_floats=shape.slot_floats * kept,
+        state_bytes=shape.cache_bytes(kept, work.value_bytes) + INTEGER * integers,
+        adapt_slots=max(text + comp + before for text, before in texts),
+        adapt_flops=flops,
+        positions=shape.starts + work.tokens + max(comp, work.asked),
+    )
 
 
 CCM = MethodSpec(
@@ -277,9 +204,9 @@ CCM = MethodSpec(
     growth="linear",
     trainable=True,
     cost=ccm_cost,
-    keep=lambda amount: {"held": amount},  # COMP tokens are as trained; the oldest groups go
     checked=CcmSettings(comp_tokens=2, rank=2),
     paper="2312.03414",
+    retired={"held": None, "ema": None},
 )
 GISTING = replace(
     CCM,
@@ -290,9 +217,9 @@ GISTING = replace(
     presets=GISTING_PRESETS,
     recipes=OTHER_RECIPES,
     cost=gisting_cost,
-    keep=_gists,
     checked=GistingSettings(comp_tokens=2, rank=2),
     paper="2304.08467",
+    retired={},
 )
 GISTING_ONLINE = replace(
     GISTING,
@@ -301,7 +228,6 @@ GISTING_ONLINE = replace(
     where="ttabench.methods.ccm.method:GistingOnline",
     trained_as="gisting",
     cost=gisting_online_cost,
-    keep=None,
 )
 COMPRESSIVE = replace(
     GISTING,
@@ -310,9 +236,9 @@ COMPRESSIVE = replace(
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
     presets=COMPRESSIVE_PRESETS,
-    cost=compressive_cost,
-    keep=_compresses,
+    cost=None,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",
+    retired={"slots": None, "pool": "conv"},
 )
 METHODS = (CCM, GISTING, GISTING_ONLINE, COMPRESSIVE)

@@ -45,7 +45,7 @@ class AttentionMemory(OwnLora[LoraT]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The memory as a prefix; where the LoRA acts at every token, the LoRA too."""
         t = state.tensors
-        prefix = prefix_of((t["keys"], t["values"]), t["next"], t.get("real")) if t else None
+        prefix = prefix_of((t["keys"], t["values"]), t["next"]) if t else None
         return Patch(prefix=prefix, deltas=self.outside)
 
     def begun(self, rows: int) -> Memory | None:
@@ -126,10 +126,10 @@ def first_embeddings(lm: LM, comp_tokens: int) -> Tensor:
     return torch.stack([table_VC[row::comp_tokens].mean(0) for row in range(comp_tokens)])
 
 
-def prefix_of(memory: Memory | tuple[Tensor, Tensor], next_B: Tensor, real_BP: Tensor | None = None) -> Prefix:
-    """A memory in front of text that goes on at these positions; `real_BP` is false where a slot is padding."""
+def prefix_of(memory: Memory | tuple[Tensor, Tensor], next_B: Tensor) -> Prefix:
+    """A memory in front of text that goes on at these positions."""
     keys, values = memory
-    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, real_BP, holds_bos=True)
+    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True)
 
 
 def memory_of(state: State) -> Memory | None:

@@ -1,15 +1,14 @@
 """Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
 
-Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
-with it and says no more than how much memory that takes.
+Pooled by a learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
+heads, which begins as the mean. Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv
+2312.03414, section 4) compares with it and says no more than how much memory that takes.
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from ttabench.core.types import Episode, Observe
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
@@ -25,79 +24,55 @@ from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, me
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
 
 
-def groups(settings: CompressiveSettings, tokens: int) -> list[range]:
+def groups(tokens: int, ratio: int) -> list[range]:
     """Which tokens of a piece of this length become one slot each, slot by slot."""
-    if settings.slots is None:
-        starts = range(0, tokens, settings.ratio)
-        return [range(start, min(start + settings.ratio, tokens)) for start in starts]
-    count = min(settings.slots, tokens)
-    ends = [-(-tokens * slot // count) for slot in range(count + 1)] if count else [0]
-    return [range(start, end) for start, end in pairwise(ends)]
+    return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
 
 
-def taps_of(rows: Sequence[Sequence[Sequence[int]]], width: int) -> Tensor:
-    """int64 [B, G, R] of the places of each slot's tokens, row by row; at least `width` of them a slot."""
-    most = max((len(row) for row in rows), default=0)
-    longest = max([width, *(len(places) for row in rows for places in row)])
-    taps_BGR = torch.full((len(rows), most, longest), -1)
+def taps_of(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
+    """int64 [B, G, R] of the places of each slot's tokens, row by row; -1 where there is none."""
+    taps_BGR = torch.full((len(rows), max(map(len, rows), default=0), ratio), -1)
     for number, row in enumerate(rows):
         for slot, places in enumerate(row):
             taps_BGR[number, slot, : len(places)] = torch.tensor(places)
     return taps_BGR
 
 
-def pooled(held_BHTD: Tensor, taps_BGR: Tensor, pool: str, kernel_RDD: Tensor | None) -> Tensor:
-    """[B, H, G, D]; zero where a slot has no token. A convolution of fewer tokens than its kernel is scaled up."""
-    heads, size = held_BHTD.shape[1], held_BHTD.shape[3]
-    real_BGR1 = (taps_BGR >= 0)[..., None]
+def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
+    """[B, H, G, D]; zero where a slot has no token. Of fewer tokens than the kernel has the sum is scaled up."""
+    (heads, size), real_BGR1 = held_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
     places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
     taken_BHGRD = held_BHTD.gather(2, places_BH1).view(*held_BHTD.shape[:2], *taps_BGR.shape[1:], size)
-    count_BG1 = real_BGR1.sum(2)[:, None]
-    if pool == "max":
-        largest = taken_BHGRD.masked_fill(~real_BGR1[:, None], -torch.inf).amax(3)
-        return largest.masked_fill(count_BG1 == 0, 0)
     taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
-    if pool == "mean":
-        return taken_BHGRD.sum(3) / count_BG1.clamp(min=1)
-    assert kernel_RDD is not None
+    count_BG1 = real_BGR1.sum(2)[:, None].clamp(min=1)
     kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
-    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1.clamp(min=1))
+    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
-    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which
-    slots are padding, where rows have read pieces of several lengths. Its `meta` counts pieces read."""
+    """Pooled keys and values. State: keys and values of the slots, and the position of the next text token."""
 
     spec = COMPRESSIVE
+    one_reader = True
 
     def __init__(self, lm: LM, settings: CompressiveSettings) -> None:
         super().__init__(lm, settings)
-        taps, size = (settings.ratio, lm.head_dim) if settings.pool == "conv" else (0, 0)
-        start = torch.eye(size).expand(lm.layers, 2, taps, size, size) / max(taps, 1)
-        self.kernels = nn.ParameterList([nn.Parameter(start.clone().to(lm.device))] if taps else [])
+        ratio, size = settings.ratio, lm.head_dim
+        mean = torch.eye(size).expand(lm.layers, 2, ratio, size, size) / ratio
+        self.kernels = nn.ParameterList([nn.Parameter(mean.clone().to(lm.device))])
 
     def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D] of a convolution."""
+        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D]."""
         return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
-        rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
-        memory = memory_of(state)
-        real_BP = state.tensors.get("real")
-        if memory is not None and real_BP is None:
-            real_BP = torch.ones(state.rows, memory.shape[4], dtype=torch.bool, device=self.lm.device)
-        for number in range(len(chunks)):
-            texts = [row[number] for row in rows]
-            fresh, own_BP = self._read_on(memory, real_BP, texts, counts)
-            memory, real_BP = joined(memory, fresh), own_BP if real_BP is None else torch.cat([real_BP, own_BP], 1)
-            counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-        if memory is None or real_BP is None:
-            return state
-        pooled_state = self.remembered(state, memory, counts)
-        padded = {} if bool(real_BP.all()) else {"real": real_BP}
-        return replace(pooled_state, tensors={**pooled_state.tensors, **padded})
+        (texts,), (count,), memory = new_ids(self.lm, state, chunks), state.meta["tokens_read"], memory_of(state)
+        for text in filter(None, texts):
+            memory = joined(memory, self._read_on(memory, text, count))
+            count += len(text)
+        return self.remembered(state, memory, [count])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
@@ -114,10 +89,10 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         places, pieces = list[list[list[int]]](), list[Tensor]()
         for row in rows:
             spans = [row.spans[block] for block in row.texts]
-            made = [groups(self.settings, len(span)) for span in spans]
+            made = [groups(len(span), self.settings.ratio) for span in spans]
             places.append([[span[at] for at in one] for span, own in zip(spans, made, strict=True) for one in own])
             pieces.append(torch.arange(1, len(made) + 1).repeat_interleave(torch.tensor(list(map(len, made))).long()))
-        taps_BER = taps_of(places, self.width).to(self.lm.device)
+        taps_BER = taps_of(places, self.settings.ratio).to(self.lm.device)
         made_BE = nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(self.lm.device)
         sees_BTE = (made_BE > 0)[:, None] & (made_BE[:, None] <= batch.memories_BT[:, :, None])
         return (
@@ -127,32 +102,22 @@ class Compressive(AttentionMemory[CompressiveSettings]):
             sees_BTE,
         )
 
-    @property
-    def width(self) -> int:
-        """Tokens of a slot, at least."""
-        return self.settings.ratio if self.settings.pool == "conv" else 1
-
     def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
         """Keys (`which` 0) or values (1) of a layer."""
-        kernel = self.kernels[0][layer, which] if len(self.kernels) else None
-        return pooled(held_BHTD, taps_BGR, self.settings.pool, kernel)
+        return pooled(held_BHTD, taps_BGR, self.kernels[0][layer, which])
 
-    def _read_on(
-        self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
-    ) -> tuple[Memory, Tensor]:
-        """The slots of these texts behind the memory, and which of them are no padding."""
-        lm = self.lm
-        tokens_BT, mask_BT = pad(list(texts), lm.pad_id, "right")
-        seen = self.begun(len(texts)) if memory is None else memory
-        prefix = None if seen is None else prefix_of(seen, self.next_of(counts), real_BP)
-        positions_BT = torch.tensor(counts)[:, None] + len(lm.start_ids) + torch.arange(tokens_BT.shape[1])
-        layout = Layout(positions_BT=positions_BT.to(lm.device))
-        patch = Patch(prefix=prefix, deltas=self.deltas)
-        _, window = hidden_states(lm, patch, tokens_BT.to(lm.device), layout, mask_BT.to(lm.device))
-        after, size = window.prefix(), tokens_BT.shape[1]
-        taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
+    def _read_on(self, memory: Memory | None, text: list[int], count: int) -> Memory:
+        """The slots of a text behind the memory of so many tokens."""
+        lm, next_B = self.lm, self.next_of([count])
+        seen = self.begun(1) if memory is None else memory
+        prefix = None if seen is None else prefix_of(seen, next_B)
+        layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
+        ids_1T = torch.tensor([text], device=lm.device)
+        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
+        taps_1GR, after = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio), window.prefix()
         fresh = [
-            torch.stack([self._pooled(held[..., -size:, :], taps_BGR, at, which) for at, held in enumerate(whole)])
+            [self._pooled(held[..., -len(text) :, :], taps_1GR.to(lm.device), layer, which)
+             for layer, held in enumerate(whole)]
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
-        ]
-        return torch.stack(fresh), (taps_BGR >= 0).any(2)
+        ]  # fmt: skip
+        return torch.stack([torch.stack(whole) for whole in fresh])

@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
@@ -35,30 +34,24 @@ class Ccm(CompTokens[CcmSettings]):
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(self, settings.window)
-        grows = settings.update == "concat" and self.stream is None and not isinstance(settings.held, int)
-        self.growth = "linear" if grows else "constant"
+        self.one_reader = self.stream is not None
+        self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
 
     def begin(self, rows: int) -> State:
         """Nothing read."""
-        if rows > 1 and isinstance(self.settings.held, float):
-            fault = (
-                f"ccm holds a share of each text (held={self.settings.held}), so it reads for one reader, not {rows}"
-            )
-            raise UserError(f"{fault}.", "Read one context at a time, or give a number of tokens.")
-        return State(rows, meta={"tokens_read": [0] * rows, "pieces_read": [0] * rows})
+        return State(rows, meta={**super().begin(rows).meta, "pieces_read": [0] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Compress piece by piece, each behind the memory of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
-            return self.stream.adapt(state, rows)
+            return self.stream.adapt(state, rows[0])
         memory, steps = memory_of(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
             texts, steps = [row[number] for row in rows], steps + 1
             memory = self._read_on(memory, texts, self.next_of(counts), steps)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-            memory = self._newest(memory, counts[0])
         return self.remembered(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
@@ -91,7 +84,9 @@ class Ccm(CompTokens[CcmSettings]):
     def merged(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """Merged memories as slots: those of the memory after the first piece, then of that after the second..."""
         count, steps, device = self.settings.comp_tokens, max(len(row.comps) for row in rows), batch.ids_BT.device
-        weights_SS = merge_weights(self.settings, max(1, steps)).to(device)
+        # how much of each piece the mean after each step holds
+        weights_SS = torch.ones(max(1, steps), max(1, steps), device=device).tril()
+        weights_SS /= weights_SS.sum(1, keepdim=True)
         mix_BSnT = torch.zeros(len(rows), len(weights_SS), count, batch.ids_BT.shape[1], device=device)
         for mix_SnT, row in zip(mix_BSnT, rows, strict=True):
             for number, block in enumerate(row.comps):
@@ -113,34 +108,14 @@ class Ccm(CompTokens[CcmSettings]):
             return joined(seen, fresh) if s.sink else fresh
         if s.update == "concat":
             return joined(memory, fresh)
-        newest = memory[..., -s.comp_tokens :, :].lerp(fresh, s.weight(step))
+        newest = memory[..., -s.comp_tokens :, :].lerp(fresh, 1 / step)
         return joined(memory[..., : -s.comp_tokens, :], newest)
-
-    def _newest(self, memory: Memory, read: int) -> Memory:
-        """The memory without its oldest groups, where it holds more than it may."""
-        groups = self.settings.groups(read + len(self.lm.start_ids))
-        if groups is None:
-            return memory
-        front = len(self.lm.start_ids) if self.settings.sink else 0
-        begin = max(front, memory.shape[4] - groups * self.settings.comp_tokens)
-        return joined(memory[..., :front, :], memory[..., begin:, :])
 
     def _seen(self, memory: Memory) -> Memory | None:
         """What a further piece sees of the memory: all of it, or what begins the text, or nothing."""
         if self.settings.recursive:
             return memory
         return memory[..., :1, :] if self.settings.sink and self.lm.start_ids else None
-
-
-def merge_weights(settings: CcmSettings, steps: int) -> Tensor:
-    """[S, S]: how much of each piece the memory after each step holds; rows sum to 1."""
-    weights = torch.zeros(steps, steps)
-    for step in range(steps):
-        newest = settings.weight(step + 1)
-        if step:
-            weights[step] = (1 - newest) * weights[step - 1]
-        weights[step, step] = newest
-    return weights
 
 
 class Gisting(CompTokens[GistingSettings]):

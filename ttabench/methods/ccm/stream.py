@@ -24,7 +24,7 @@ from ttabench.methods.eviction.evicted_cache import EvictedCache, behind, extend
 
 
 class Stream:
-    """Reads streams of tokens with a method's COMP tokens, one row at a time."""
+    """Reads a stream of tokens with a method's COMP tokens, for one reader."""
 
     def __init__(self, method: CompTokens[CcmSettings], window: int) -> None:
         self.method, self.settings, self.window, lm = method, method.settings, window, method.lm
@@ -40,25 +40,19 @@ class Stream:
             fault = f"A window of {window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
             raise UserError(f"{fault}.", f"Give --set window={most} or less.")
 
-    def adapt(self, state: State, rows: Sequence[Sequence[list[int]]]) -> State:
-        """What is held once these pieces are read; where they are cut does not matter."""
-        counts, done, held = list(state.meta["tokens_read"]), list(state.meta["pieces_read"]), []
-        for row, pieces in enumerate(rows):
-            ids = [token for piece in pieces for token in piece]
-            counts[row] += len(ids)
-            kept = _row_of(state.tensors, row)
-            kept, done[row] = self.read(kept, ids if kept else [*self.method.lm.start_ids, *ids], done[row])
-            held.append(kept)
-        return State(state.rows, self.tensors(held), {"tokens_read": counts, "pieces_read": done})
+    def adapt(self, state: State, pieces: Sequence[list[int]]) -> State:
+        """What is held once these pieces are read; where they are cut does not matter. It is padded in front to the
+        window: as many bytes whatever was read."""
+        ids, kept = [token for piece in pieces for token in piece], _held(state.tensors)
+        begun = ids if kept else [*self.method.lm.start_ids, *ids]
+        kept, done = self.read(kept, begun, state.meta["pieces_read"][0])
+        tensors = {} if kept is None else _padded(kept, self.window).tensors()
+        return State(1, tensors, {"tokens_read": [state.meta["tokens_read"][0] + len(ids)], "pieces_read": [done]})
 
     def patch(self, state: State) -> Patch:
-        """The held slots as a prefix, with no more padding than the longest row leaves."""
-        if not state.tensors:
-            return Patch(deltas=self.method.outside)
-        whole = EvictedCache(**state.tensors)
-        longest = int(whole.valid.sum(1).max())
-        prefix = _slots(whole, self.window - longest, self.window).prefix(self.rotary)
-        return Patch(prefix=prefix, deltas=self.method.outside)
+        """The held slots as a prefix."""
+        kept = _held(state.tensors)
+        return Patch(prefix=kept.prefix(self.rotary) if kept else None, deltas=self.method.outside)
 
     def read(self, kept: EvictedCache | None, ids: Sequence[int], done: int) -> tuple[EvictedCache | None, int]:
         """Read on. `kept`: one row without padding; None at the start of a text, whose first token is then what
@@ -96,21 +90,12 @@ class Stream:
             keys = self.rotary.unrotate(keys, positions_BT)
         return EvictedCache(keys, values, place.expand(-1, -1, -1, count).contiguous(), front.next)
 
-    def tensors(self, rows: Sequence[EvictedCache | None]) -> dict[str, Tensor]:
-        """Rows as tensors of a state, padded in front to the window: as many bytes whatever was read."""
-        like = next((row for row in rows if row is not None), None)
-        if like is None:
-            return {}
-        nothing = replace(_slots(like, 0, 0), next=torch.zeros_like(like.next))
-        padded = [_padded(row or nothing, self.window).tensors() for row in rows]
-        return {name: torch.cat([row[name] for row in padded], int(name != "next")) for name in padded[0]}
 
-
-def _row_of(tensors: Mapping[str, Tensor], row: int) -> EvictedCache | None:
-    """One row of a state without its padding; None before anything of it was read."""
-    if not tensors or not int(tensors["next"][row]):
+def _held(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
+    """What a state holds, without padding; None before anything was read."""
+    if not tensors:
         return None
-    whole = EvictedCache(**tensors).select(torch.tensor([row], device=tensors["next"].device))
+    whole = EvictedCache(**tensors)
     slots = whole.index.shape[-1]
     return _slots(whole, slots - int(whole.valid.sum()), slots)
 

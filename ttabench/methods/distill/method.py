@@ -1,14 +1,14 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
 
-Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; the prefix, its start, and questions that the
-teacher asks itself are those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
+Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; questions that the teacher asks itself are
+those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
 Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -21,44 +21,12 @@ from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import Item, target_hidden
-from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
 from ttabench.methods.parts.trained import Factors, shaped
-
-
-class Slots:
-    """Keys and values in front of the text. The first slot, that of what begins a text, is not trained."""
-
-    def __init__(self, lm: LM, settings: DistillSettings) -> None:
-        self._lm, self._slots = lm, settings.slots
-        size = torch.Size((lm.kv_heads, settings.slots, lm.head_dim))
-        self.layout = {f"{kind}.{layer}": size for layer in range(lm.layers) for kind in ("keys", "values")}
-
-    def start(self, ids: Sequence[int]) -> Tensor:
-        """Keys and values of the first tokens of the context; a shorter context is repeated."""
-        wanted = self._slots - len(self._lm.start_ids)
-        begun = (list(ids) or [self._lm.eos_id]) * wanted
-        tokens_BT = torch.tensor([begun[:wanted]], dtype=torch.int64, device=self._lm.device)
-        with torch.no_grad():
-            prefix = encoded(self._lm, Patch(tokens_BT=tokens_BT)).prefix
-        assert prefix is not None, "tokens that are read are a prefix"
-        pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-        return torch.cat([tensor[0].float().flatten() for pair in pairs for tensor in pair])
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """A prefix after which text goes on as it would behind so many tokens."""
-        layers = range(self._lm.layers)
-        keys, values = (tuple(self._held(parts[f"{kind}.{layer}"]) for layer in layers) for kind in ("keys", "values"))
-        next_B = torch.full((len(keys[0]),), self._slots, device=self._lm.device)
-        return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
-
-    def _held(self, part_HPD: Tensor) -> Tensor:
-        """As one row, without a gradient to the first slot."""
-        return torch.cat([part_HPD[None, :, :1].detach(), part_HPD[None, :, 1:]], dim=2)
-
 
 BREAK = "\n\n"
 """Between texts of the context, and between it and what is read behind it."""
@@ -146,13 +114,12 @@ def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
 
 
 @torch.no_grad()
-def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool) -> list[Lesson]:
-    """The teacher's distributions over these items. `pairs`: each item behind other text, and behind nothing;
-    `follows`: whether the student reads it behind other text (a prefix), too."""
+def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]]) -> list[Lesson]:
+    """The teacher's distributions over these items. `pairs`: each item behind other text, which the teacher reads, and
+    behind nothing, which the student reads."""
     batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
     hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    items = (behind if follows else alone for behind, alone in pairs)
-    return list(zip(items, hidden, strict=True))
+    return list(zip((alone for _, alone in pairs), hidden, strict=True))
 
 
 class Distill(BaseMethod[DistillSettings]):
@@ -165,19 +132,19 @@ class Distill(BaseMethod[DistillSettings]):
 
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
-        self._student = Slots(lm, settings) if settings.target == "prefix" else Factors(lm, settings)
+        self._student = Factors(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Distil what is read. What is read after a question is taught by the student of before."""
         held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
-        start_N = self._start(texts) if held is None else held[0]
+        start_N = self._student.start() if held is None else held[0]
         vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
             hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-            raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
+            raise UserError(fault + "its loss or gradient is not finite.", hint)
         label = labelled(state, "passes_over_parts", read > 0)
         return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))], **label})
 
@@ -188,31 +155,26 @@ class Distill(BaseMethod[DistillSettings]):
     def _patch(self, vector_N: Tensor) -> Patch:
         return self._student.patch(shaped(vector_N, self._student.layout))
 
-    def _start(self, texts: Sequence[list[int]]) -> Tensor:
-        student = self._student
-        return student.start(list(chain(*texts))) if isinstance(student, Slots) else student.start()
-
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
         """The teacher's lessons about these texts."""
         s, lm = self.settings, self.lm
         drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
         lessons = []
         between = len(lm.encode(BREAK, follows=True))
-        for group in grouped(texts, self._room(before), between):
+        for group in grouped(texts, self._room(), between):
             with torch.no_grad():
                 teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
             again = s.ask == "text"
             pairs = text_again(lm, s, group) if again else self_asked(lm, s, before, teacher, group, drawn)
-            lessons += taught(lm, teacher, pairs, follows=s.target == "prefix")
+            lessons += taught(lm, teacher, pairs)
         return lessons
 
-    def _room(self, before: Patch) -> int:
+    def _room(self) -> int:
         """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
         s, lm = self.settings, self.lm
         around = BREAK if s.ask == "text" else BREAK + s.template.replace(QUESTION, "")
-        held = 0 if before.prefix is None else int(before.prefix.next_position_B.max())
         behind = len(lm.encode(around, follows=True)) + (1 if s.ask == "text" else 2) * s.length
-        room = min(s.window, lm.max_positions - len(lm.start_ids) - held - behind)
+        room = min(s.window, lm.max_positions - len(lm.start_ids) - behind)
         if room < 2:
             fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
             raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")

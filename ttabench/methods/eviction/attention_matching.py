@@ -96,6 +96,4 @@ def _added(text: Text, layer: int) -> Tensor:
     added_HP = torch.zeros_like(text.scores[layer])
     if text.prefix.bias_LBHP is not None:
         added_HP = added_HP + text.prefix.bias_LBHP[layer][0].to(added_HP)
-    if text.prefix.hidden_LBHP is not None:
-        added_HP = added_HP.masked_fill(text.prefix.hidden_LBHP[layer][0].to(added_HP.device), -math.inf)
     return added_HP

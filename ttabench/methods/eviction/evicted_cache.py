@@ -114,10 +114,7 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
     counts_B = mask_BT.sum(1)
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
-    worst, most = int(counts_B.max()), ways_of(lm).same_angles
-    if rotary is not None and most is not None and worst > most:
-        fault = f"Of texts of {most} tokens and more the angles of {lm.name} change, and its keys cannot be moved"
-        raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
+    worst = int(counts_B.max())
     if worst > lm.max_positions:
         hint = "Read less (--task-set documents=N) or give a --model with more positions."
         if ways_of(lm).rotary:
@@ -203,12 +200,12 @@ class RaggedCache(Held):
         """The slots, hidden where they are padding, with the position of the text that follows."""
         held_LBHP = self.held()
         places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next - 1)
+        bias_LBHP = self.padded(self.keys.new_zeros(len(self.keys)) if self.bias is None else self.bias, -math.inf)
         return Prefix(
             tuple(self.padded(self.keys, 0).unbind(0)),
             tuple(self.padded(self.values, 0).unbind(0)),
             self.next,
             holds_bos=True,
-            hidden_LBHP=None if bool(held_LBHP.all()) else tuple((~held_LBHP).unbind(0)),
-            bias_LBHP=None if self.bias is None else tuple(self.padded(self.bias, 0).unbind(0)),
+            bias_LBHP=None if self.bias is None and bool(held_LBHP.all()) else tuple(bias_LBHP.unbind(0)),
             positions_LBHP=tuple(places.unbind(0)),
         )

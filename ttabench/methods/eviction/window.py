@@ -138,13 +138,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if ways_of(lm).attention == "own" and settings.positions == "auto":
             self.rotary = None
         if self.rotary is not None:
-            most = min(lm.max_positions, ways_of(lm).same_angles or lm.max_positions)
-            room = most - self.sinks - recent
+            room = lm.max_positions - self.sinks - recent
             if room < 1:
-                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {most} positions"
-                more = "" if most == lm.max_positions else ", beyond which its angles change"
-                hint = "Use --set recent=N with a smaller N" + (more and ", or --set positions=original")
-                raise UserError(f"{fault} of {lm.name}{more}.", f"{hint}.")
+                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {lm.max_positions} positions"
+                raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
@@ -178,7 +175,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         query_BT, key_BS = self._places(kept, mask_BT)
         if self.rotary is None:
             layout = Layout(sees_BTS=band(self.sinks, self.width, query_BT, key_BS))
-            hidden_BTD = window.feed_laid(ids_BT, layout, real_BT)
+            hidden_BTD = window.feed(ids_BT, real_BT, layout)
         else:
             with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
                 hidden_BTD = window.feed(ids_BT, real_BT)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
 from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.recipe import Recipe, Stage
@@ -25,58 +26,39 @@ class GenerativeAdapterSettings:
     """r: singular vectors that are kept, the rank of each delta (`norm=svd`)."""
     chunk: int = 1024
     """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
-    chunk_len: int | None = None
-    """Tokens of every chunk but a text's last. None: what `chunk` says of the text alone. The released code takes what
-    it says of the longest text of a batch, for all of them."""
     scale: float = 1 / 16
     """s: factor of every delta."""
-    norm: Literal["svd", "frobenius", "spectral"] = "svd"
-    """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, or by its
-    largest singular value, which leaves deltas of rank `inner`."""
-    svd: Literal["exact", "lowrank"] = "exact"
-    """The decomposition itself, or the randomised one of the released code."""
+    norm: Literal["svd", "frobenius"] = "svd"
+    """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, which
+    leaves deltas of rank `inner`."""
     gradient: Literal["released", "exact"] = "released"
-    """What training goes through (`norm=svd`): the randomised decomposition, whatever `svd` says, as in the released
-    code; or the decomposition itself, whose gradient is finite for contexts of fewer tokens than `rank`, too."""
+    """What training goes through (`norm=svd`): a randomised decomposition, as in the released code; or the
+    decomposition itself, whose gradient is finite for contexts of fewer tokens than `rank`, too."""
     niter: int = 1
     """Power iterations of the randomised one."""
     rank_tol: float = 1e-5
     """Directions whose singular value is no more than this share of the largest are noise and dropped; 0 keeps all, as
     the released code does."""
-    strategy: Literal["sequential", "parallel", "concat"] = "sequential"
-    """What reads a chunk: the model adapted to the chunks before it; or the base model; or the base model, each text
-    as one chunk."""
     buffer: bool = False
     """Whether what arrives between two questions is one text; false: each piece is cut into chunks by itself."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the adapted linear maps; none means the output projection of attention."""
-    merge: bool = False
-    """Add the deltas to the weights, so that a query costs what it costs the base model."""
-    finalize: bool = False
-    """Keep the deltas alone, after which nothing more is read; everything must be read at once."""
     objective: Literal["answer", "both", "reconstruction", "completion"] = "answer"
     """What training learns: answers to the questions of the task; or, of what an episode reads alone, each chunk from
-    the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both."""
-    loss_weighting: Literal["tokens", "sum"] = "tokens"
-    """With `objective=both`: the mean over all tokens, as the released code has it, or the sum of both means, as the
-    paper writes it."""
+    the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both: the mean
+    over all tokens, as in the released code."""
     init: Literal["released", "aligned"] = "released"
     """How training begins: from random weights and A1 = 0, or with keys and queries, and values and outputs, in one
     space each, see `start`. The paper has the former."""
-    init_share: float = 0.1
-    """How large deltas are when an aligned training begins, as a share of what their maps give."""
     seed: int = 0
     """Of initial weights and of the randomised decomposition."""
 
     def __post_init__(self) -> None:
         at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
-        at_least(1, chunk_len=self.chunk_len)
-        at_least(0, rank_tol=self.rank_tol, niter=self.niter, init_share=self.init_share)
+        at_least(0, rank_tol=self.rank_tol, niter=self.niter)
         if self.norm == "svd" and self.rank > min(self.inner, self.keys):
             limits = f"{min(self.inner, self.keys)}, got {self.rank}"
             raise ValueError(f"rank must be no larger than the width of the outer products (inner), {limits}")
-        if self.finalize and self.norm != "svd":
-            raise ValueError(f"finalize keeps deltas of a small rank: give norm=svd, got {self.norm}")
 
     @property
     def keys(self) -> int:
@@ -92,8 +74,7 @@ class GenerativeAdapterSettings:
         """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
         if not tokens:
             return []
-        size = self.chunk_len or -(-tokens // -(-tokens // self.chunk))
-        size = tokens if self.strategy == "concat" else size
+        size = -(-tokens // -(-tokens // self.chunk))
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 
@@ -157,15 +138,6 @@ def svd_flops(rows: int, columns: int) -> int:
     return 4 * long**2 * short + 8 * long * short**2 + 9 * short**3
 
 
-def _directions(settings: GenerativeAdapterSettings) -> int:
-    """Operations of the first singular vectors of one sum."""
-    inner, keys, rank = settings.inner, settings.keys, settings.rank
-    if settings.svd == "exact":
-        return svd_flops(inner, keys)
-    products = 2 * inner * keys * rank * (2 + 2 * settings.niter)  # the longer side is the one that is sampled
-    return products + svd_flops(rank, min(inner, keys)) + 2 * max(inner, keys) * rank * rank
-
-
 def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost | None:
     """Generative Adapter (arXiv 2411.05877): later chunks are read by the weights adapted so far; the state is the sum
     of every map and its deltas, whatever the length."""
@@ -181,24 +153,26 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     chunks = [size for at, text in enumerate(texts) for size in s.cut(text + (0 if at else shape.starts))]
     if not chunks:
         return bare
-    times = len(chunks) if s.strategy == "sequential" else 1
     read = 2 * (count * (s.inner + s.keys) * shape.hidden + summed)
-    flops = sum(shape.forward(size) + read * size for size in chunks)
-    flops += deltas.forward(sum(chunks[1:])) if s.strategy == "sequential" else 0
-    flops += times * (count * _directions(s) + 2 * s.rank * (s.keys * inputs + s.inner * outputs))
-    if s.merge:
-        flops += 2 * shape.layers * s.delta_rank * sum(one.size for one in maps)
-    floats = deltas.size + (0 if s.finalize else summed)
+    made = count * svd_flops(s.inner, s.keys) + 2 * s.rank * (s.keys * inputs + s.inner * outputs)
+    flops = sum(shape.forward(size) + read * size + made for size in chunks) + deltas.forward(sum(chunks[1:]))
+    floats = deltas.size + summed
     return replace(
         bare,
         state_floats=floats,
         state_bytes=SINGLE * floats,
         adapt_slots=max(chunks),
-        adapt_flops=int(flops),
-        ask_flops=bare.ask_flops + (0 if s.merge else deltas.forward(shape.starts + work.asked)),
+        adapt_flops=flops,
+        ask_flops=bare.ask_flops + deltas.forward(shape.starts + work.asked),
         positions=max(*chunks, bare.positions),
     )
 
+
+RETIRED: Mapping[str, Json] = {
+    "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
+    "loss_weighting": "tokens", "init_share": 0.1,
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
 
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
@@ -212,5 +186,6 @@ GENERATIVE_ADAPTER = MethodSpec(
     cost=cost,
     checked=GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0),
     paper="2411.05877",
+    retired=RETIRED,
 )
 METHODS = (GENERATIVE_ADAPTER,)

@@ -20,7 +20,7 @@ from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
 
 EPSILON = 1e-6
-"""Of the RMSNorm, and of both divisions (released code)."""
+"""Of the RMSNorm, and of the division by a norm (released code)."""
 
 
 class Generator(nn.Module):
@@ -55,10 +55,7 @@ class Generator(nn.Module):
         if s.norm == "svd":
             left_BRQ, right_BQK = found or (learned_directions if learning else directions)(sum_BRK, s)
             return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
-        if s.norm == "frobenius":
-            normed_BRK = sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
-        else:
-            normed_BRK = sum_BRK / (torch.linalg.matrix_norm(sum_BRK, 2)[..., None, None] + EPSILON)
+        normed_BRK = sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
         return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
 
 
@@ -80,13 +77,8 @@ NOTHING = 1e-6
 
 def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
     """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
-    if settings.svd == "exact":
-        left_BRN, values_BN, right_BNK = decomposed(sum_BRK)
-        rank = settings.rank
-        left_BRQ, values_BQ, right_BQK = left_BRN[..., :rank], values_BN[..., :rank], right_BNK[..., :rank, :]
-    else:
-        left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
-    return left_BRQ * _kept(values_BQ, settings)[..., None, :], right_BQK
+    (left_BRN, values_BN, right_BNK), rank = decomposed(sum_BRK), settings.rank
+    return left_BRN[..., :rank] * _kept(values_BN[..., :rank], settings)[..., None, :], right_BNK[..., :rank, :]
 
 
 def decomposed(sum_BRK: Tensor) -> tuple[Tensor, Tensor, Tensor]:

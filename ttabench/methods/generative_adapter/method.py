@@ -7,7 +7,7 @@ Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Patch, State
+from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
@@ -25,11 +25,9 @@ from ttabench.methods.generative_adapter.training import (
     adapted_to,
     answers,
     apart,
-    read_by_base,
     row_logprobs,
     texts,
 )
-from ttabench.methods.parts.lora import dense
 from ttabench.methods.trainable import Trainable
 
 ALL_ROWS = slice(None)
@@ -43,7 +41,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__(lm, settings)
         self.networks = GenerativeAdapterNetworks(lm, settings)
-        self.reads = "once" if settings.finalize else "run" if settings.buffer else "pieces"
+        self.reads = "run" if settings.buffer else "pieces"
 
     @property
     def parts_of_loss(self) -> tuple[str, ...]:
@@ -58,26 +56,17 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     @torch.no_grad()
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read chunk by chunk: each is read, added to the sums, and adapted to before the next."""
-        if state.tensors and "sum" not in state.tensors:
-            fault = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
-            raise UserError(fault, "Read everything at once, or give finalize=false.")
         rows = new_ids(self.lm, state, pieces)
         read = list(state.meta["tokens_read"])
         chunks = [self._chunks(texts, bool(before)) for texts, before in zip(rows, read, strict=True)]
         tensors = self._read_chunks(dict(state.tensors), chunks)
-        if self.settings.finalize:
-            tensors.pop("sum", None)
         counts = [before + sum(map(len, texts)) for before, texts in zip(read, rows, strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
     @torch.no_grad()
     def combined(self, state: State, other: State) -> State:
         """The sum of both sums, and the deltas that it makes. Each text was read by the weights adapted to what
-        stands before it in its own state, so with `strategy=sequential` this is not what reading both in a row
-        gives; with the other strategies it is."""
-        if any(one.tensors and "sum" not in one.tensors for one in (state, other)):
-            fault = "States that keep the deltas alone (finalize=true) cannot be put together."
-            raise UserError(fault, "Make them with finalize=false.")
+        stands before it in its own state, so this is not what reading both in a row gives."""
         sums = [one.tensors["sum"] for one in (state, other) if one.tensors]
         tensors = self.networks.kept(sum(sums[1:], sums[0])) if sums else {}
         counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
@@ -86,11 +75,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Deltas of every adapted linear map."""
         with torch.no_grad():
-            hooked = self.networks.deltas(state.tensors)
-            deltas: Mapping[str, Delta] = hooked
-            if self.settings.merge and state.rows == 1:
-                deltas = dense(self.lm, hooked)
-        return Patch(deltas=deltas)
+            return Patch(deltas=self.networks.deltas(state.tensors))
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """With `init=aligned`, begin where `start` says, on what the first episodes read."""
@@ -102,21 +87,17 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, see `training`.
-
-        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
-        """
+        """Mean negative log-likelihood of the answers, or of the texts, see `training`; each of several parts has its
+        share of the mean over all tokens."""
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
             raise UserError(
                 fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
             )
-        values = row_logprobs(self.networks, rows)
-        sums = {part: -torch.cat(own).sum() for part, own in _by_part(rows, values).items()}
-        counts = {part: sum(map(len, own)) for part, own in _by_part(rows, values).items()}
-        together = self.settings.loss_weighting == "tokens"
-        return {part: total / (sum(counts.values()) if together else counts[part]) for part, total in sums.items()}
+        by_part = {part: torch.cat(own) for part, own in _by_part(rows, row_logprobs(self.networks, rows)).items()}
+        tokens = sum(map(len, by_part.values()))
+        return {part: -values.sum() / tokens for part, values in by_part.items()}
 
     @torch.no_grad()
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
@@ -136,7 +117,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         for owner, episode in enumerate(episodes):
             given = self.lm, episode, owner, self._chunks
             rows += texts(*given, parts) if parts else answers(*given)
-        return rows if self.settings.strategy == "sequential" else read_by_base(rows)
+        return rows
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
         return sum(row.targets for row in self.rows(episodes)) if self.parts_of_loss else super()._targets(episodes)
@@ -158,12 +139,10 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     def _read_chunks(self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]) -> dict[str, Tensor]:
         """The state after these chunks of every row; rows that have fewer wait."""
-        longest = max(map(len, chunks), default=0)
-        in_turn = self.settings.strategy == "sequential"
-        for number in range(longest):
+        for number in range(max(map(len, chunks), default=0)):
             rows = [row for row, own in enumerate(chunks) if number < len(own)]
             which = ALL_ROWS if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
-            known = {name: tensor[:, which] for name, tensor in tensors.items()} if in_turn else {}
+            known = {name: tensor[:, which] for name, tensor in tensors.items()}
             own = [chunks[row][number] for row in rows]
             _, _, sum_NBRK = self.networks.read(own, self.networks.deltas(known))
             assert sum_NBRK is not None
@@ -172,8 +151,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             )  # fmt: skip
             after_NBRK = before_NBRK.clone()
             after_NBRK[:, which] += sum_NBRK
-            done = in_turn or number + 1 == longest
-            tensors = self.networks.kept(after_NBRK) if done else {"sum": after_NBRK}
+            tensors = self.networks.kept(after_NBRK)
         return tensors
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.hooks import Place, observe_inputs
+from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
@@ -100,7 +99,7 @@ class GenerativeAdapterNetworks(nn.Module):
     def made(self, sum_NBRK: Tensor, *, learning: bool = False) -> dict[str, LowRank]:
         """The deltas that sums become; `learning`: by what gradients go through. Exact decompositions of all maps are
         one call, which a GPU does at once."""
-        at_once = self.settings.norm == "svd" and self.settings.svd == "exact" and not learning
+        at_once = self.settings.norm == "svd" and not learning
         found = zip(*directions(sum_NBRK, self.settings), strict=True) if at_once else repeat(None)
         each = zip(self._by_name.items(), sum_NBRK, found, strict=False)
         return {name: generator.delta(own, learning=learning, found=known) for (name, generator), own, known in each}
@@ -114,11 +113,13 @@ def output_maps(lm: LM) -> list[str]:
 
 VALUES = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
 """Last parts of the names of what makes values; of a map that makes more they come last."""
+SHARE = 0.1
+"""How large deltas are when an aligned training begins, as a share of what their maps give."""
 
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Begin with aligned spaces, and deltas of `init_share` of what their maps give."""
+    """Begin with aligned spaces, and deltas of `SHARE` of what their maps give."""
     out = set(output_maps(networks.lm))
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
@@ -154,7 +155,7 @@ def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> 
             added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
             given_BTO = x_BTI @ _weight(lm, name).T
             ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
-            generator.outputs.mul_(networks.settings.init_share * ratio)
+            generator.outputs.mul_(SHARE * ratio)
 
 
 def _first_norm(lm: LM, layer: int) -> Tensor:

@@ -94,11 +94,6 @@ def apart(rows: Sequence[Row]) -> list[Row]:
     return [*(replace(row, part="") for row in chunks), *again, *(row for row in rows if row.chunk is None)]
 
 
-def read_by_base(rows: Sequence[Row]) -> list[Row]:
-    """The same with every chunk read by the base model; what is predicted in them stands in rows of its own."""
-    return [row if row.chunk is None else replace(row, after=0) for row in apart(rows)]
-
-
 def adapted_to(rows: Sequence[Row], shift: int | None) -> list[Row]:
     """The same with what is asked adapted to as many chunks of the episode `shift` further on; None: to nothing."""
     counts = {row.owner: row.chunk + 1 for row in rows if row.chunk is not None}  # the last one tells

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ttabench.core.bounds import at_least
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
 from ttabench.methods.recipe import Recipe
@@ -17,8 +19,8 @@ from ttabench.methods.spec import MethodSpec
 
 HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
-_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank",
-           "document_tokens", "question_tokens", "num_beams")  # fmt: skip
+_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden",
+           "document_tokens", "question_tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +31,6 @@ class MacSettings:
     """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
     input_encoder: str = "t5-base"
     """T5 that reads questions."""
-    design: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
-    """What reads documents, and questions (Table 7): the T5; or an encoder (a T5's, `dense` for all-MiniLM-L6-v2, a
-    folder, a hub id) or a causal LM (a folder, a hub id, scratch: a GPT-2) of the text and T learnable tokens."""
-    tokenizer: Literal["auto", "own", "base"] = "auto"
-    """Whose tokenizer the T5s use; auto: the base model's for scratch shapes and random weights, else their own."""
     num_virtual_tokens: int = 24
     """T: latent tokens of a document and of a question."""
     prefix_length: int = 2
@@ -46,24 +43,12 @@ class MacSettings:
     """Size of each head, whatever the base model's width."""
     expansion_hidden: int = 768
     """Inner width of the feed-forward networks of the expansion."""
-    modulation: Literal["prefix", "lora"] = "prefix"
-    """What a latent becomes: P-tuning v2 key/value prefixes, or low-rank weight deltas (Table 4)."""
-    lora_rank: int = 8
-    """Rank of each delta (`modulation=lora`)."""
-    lora_targets: tuple[str, ...] = ("q_proj", "v_proj", "c_attn")
-    """Last parts of the names of the linear layers that get a delta."""
     document_tokens: int = 512
     """A document keeps its first so many T5 tokens."""
     question_tokens: int = 128
     """A question keeps its last so many T5 tokens; in training the same holds for the base model's tokens."""
     mask_pads: bool = True
     """False lets the T5 decoders see padding, as the released code does."""
-    pad_to: int = 0
-    """Pad documents to at least so many tokens (1022 in the released code); matters only without `mask_pads`."""
-    question_pad_to: int = 0
-    """The same for questions."""
-    dedupe: bool = True
-    """Whether a text that was read before is left out of the bank."""
     bank_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the stored latents; aggregation computes in float32."""
     bank_cap: int | None = None
@@ -75,24 +60,16 @@ class MacSettings:
     hierarchy_by: HierarchyBy = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
     of it that is attended to most; see `pooling`."""
-    hierarchy_aware: float = 0.0
-    """Share of the training episodes whose bank is aggregated by a tree of groups of random size."""
-    num_beams: int = 1
-    """Beams of generation; 3 gives what the released 12 beams in 4 groups give."""
     backprop_dropout: float = 0.0
     """p: share of the documents of a training episode that carry no gradient through the amortiser."""
     lite: Literal["random", "released"] = "random"
     """Which documents carry gradient: a random subset (all questions count), or the first (as many questions count)."""
-    base_dropout: bool = False
-    """Train with the base model's own dropout on, as the released code does."""
     seed: int = 0
     """Of initial weights and of the random bank reductions."""
     embeddings_from_base: bool = False
     """Beyond the paper: a scratch T5 starts with the base model's word embeddings (same width and vocabulary)."""
     retrieval_aux: float = 0.0
     """Beyond the paper: weight of a contrastive loss between question and document latents (needs `Ask.source_key`)."""
-    retrieval_temperature: float = 0.05
-    """Temperature of the cosines in `retrieval_aux`."""
     attention_aux: float = 0.0
     """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
     words_aux: float = 0.0
@@ -100,29 +77,13 @@ class MacSettings:
 
     def __post_init__(self) -> None:
         at_least(1, **{name: getattr(self, name) for name in _COUNTS})
-        at_least(0, pad_to=self.pad_to, question_pad_to=self.question_pad_to)
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
         at_least(2, bank_cap=self.bank_cap)
         if not 0.0 <= self.backprop_dropout < 1.0:
             raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
-        if not 0.0 <= self.hierarchy_aware <= 1.0:
-            raise ValueError(f"hierarchy_aware must lie in [0, 1], got {self.hierarchy_aware}")
 
 
-_RELEASED = {
-    "mask_pads": False,
-    "document_tokens": 1022,
-    "pad_to": 1022,
-    "question_pad_to": 128,
-    "lite": "released",
-    "base_dropout": True,
-    "dedupe": False,
-    "num_beams": 3,
-}
-
-_DISTILGPT2 = MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12)
-_LARGE = MacSettings()
 _XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
 
 PRESETS: Mapping[str, MacSettings] = {
@@ -137,19 +98,10 @@ PRESETS: Mapping[str, MacSettings] = {
         words_aux=1.0,
         attention_aux=0.3,
     ),
-    "distilgpt2": _DISTILGPT2,
-    "gpt2-large": _LARGE,
+    "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
+    "gpt2-large": MacSettings(),
     "gpt2-xl": _XL,
     "llama-2-7b": _XL,
-    "distilgpt2-released": replace(
-        _DISTILGPT2,
-        amortiser="t5-base",
-        input_encoder="t5-base",
-        **_RELEASED,  # type: ignore[arg-type]
-    ),
-    "gpt2-large-released": replace(_LARGE, backprop_dropout=0.75, **_RELEASED),  # type: ignore[arg-type]
-    "gpt2-xl-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
-    "llama-2-7b-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
 }
 
 TINY = MacSettings(
@@ -192,15 +144,28 @@ PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
 
 
+SCRATCH = "scratch:"
+
+
+def scratch_shape(name: str) -> tuple[int, int, int, int]:
+    """Width, layers, heads and feed-forward width of a `scratch:` shape."""
+    numbers = name.removeprefix(SCRATCH).split(",")
+    if len(numbers) != 4 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise UserError(f"{name!r} is no shape.", "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers from 1 on.")
+    width, layers, heads, inner = map(int, numbers)
+    if width % heads:
+        raise UserError(f"{name!r} is no shape.", "HEADS must divide WIDTH.")
+    return width, layers, heads, inner
+
+
 def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int]] | None:
     """Parameters of a T5 and of the prompts, norms and MLPs that make latents of what it reads; and the operations of
     reading so many tokens. None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
-    numbers = name.removeprefix("scratch:").split(",")
     if name in PUBLISHED:
         width, layers, heads, wide = PUBLISHED[name]
         inner, vocabulary = 64 * heads, T5_VOCABULARY
-    elif name.startswith("scratch:") and len(numbers) == 4 and all(number.isdecimal() for number in numbers):
-        width, layers, heads, wide = map(int, numbers)
+    elif name.startswith(SCRATCH):
+        width, layers, heads, wide = scratch_shape(name)
         inner, vocabulary = width, shape.vocabulary
     else:
         return None
@@ -220,11 +185,10 @@ def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int
 
 def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithm 2): a latent a document, one aggregation and expansion a question. Of trees,
-    other designs, LoRA and T5s whose sizes are not known here, None."""
+    and of T5s whose sizes are not known here, None."""
     s, latents, hidden = settings, settings.num_virtual_tokens, shape.hidden
     documents, questions = (_t5(name, shape, latents) for name in (s.amortiser, s.input_encoder))
-    usual = (s.design, s.modulation, s.hierarchy) == ("encoder-decoder", "prefix", None)
-    if documents is None or questions is None or not usual:
+    if documents is None or questions is None or s.hierarchy is not None:
         return None
     kept = min(len(work.pieces), s.bank_cap or len(work.pieces))
     expanded, out = 2 * shape.layers * s.prefix_length, shape.kv_heads * shape.head_dim
@@ -235,19 +199,28 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     bare = replace(closed_book(shape, work), added_parameters=added)
     if not kept:
         return bare
-    floats, lengths = kept * latents * hidden, [max(min(each, s.document_tokens), s.pad_to) for each in work.pieces]
-    asked = questions[1](max(min(work.prompt_tokens, s.question_tokens), s.question_pad_to))
+    # documents that are read together are padded to the longest
+    lengths = [max(work.pieces) if shape.dense else piece for piece in work.pieces]
+    floats, asked = kept * latents * hidden, questions[1](min(work.prompt_tokens, s.question_tokens))
     block = 4 * latents * (hidden * (inner + feed) + kept * inner * (hidden + latents))
     return replace(
         bare,
         state_floats=floats,
         state_bytes=floats * (2 if s.bank_dtype == "bfloat16" else 4) + INTEGER,
         ask_slots=bare.ask_slots + s.prefix_length,
-        adapt_flops=sum(map(documents[1], lengths)),
+        adapt_flops=sum(documents[1](min(length, s.document_tokens)) for length in lengths),
         ask_flops=asked + s.blocks * block + 2 * expanded * weights + answer(shape, work, s.prefix_length, begun=False),
         positions=bare.positions + s.prefix_length,
     )
 
+
+RETIRED: Mapping[str, Json] = {
+    "bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0,
+    "modulation": "prefix", "lora_rank": 8, "lora_targets": ["q_proj", "v_proj", "c_attn"], "pad_to": 0,
+    "question_pad_to": 0, "dedupe": True, "hierarchy_aware": 0.0, "base_dropout": False, "num_beams": 1,
+    "retrieval_temperature": 0.05, "design": "encoder-decoder", "tokenizer": "auto",
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
 
 MAC = MethodSpec(
     name="mac",
@@ -263,6 +236,6 @@ MAC = MethodSpec(
     cost=cost,
     checked=TINY,
     paper="2403.04317",
-    retired={"bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0},
+    retired=RETIRED,
 )
 METHODS = (MAC,)

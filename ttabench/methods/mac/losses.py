@@ -17,13 +17,14 @@ from torch.nn.functional import cross_entropy, normalize
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import MacSettings, pooling
+from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.networks import MacNetworks
-from ttabench.methods.mac.t5 import word_size
 from ttabench.methods.trainable import training_item
 
 SMALLEST_SHARE = 1e-9
 """Added before the logarithm of an attention share, which may underflow."""
+TEMPERATURE = 0.05
+"""Of the cosines in `retrieval_aux`."""
 WORD_SCALE = 3.0
 """Sharpens the T5's head: a state is normalised, and has to name several words at once."""
 
@@ -63,37 +64,18 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
     x_NTD = mac.questions([ask.question_text for ask in flat])
     questions = torch.split(x_NTD, [len(group) for group in asks])
     lessons = list(map(Lesson.of, banks, questions, pieces, asks))
-    latents, upper = list[Tensor](), list[Tensor]()
-    for lesson, drawn in zip(lessons, torch.rand(len(lessons)).tolist(), strict=True):
-        latents.append(_aggregated(mac, lesson, upper, tree=drawn < s.hierarchy_aware))
+    latents = [mac.aggregator(one.x_QTD[None], one.bank_KTD[None])[0] for one in lessons]
     parts = {"answer": _answers(mac, flat, torch.cat(latents))}
     known = any(len(lesson.own_M) for lesson in lessons)
     if known and s.retrieval_aux:
-        parts["retrieval"] = s.retrieval_aux * _retrieval(lessons, s.retrieval_temperature)
+        parts["retrieval"] = s.retrieval_aux * _retrieval(lessons)
     if known and s.attention_aux:
         look = mac.aggregator.document_shares
         own = [look(one.x_QTD[None], one.bank_KTD[None])[0, one.slots_M, one.own_M] for one in lessons]
         parts["attention"] = -s.attention_aux * (torch.cat(own) + SMALLEST_SHARE).log().mean()
-    if upper and s.attention_aux:
-        parts["tree"] = -s.attention_aux * (torch.cat(upper) + SMALLEST_SHARE).log().mean()
     if s.words_aux:
         parts["words"] = s.words_aux * _words(mac, ids_C, states_CTE)
     return parts
-
-
-def _aggregated(mac: MacNetworks, lesson: Lesson, upper: list[Tensor], *, tree: bool) -> Tensor:
-    """phi* [Q, T, D], in `hierarchy_aware` of the episodes by a tree of groups of random size; then `upper` is told how
-    much attention questions pay, at each upper level, to the entry that holds their own document."""
-    x_QTD, bank_KTD = lesson.x_QTD, lesson.bank_KTD
-    if not tree:
-        latent_QTD: Tensor = mac.aggregator(x_QTD[None], bank_KTD[None])[0]
-        return latent_QTD
-    group = pooling.random_group(len(bank_KTD))
-    for entries_QKTD, held in pooling.levels(mac.aggregator, x_QTD, bank_KTD, group):
-        if entries_QKTD.shape[1] > 1 and len(lesson.own_M):
-            shares_Q1K = mac.aggregator.document_shares(x_QTD[:, None], entries_QKTD)
-            upper.append(shares_Q1K[lesson.slots_M, 0, lesson.own_M // held])
-    return entries_QKTD[:, 0]
 
 
 def _carrying(s: MacSettings, documents: int) -> set[int]:
@@ -125,35 +107,28 @@ def _banks(
 
 def _answers(mac: MacNetworks, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
     items = [training_item(mac.lm, ask, mac.settings.question_tokens) for ask in asks]
-    patch = mac.modulate(latent_NTD)
-    if mac.settings.base_dropout:
-        mac.lm.model.train()
-    try:
-        total, tokens = nll(mac.lm, patch, items)
-    finally:
-        mac.lm.model.eval()
+    total, tokens = nll(mac.lm, mac.modulate(latent_NTD), items)
     return total / tokens
 
 
-def _retrieval(lessons: Sequence[Lesson], temperature: float) -> Tensor:
-    """Cosines of mean latents over a temperature; the candidates are the documents of all episodes in the batch."""
+def _retrieval(lessons: Sequence[Lesson]) -> Tensor:
+    """Cosines of mean latents over `TEMPERATURE`; the candidates are the documents of all episodes in the batch."""
     candidates = normalize(torch.cat([lesson.bank_KTD for lesson in lessons]).mean(1), dim=-1)
     before = torch.tensor([0, *(len(lesson.bank_KTD) for lesson in lessons)]).cumsum(0).tolist()
     target = torch.cat([lesson.own_M + first for lesson, first in zip(lessons, before, strict=False)])
     questions = normalize(torch.cat([lesson.x_QTD[lesson.slots_M] for lesson in lessons]).mean(1), dim=-1)
-    return cross_entropy(questions @ candidates.T / temperature, target)
+    return cross_entropy(questions @ candidates.T / TEMPERATURE, target)
 
 
 def _words(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:
     """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
     weights [C, V] of a document sum to 1."""
-    head_VE = mac.amortiser.words
+    head_VE: Tensor = mac.amortiser.t5.get_input_embeddings().weight
     held_CV = torch.zeros(len(ids_C), len(head_VE))
     for row, words in zip(held_CV, ids_C, strict=True):
         row[words[:-1]] = 1
     rarity_CV = held_CV * (len(held_CV) / held_CV.sum(0).clamp(min=1)).log()
     weights_CV = (rarity_CV / rarity_CV.sum(1, keepdim=True).clamp(min=1e-6)).to(head_VE.device)
-    scale = WORD_SCALE * head_VE.shape[1] ** -0.5 / word_size(mac.amortiser.transformer)
-    logits_CV = states_CTE.mean(1) @ head_VE.T * scale
+    logits_CV = states_CTE.mean(1) @ head_VE.T * WORD_SCALE * head_VE.shape[1] ** -0.5
     loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
     return loss

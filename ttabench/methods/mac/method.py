@@ -41,7 +41,6 @@ class Mac(Trainable[MacSettings]):
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)
         self.growth = "constant" if settings.bank_cap else "linear"
-        self.num_beams = settings.num_beams
         self.networks = MacNetworks(lm, settings)
 
     def modules(self) -> nn.ModuleDict:
@@ -86,27 +85,23 @@ class Mac(Trainable[MacSettings]):
 
     def combined(self, state: State, other: State) -> State:
         """Both banks, one behind the other; documents that stand in the first are left out of the second."""
-        known, cap = set(state.meta["read"][0]), self.settings.bank_cap
+        known = set(state.meta["read"][0])
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
-        first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
-        if cap and len(first_KTD) + len(second_KTD) > cap:
-            fault = f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap} together."
+        if self.settings.bank_cap:
+            fault = f"Banks that hold no more than bank_cap={self.settings.bank_cap} entries cannot be put together."
             raise UserError(fault, "Read all texts with one command: --context A B.")
-        if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
-            second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
-        else:
-            members = other.meta["members"][0]
+        first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)[new]
         meta = {
             "tokens_read": [a + b for a, b in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)],
             "truncated_documents": [state.meta["truncated_documents"][0] + other.meta["truncated_documents"][0]],
             "read": [[*state.meta["read"][0], *(other.meta["read"][0][number] for number in new)]],
-            "members": [[*state.meta["members"][0], *members]],
+            "members": [[*state.meta["members"][0], *(other.meta["members"][0][number] for number in new)]],
         }
         return State(1, _stacked([torch.cat([first_KTD, second_KTD])]), meta)
 
     @torch.no_grad()
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """Aggregate the bank for each question: a prefix (or deltas) with one row per question."""
+        """Aggregate the bank for each question: a prefix with one row per question."""
         assert state.rows in (1, len(asks)), (state.rows, len(asks))
         if not asks or "counts" not in state.tensors or not state.tensors["counts"].any():
             return Patch()
@@ -152,14 +147,13 @@ class Mac(Trainable[MacSettings]):
         return torch.zeros(shape, dtype=getattr(torch, self.settings.bank_dtype), device=self.lm.device)
 
     def _unread(self, read: Sequence[str], observes: Sequence[Observe]) -> list[tuple[str, Observe]]:
-        """The pieces to amortise, in order, with digests of their texts; with `dedupe` only what is new."""
-        before, fresh = set(read if self.settings.dedupe else ()), []
+        """The pieces whose texts are new, in order, with digests of their texts."""
+        before, fresh = set(read), []
         for observe in observes:
             digest = hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest()
             if digest not in before:
                 fresh.append((digest, observe))
-            if self.settings.dedupe:
-                before.add(digest)
+            before.add(digest)
         return fresh
 
 
@@ -170,38 +164,32 @@ def appended(
     entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
     entry give. `read`: documents this bank has taken in before, dropped and averaged ones included; it seeds the random
     rules."""
-    s, cap, kept = settings, settings.bank_cap, len(bank_KTD)
-    pool_PTD = torch.cat([bank_KTD, new_NTD])
-    members = [*map(list, members), *([name] for name in names)]
-    if not cap or len(pool_PTD) <= cap:
-        return pool_PTD, members
-    nearest = s.bank_reduce == "average_nearest"
-    if nearest:  # pairs stand above the diagonal only, so that the first maximum is the one with the lowest indices
-        unit_PE = normalize(pool_PTD.float().flatten(1), dim=1)
-        near_PP = unit_PE @ unit_PE.T
-        near_PP.masked_fill_(torch.ones_like(near_PP).tril().bool(), -2.0)
-    order = list(range(kept))
-    for index in range(len(new_NTD)):
-        order.append(kept + index)
-        if len(order) <= cap:
+    cap, entries, members = settings.bank_cap, list(bank_KTD), list(map(list, members))
+    for index, (new_TD, name) in enumerate(zip(new_NTD, names, strict=True)):
+        entries.append(new_TD)
+        members.append([name])
+        if not cap or len(entries) <= cap:
             continue
-        if nearest:
-            held = torch.tensor(order, device=near_PP.device)
-            first, second = divmod(int(near_PP[held][:, held].argmax()), len(order))
+        if settings.bank_reduce == "average_nearest":
+            first, second = _nearest(entries)
         else:
-            draw = torch.Generator().manual_seed(s.seed * 1_000_003 + read + index)
-            second, first = torch.randperm(len(order), generator=draw)[:2].tolist()
-        if s.bank_reduce != "random":
+            draw = torch.Generator().manual_seed(settings.seed * 1_000_003 + read + index)
+            second, first = torch.randperm(len(entries), generator=draw)[:2].tolist()
+        if settings.bank_reduce != "random":
             first, second = min(first, second), max(first, second)
-            place, gone = order[first], order[second]
-            pool_PTD[place] = (pool_PTD[place].float() * 0.5 + pool_PTD[gone].float() * 0.5).to(pool_PTD.dtype)
-            members[place] += members[gone]
-        if nearest:
-            unit_PE[place] = normalize(pool_PTD[place].float().flatten(), dim=0)
-            cosine_P = unit_PE @ unit_PE[place]
-            near_PP[:place, place], near_PP[place, place + 1 :] = cosine_P[:place], cosine_P[place + 1 :]
-        del order[second]
-    return pool_PTD[order], [members[place] for place in order]
+            mean_TD = entries[first].float() * 0.5 + entries[second].float() * 0.5
+            entries[first] = mean_TD.to(bank_KTD.dtype)
+            members[first] += members[second]
+        del entries[second], members[second]
+    return torch.stack(entries) if entries else bank_KTD, members
+
+
+def _nearest(entries: Sequence[Tensor]) -> tuple[int, int]:
+    """The two entries of the largest cosine; of equal ones those that stand first."""
+    unit_KE = normalize(torch.stack(list(entries)).float().flatten(1), dim=1)
+    cosines_KK = unit_KE @ unit_KE.T
+    cosines_KK.masked_fill_(torch.ones_like(cosines_KK).tril().bool(), -2.0)
+    return divmod(int(cosines_KK.argmax()), len(unit_KE))
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

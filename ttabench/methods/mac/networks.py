@@ -2,25 +2,25 @@
 
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1.
 Shape letters: B texts or questions · K documents · N text tokens · T latent tokens · A expanded tokens · S slots ·
-E width of the transformer, or head size · D base width · H key/value heads · P prefix positions · R rank · I/O
+E width of the T5, or head size · D base width · H key/value heads · P prefix positions · R rank · I/O
 features in and out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
-from transformers import PreTrainedModel
+from transformers import T5Model
 
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, Prefix
+from ttabench.lm.patch import Patch, Prefix
 from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.pooling import Aggregator
-from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, transformer_of
+from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, t5_config
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""
@@ -57,43 +57,26 @@ class SlotNorm(nn.Module):
 
 
 class Amortiser(nn.Module):
-    """Text to T latent tokens of the base model's width.
-
-    A T5's decoder reads the learnable tokens, and stays causal over them. An encoder has them in front of the text and
-    a causal LM behind it, as one sequence, so that padding never changes a position.
+    """Text to T latent tokens of the base model's width: a T5's decoder reads T learnable tokens, and stays causal over
+    them.
 
     Args:
-        transformer: what reads, of the design.
+        t5: the T5.
         width: D.
-        settings: its `mask_pads` says whether a T5's decoder is kept from seeing padding. The released code lets it
-            see padding, so that a latent depends on the padded length.
+        settings: its `mask_pads` says whether the decoder is kept from seeing padding. The released code lets it see
+            padding, so that a latent depends on the padded length.
     """
 
-    def __init__(self, transformer: PreTrainedModel, width: int, settings: MacSettings) -> None:
+    def __init__(self, t5: T5Model, width: int, settings: MacSettings) -> None:
         super().__init__()
-        inner, tokens = int(transformer.config.hidden_size), settings.num_virtual_tokens
-        self.design, self.mask_pads = settings.design, settings.mask_pads
+        inner, tokens = int(t5.config.hidden_size), settings.num_virtual_tokens
+        self.mask_pads = settings.mask_pads
         self.prompts = nn.Parameter(torch.randn(tokens, inner) * 0.02)
         self.norm = SlotNorm(tokens, inner)
         self.lift = SlotLinear(tokens, inner, width)
         self.mix = SlotLinear(tokens, width, width)
         self.skip = SlotLinear(tokens, inner, width) if inner != width else None
-        self.add_module("t5" if self.design == "encoder-decoder" else "stack", transformer)
-        if self.design != "encoder-decoder":  # learnable tokens begin as large as the words they stand beside
-            with torch.no_grad():
-                self.prompts.mul_(float(self.words.float().std()) / 0.02)
-
-    @property
-    def transformer(self) -> PreTrainedModel:
-        """The network that reads the text."""
-        network: PreTrainedModel = self.t5 if self.design == "encoder-decoder" else self.stack
-        return network
-
-    @property
-    def words(self) -> Tensor:
-        """Its word embeddings, [V, E]."""
-        weight_VE: Tensor = self.transformer.get_input_embeddings().weight
-        return weight_VE
+        self.t5 = t5
 
     def forward(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
         """Latent tokens [B, T, D] of right-padded ids; the mask is 1 on text and 0 on padding."""
@@ -107,25 +90,14 @@ class Amortiser(nn.Module):
 
     def hidden(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
         """States of the T learnable tokens, [B, T, E], before the MLPs."""
-        tokens, network = len(self.prompts), self.transformer
-        prompts_BTE = self.prompts.expand(len(ids_BN), -1, -1)
-        if self.design == "encoder-decoder":
-            encoded_BNE = network.encoder(input_ids=ids_BN, attention_mask=mask_BN).last_hidden_state
-            seen = mask_BN if self.mask_pads else None
-            about = {"encoder_hidden_states": encoded_BNE, "encoder_attention_mask": seen, "use_cache": False}
-            decoded_BTE: Tensor = network.decoder(inputs_embeds=prompts_BTE, **about).last_hidden_state
-            return decoded_BTE
-        words_BNE, seen_BT = network.get_input_embeddings()(ids_BN), mask_BN.new_ones(len(ids_BN), tokens)
-        prompts_BTE = prompts_BTE.to(words_BNE.dtype)
-        if self.design == "encoder":
-            both, mask = torch.cat([prompts_BTE, words_BNE], 1), torch.cat([seen_BT, mask_BN], 1)
-            first_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask).last_hidden_state[:, :tokens]
-            return first_BTE
-        # Padding between the text and the learnable tokens counts for nothing.
-        both, mask = torch.cat([words_BNE, prompts_BTE], 1), torch.cat([mask_BN, seen_BT], 1)
-        places = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0), "use_cache": False}
-        last_BTE: Tensor = network(inputs_embeds=both, attention_mask=mask, **places).last_hidden_state[:, -tokens:]
-        return last_BTE
+        encoded_BNE = self.t5.encoder(input_ids=ids_BN, attention_mask=mask_BN).last_hidden_state
+        decoded_BTE: Tensor = self.t5.decoder(
+            inputs_embeds=self.prompts.expand(len(ids_BN), -1, -1),
+            encoder_hidden_states=encoded_BNE,
+            encoder_attention_mask=mask_BN if self.mask_pads else None,
+            use_cache=False,
+        ).last_hidden_state
+        return decoded_BTE
 
 
 class TokenExpansion(nn.Module):
@@ -174,33 +146,6 @@ class PrefixExpansion(nn.Module):
         return Patch(prefix=Prefix(keys, values, positions * filled_B.long(), mask_BP))
 
 
-class LowRankExpansion(nn.Module):
-    """Latent to one low-rank delta per named linear layer. Each expanded token is one rank of one layer: its first
-    `features_in` numbers are a row of `a`, made through the feed-forward network; the column of `b` comes from a map
-    that starts at zero, so training starts at the base model. `linears`: (features in, features out) by module name
-    of the base model."""
-
-    def __init__(
-        self, tokens: int, width: int, linears: Mapping[str, tuple[int, int]], rank: int = 8, hidden: int = 768
-    ) -> None:
-        super().__init__()
-        self.linears, self.rank, expanded = dict(linears), rank, len(linears) * rank
-        widest_in, widest_out = (max(sizes) for sizes in zip(*linears.values(), strict=True))
-        self.expand = TokenExpansion(tokens, expanded, width, widest_in, hidden)
-        self.to_b = SlotLinear(expanded, widest_in, widest_out, bias=False)
-        nn.init.zeros_(self.to_b.weight)
-
-    def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
-        """Deltas, scaled by 1 / R; zero where `filled_B` is false."""
-        x_BAI: Tensor = self.expand(latent_BTD)
-        b_BAO = self.to_b(layer_norm(x_BAI, x_BAI.shape[-1:])) * filled_B[:, None, None] / self.rank
-        deltas = {}
-        for index, (name, (into, out)) in enumerate(self.linears.items()):
-            ranks = slice(index * self.rank, (index + 1) * self.rank)
-            deltas[name] = LowRank(x_BAI[:, ranks, :into].to(dtype), b_BAO[:, ranks, :out].transpose(1, 2).to(dtype))
-        return Patch(deltas=deltas)
-
-
 class MacNetworks(nn.Module):
     """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`; all differentiable."""
 
@@ -208,43 +153,39 @@ class MacNetworks(nn.Module):
         super().__init__()
         self.lm, self.settings, s = lm, settings, settings
         self.document_text, self.question_text = self._text(s.amortiser), self._text(s.input_encoder)
-        readers = [(s.amortiser, self.document_text, s.document_tokens)]
-        readers += [(s.input_encoder, self.question_text, s.question_tokens)]
+        texts = (s.amortiser, self.document_text), (s.input_encoder, self.question_text)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            transformers = [
-                transformer_of(
-                    name,
-                    s.design,
-                    vocabulary=lm.vocab_size if is_scratch(name) else len(text.tokenizer),
-                    positions=tokens + s.num_virtual_tokens,
-                )
-                for name, text, tokens in readers
-            ]
-            self.amortiser, self.input_encoder = (Amortiser(each, lm.hidden_size, s) for each in transformers)
+            sizes = [(name, lm.vocab_size if is_scratch(name) else len(text.tokenizer)) for name, text in texts]
+            t5s = [T5Model(t5_config(*size)) for size in sizes]
+            self.amortiser, self.input_encoder = (Amortiser(t5, lm.hidden_size, s) for t5 in t5s)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
-            self.expansion = _expansion(lm, s)
+            made = 2 * lm.layers * s.prefix_length
+            if made < s.num_virtual_tokens:
+                fault = f"MAC on {lm.name} makes {made} modulation tokens from {s.num_virtual_tokens} latent tokens."
+                raise UserError(fault, f"Set num_virtual_tokens to at most {made}, or prefix_length higher.")
+            shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
+            self.expansion = PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
         self.to(lm.device).eval()
 
     def _text(self, name: str) -> T5Text:
-        stand_in = is_scratch(name) or self.lm.random_weights
-        if self.settings.tokenizer == "base" or (self.settings.tokenizer == "auto" and stand_in):
+        if is_scratch(name) or self.lm.random_weights:
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
         return T5Text.named(name)
 
     def load_pretrained(self) -> None:
-        """Start what reads from its published weights, or from the base model's embeddings."""
+        """Start T5s from their published weights, or from the base model's embeddings."""
         s = self.settings
         for reader, name in ((self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)):
             if s.embeddings_from_base and is_scratch(name):
-                start_embeddings(reader.transformer, self.lm)
+                start_embeddings(reader.t5, self.lm)
             if not is_scratch(name) and not self.lm.random_weights:
-                start(reader.transformer, name)
+                start(reader.t5, name)
 
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
         ids, _ = self.question_text.encode(texts, self.settings.question_tokens, "end")
-        ids_BN, mask_BN = self.question_text.pad(ids, self.settings.question_pad_to)
+        ids_BN, mask_BN = self.question_text.pad(ids)
         x_BTD: Tensor = self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
         return x_BTD
 
@@ -255,7 +196,7 @@ class MacNetworks(nn.Module):
 
     def document_states(self, ids: Sequence[list[int]]) -> Tensor:
         """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
-        ids_BN, mask_BN = self.document_text.pad(ids, self.settings.pad_to)
+        ids_BN, mask_BN = self.document_text.pad(ids)
         x_BTE: Tensor = self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
         return x_BTE
 
@@ -264,30 +205,14 @@ class MacNetworks(nn.Module):
         latents = torch.zeros(len(ids), self.settings.num_virtual_tokens, self.lm.hidden_size, device=self.lm.device)
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         while order:
-            widest = max(len(ids[order[-1]]), self.settings.pad_to)
-            batch = order[-max(1, TOKENS_AT_ONCE // widest) :]
+            batch = order[-max(1, TOKENS_AT_ONCE // len(ids[order[-1]])) :]
             del order[-len(batch) :]
             latents[batch] = self.documents([ids[index] for index in batch])
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """What a latent does to the base model: keys and values in front of the text, or weight deltas. `filled_B`:
-        bool, false for questions to an empty bank, which must not change the base model; None if all are."""
+        """What a latent does to the base model: keys and values in front of the text. `filled_B`: bool, false for
+        questions to an empty bank, which must not change the base model; None if all are."""
         filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
         patch: Patch = self.expansion(latent_BTD, filled_B, self.lm.dtype)
         return patch
-
-
-def _expansion(lm: LM, s: MacSettings) -> PrefixExpansion | LowRankExpansion:
-    names = [name for name in lm.linear_names() if name.rpartition(".")[2] in s.lora_targets]
-    made = 2 * lm.layers * s.prefix_length if s.modulation == "prefix" else len(names) * s.lora_rank
-    if made < s.num_virtual_tokens:
-        raise UserError(
-            f"MAC on {lm.name} makes {made} modulation tokens from {s.num_virtual_tokens} latent tokens.",
-            f"Set num_virtual_tokens to at most {made}, or prefix_length (lora_rank, lora_targets) higher.",
-        )
-    if s.modulation == "prefix":
-        shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
-        return PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
-    linears = {name: lm.linear_shape(name) for name in names}
-    return LowRankExpansion(s.num_virtual_tokens, lm.hidden_size, linears, s.lora_rank, s.expansion_hidden)

@@ -8,7 +8,7 @@ H heads · E head size · O owners of entries, one for all questions or each que
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -104,19 +104,10 @@ def latent(
     may be smaller."""
     if by == "attended":
         return by_group(aggregator, x_QTD, _most_attended(aggregator, x_QTD, bank_KTD, group), group)[:, 0]
-    *_, (last_Q1TD, _) = levels(aggregator, x_QTD, bank_KTD, group)
-    return last_Q1TD[:, 0]
-
-
-def levels(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int) -> Iterator[tuple[Tensor, int]]:
-    """Entries [Q, K, T, D] of each level above the bank, down to one, with how many documents an entry stands for."""
-    assert len(bank_KTD), "an empty bank has no tree"
-    entries_OKTD, documents = bank_KTD[None], 1
-    while True:
-        entries_OKTD, documents = by_group(aggregator, x_QTD, entries_OKTD, group), documents * group
-        yield entries_OKTD, documents
-        if entries_OKTD.shape[1] == 1:
-            return
+    entries_OKTD = by_group(aggregator, x_QTD, bank_KTD[None], group)
+    while entries_OKTD.shape[1] > 1:
+        entries_OKTD = by_group(aggregator, x_QTD, entries_OKTD, group)
+    return entries_OKTD[:, 0]
 
 
 def _most_attended(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int) -> Tensor:
@@ -146,9 +137,3 @@ def by_group(
     x_R1TD = x_QTD.repeat_interleave(groups, dim=0)[:, None]
     made = run(x_R1TD, rows_RMTD, mask_RM)[:, 0]
     return made.reshape(owners, groups, *made.shape[1:])
-
-
-def random_group(documents: int) -> int:
-    """A size of groups, by torch's randomness, with which so many documents make a tree of two or three levels."""
-    fewest = max(2, round(documents ** (1 / 3)))
-    return int(torch.randint(fewest, max(fewest, math.ceil(documents / 2)) + 1, ()))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Factors, Shape, shape_of, targeted
+from ttabench.cost.shape import Shape
 from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
@@ -17,11 +18,11 @@ from ttabench.methods.spec import MethodSpec
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineSettings(DescentSettings):
-    """Settings of every method that finetunes online; the defaults are those of CaMeLS' released code."""
+    """Settings of `uniform`, and of all that weigh tokens; the defaults are those of CaMeLS' released code."""
 
-    normaliser: Literal["padded", "tokens", "weights"] = "padded"
+    normaliser: Literal["padded", "tokens"] = "padded"
     """What the weighted sum of a document's losses is divided by. padded: `pad_len` - 1, as where every text is padded
-    to that length; tokens: how many tokens have a loss; weights: the sum of their weights."""
+    to that length; tokens: how many tokens have a loss."""
     pad_len: int = 1024
     """Tokens that documents are thought to be padded to."""
 
@@ -31,43 +32,28 @@ class OnlineSettings(DescentSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformSettings(OnlineSettings):
-    """Settings of `uniform`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SalientSettings(OnlineSettings):
     """Settings of `salient_spans`."""
 
     spans: Literal["spacy", "rule"] = "spacy"
-    """What finds named entities. spacy: its model, without times, percentages, amounts, quantities and numbers; rule:
-    runs of capitalised words (a single one that begins a sentence does not count) and years."""
-    spacy_model: str = "en_core_web_sm"
-    """Of spaCy, with `spans=spacy`."""
+    """What finds named entities. spacy: its `en_core_web_sm`, without times, percentages, amounts, quantities and
+    numbers; rule: runs of capitalised words (a single one that begins a sentence does not count) and years."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CamelsSettings(OnlineSettings):
     """Settings of `camels`; the defaults are those of the released code."""
 
-    proxy: str = ""
-    """The small LM whose decoder weighs tokens, of the same tokenizer; empty for the base itself. With a proxy named, a
-    checkpoint serves any base of its tokenizer."""
     inner_lr: float = 5e-4
     """Of the steps of gradient descent that are unrolled in training."""
     kl_weight: float = 0.1
     """Of how far the base moves on a text of no document, in training."""
     kl_tokens: int = 64
     """Tokens of those texts, which the base model itself writes."""
-    reset_every: int = 24
-    """Documents after which training begins at the base's own weights again."""
-    first_order: bool = False
-    """Leave out, in training, how one step changes the gradient of the next: less memory, another gradient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(2, kl_tokens=self.kl_tokens)
-        at_least(1, reset_every=self.reset_every)
         at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
 
 
@@ -87,11 +73,11 @@ class CptSettings(DescentSettings):
         at_least(1, epochs=self.epochs, batch=self.batch)
 
 
-UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
+UNIFORM_PRESETS: Mapping[str, OnlineSettings] = {
     # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of the twin of streamingqa.
-    "nano": UniformSettings(lr=3e-4),
+    "nano": OnlineSettings(lr=3e-4),
     # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
-    "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
+    "mac": OnlineSettings(lr=6.5e-6, max_tokens=512),
 }
 SALIENT_PRESETS: Mapping[str, SalientSettings] = {
     # Names and places of the miniature world are capitalised, and spaCy knows none of them. Its best rate, too.
@@ -119,9 +105,9 @@ def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
     """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept. Or
     continual pretraining (arXiv 2411.05877): `epochs` times, `batch` documents alive in a step.
 
-    Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
-    optimiser step itself does, and what pads documents to one length, is left out. Back through a linear map goes the
-    gradient of what enters it, and of its weight: twice forward. So it is of the two products of attention.
+    Answers are those of a closed book under other weights. What an optimiser step itself does, and what pads documents
+    to one length, is left out. Back through a linear map goes the gradient of what enters it, and of its weight: twice
+    forward. So it is of the two products of attention.
     """
     bare, passes, together = closed_book(shape, work), 1, 1
     if isinstance(settings, CptSettings):
@@ -129,17 +115,13 @@ def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
     if not work.pieces:
         return bare
     read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
-    factors = Factors(shape, settings.rank, targeted(settings.targets, shape)) if settings.restrict == "lora" else None
-    size = factors.size if factors else shape.parameters
-    floats = (3 if settings.optimizer == "adam" else 1) * size
-    step = factors.step if factors else lambda tokens, targets: 3 * (shape.forward(tokens) + shape.head(targets))
+    learned = [tokens - 1 for tokens in read]  # the last one predicts nothing
     return replace(
         bare,
-        state_floats=floats,
-        state_bytes=SINGLE * floats + INTEGER,
-        adapt_slots=sum(tokens - 1 for tokens in sorted(read)[-together:]),
-        adapt_flops=passes * sum(step(tokens - 1, tokens - 1) for tokens in read if tokens > 1),
-        ask_flops=bare.ask_flops + (factors.forward(bare.positions) if factors else 0),
+        state_floats=3 * shape.parameters,
+        state_bytes=SINGLE * 3 * shape.parameters + INTEGER,
+        adapt_slots=sum(sorted(learned)[-together:]),
+        adapt_flops=3 * passes * sum(shape.forward(tokens) + shape.head(tokens) for tokens in learned),
         positions=max(bare.positions, *read),
     )
 
@@ -148,30 +130,30 @@ HEAD = 128
 """Hidden numbers of the head that weighs tokens."""
 
 
-def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost | None:
-    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document. Of
-    a proxy whose sizes are not known here, None."""
-    proxy, base = shape_of(settings.proxy) if settings.proxy else shape, cost(settings, shape, work)
-    if proxy is None:
-        return None
-    body = proxy.parameters - (0 if proxy.tied else proxy.vocabulary * proxy.hidden)
+def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
+    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document."""
+    base, body = cost(settings, shape, work), shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
     read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
-    weighing = sum(proxy.forward(tokens) + 2 * tokens * HEAD * (proxy.hidden + 1) for tokens in read)
-    added = body + HEAD * (proxy.hidden + 1) + HEAD + 1
+    weighing = sum(shape.forward(tokens) + 2 * tokens * HEAD * (shape.hidden + 1) for tokens in read)
+    added = body + HEAD * (shape.hidden + 1) + HEAD + 1
     return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
+
+GONE: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
+"""Settings of earlier versions, see `MethodSpec.retired`."""
 
 UNIFORM = MethodSpec(
     name="uniform",
     summary="weights finetuned on each document, every token alike",
     where="ttabench.methods.online.method:Uniform",
-    Settings=UniformSettings,
+    Settings=OnlineSettings,
     presets=UNIFORM_PRESETS,
     growth="constant",
     cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
-    checked=UniformSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32),
+    checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
+    retired=GONE,
 )
 SALIENT_SPANS = replace(
     UNIFORM,
@@ -180,7 +162,8 @@ SALIENT_SPANS = replace(
     where="ttabench.methods.online.method:SalientSpans",
     Settings=SalientSettings,
     presets=SALIENT_PRESETS,
-    checked=SalientSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
+    checked=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
+    retired={**GONE, "spacy_model": "en_core_web_sm"},
 )
 CAMELS = replace(
     UNIFORM,
@@ -192,7 +175,8 @@ CAMELS = replace(
     recipes=RECIPES,
     trainable=True,
     cost=camels_cost,
-    checked=CamelsSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
+    checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
+    retired={**GONE, "proxy": "", "first_order": False, "reset_every": 24},
 )
 CPT = MethodSpec(
     name="cpt",
@@ -202,7 +186,8 @@ CPT = MethodSpec(
     presets=CPT_PRESETS,
     growth="constant",
     cost=cost,
-    checked=CptSettings(rank=2, lr=1e-2, eps=1e-3, epochs=2, batch=2),
+    checked=CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=2),
     paper="2411.05877",
+    retired=GONE,
 )
 METHODS = (UNIFORM, SALIENT_SPANS, CAMELS, CPT)

@@ -10,19 +10,19 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, kl_div, softplus
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.forward.head import second_order
+from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.tokens import pad, piece_ids
-from ttabench.lm.model import LM, load
+from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
 from ttabench.methods.online import CAMELS, HEAD, CamelsSettings, OnlineSettings
 from ttabench.methods.online.method import Online, weighted_loss
-from ttabench.methods.parts.trained import Factors, Weights, shaped
+from ttabench.methods.parts.trained import shaped
 from ttabench.methods.trainable import Trainable, training_item
 
 WRITTEN = 16
@@ -36,15 +36,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
 
     def __init__(self, lm: LM, settings: CamelsSettings) -> None:
         super().__init__(lm, settings)
-        self.weigher = TokenWeights(proxy_of(lm, settings.proxy), settings.seed).to(lm.device).eval()
+        self.weigher = TokenWeights(lm, settings.seed).to(lm.device).eval()
         self._texts: list[list[int]] = []
-        self._start: Tensor | None = None
-        self._since = 0
-
-    @classmethod
-    def serves_other_bases(cls, settings: CamelsSettings) -> bool:
-        """A checkpoint whose decoder is that of a proxy weighs tokens for any base of its tokenizer."""
-        return bool(settings.proxy)
 
     def modules(self) -> nn.ModuleDict:
         """The decoder that reads documents, and its head."""
@@ -57,69 +50,36 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means."""
-        return self._meta(episodes, self._begun())[0]
-
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """As `Trainable` does, episode by episode: each begins where the one before it left the base, until
-        `reset_every` documents were read."""
-        del parts  # one episode at a time
-        means: dict[str, Tensor] = {}
-        for episode in episodes:
-            losses, after = self._meta([episode], self._begun())
-            (torch.stack(list(losses.values())).sum() / len(episodes)).backward()  # type: ignore[no-untyped-call]
-            self._since += len(episode.observes())
-            moved_N = torch.cat([part.detach().flatten() for part in after.values()])
-            self._start = None if self._since >= self.settings.reset_every else moved_N
-            self._since = 0 if self._start is None else self._since
-            for name, loss in losses.items():
-                means[name] = means.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
-        return {**means, "loss": torch.stack(list(means.values())).sum()}
+        return self._meta(episodes)
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """The training loss from the base as it is; "uniform" is the answers' with every token alike."""
-        fresh = self._trained.start()
-        losses = self._meta(episodes, fresh)[0]
-        plain = self._meta(episodes, fresh, uniform=True)[0]
+        """The training loss; "uniform" is the answers' with every token alike."""
+        losses, plain = self._meta(episodes), self._meta(episodes, uniform=True)
         return {
             "loss": float(torch.stack(list(losses.values())).detach().sum()),
             "uniform": float(plain["answer"].detach()),
         }
 
-    def training_state(self) -> dict[str, Tensor]:
-        """Where the next episode begins, and the documents read since the base's own weights."""
-        since = {"since": torch.tensor(self._since)}
-        return since if self._start is None else {**since, "start": self._start.clone()}
-
-    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-        self._since = int(tensors["since"]) if "since" in tensors else 0
-        self._start = tensors["start"].clone() if "start" in tensors else None
-
-    def _begun(self) -> Tensor:
-        return self._trained.start() if self._start is None else self._start
-
-    def _meta(
-        self, episodes: Sequence[Episode], start_N: Tensor, *, uniform: bool = False
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Mean losses of the episodes, each from `start_N`, and the parts after the last one."""
-        s, lm, trained = self.settings, self.lm, self._trained
+    def _meta(self, episodes: Sequence[Episode], *, uniform: bool = False) -> dict[str, Tensor]:
+        """Mean losses of the episodes, each from the base's own weights."""
+        s, lm = self.settings, self.lm
         answer, locality = [], []
-        after: dict[str, Tensor] = {}
+        start = shaped(self._trained.start(), self._trained.layout)
         for episode in episodes:
             pieces = episode.observes()
             rows = [piece_ids(lm, piece, first=True)[: s.max_tokens] for piece in pieces]
             weights = [torch.ones(len(row), device=lm.device) for row in rows] if uniform else self._weighed(rows)
-            before = {name: part.detach().requires_grad_() for name, part in shaped(start_N, trained.layout).items()}
+            before = {name: part.detach().requires_grad_() for name, part in start.items()}
             steps = [[document] for document in zip(rows, weights, strict=True) if len(document[0]) > 1]
-            after, _ = stepped(lm, trained, before, steps, s, s.inner_lr, first_order=s.first_order)
+            after, _ = stepped(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, ask) for ask in episode.asks()]
-            answer.append(answers_loss(lm, trained, after, items))
+            answer.append(answers_loss(lm, after, items))
             text = self._locality(episode)
-            locality.append(s.kl_weight * moved(lm, trained, before, after, text).mean())
-        return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}, after
+            locality.append(s.kl_weight * moved(lm, before, after, text).mean())
+        return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
-        """Weights of the tokens of each row, differentiable; the proxy reads what begins a text, too."""
+        """Weights of the tokens of each row, differentiable; what begins a text is read, too."""
         begin = list(self.lm.bos_ids)
         ids_BT, mask_BT = (
             padded.to(self.lm.device) for padded in pad([begin + row for row in rows], self.lm.pad_id, "right")
@@ -138,14 +98,14 @@ BETA = 3.0
 
 
 class TokenWeights(nn.Module):
-    """The decoder of a small LM, and a head that makes one number of each of its states."""
+    """A copy of the decoder of an LM, and a head that makes one number of each of its states."""
 
-    def __init__(self, proxy: LM, seed: int = 0) -> None:
+    def __init__(self, lm: LM, seed: int = 0) -> None:
         super().__init__()
-        self.decoder = deepcopy(proxy.decoder).float().requires_grad_(True)
+        self.decoder = deepcopy(lm.decoder).float().requires_grad_(True)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.lift, self.mix = nn.Linear(proxy.hidden_size, HEAD), nn.Linear(HEAD, 1)
+            self.lift, self.mix = nn.Linear(lm.hidden_size, HEAD), nn.Linear(HEAD, 1)
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 
@@ -154,17 +114,6 @@ class TokenWeights(nn.Module):
         hidden_BTC: Tensor = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
         weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=BETA)
         return weights_BT if mask_BT is None else weights_BT * mask_BT
-
-
-def proxy_of(lm: LM, name: str) -> LM:
-    """The LM whose decoder weighs the tokens that a base model reads."""
-    if not name or name == lm.name:
-        return lm
-    proxy = load(name, device=str(lm.device), dtype="float32")
-    if proxy.tokenizer.get_vocab() != lm.tokenizer.get_vocab() or proxy.start_ids != lm.bos_ids:
-        fault = f"The proxy {name} has another tokenizer than {lm.name}, whose tokens it is to weigh."
-        raise UserError(fault, "Give --set proxy=NAME of a small model of the same tokenizer.")
-    return proxy
 
 
 @torch.no_grad()
@@ -188,49 +137,38 @@ Parts = Mapping[str, Tensor]
 
 
 def stepped(
-    lm: LM,
-    trained: Weights | Factors,
-    parts: Parts,
-    steps: Sequence[Sequence[Document]],
-    settings: OnlineSettings,
-    rate: float,
-    *,
-    first_order: bool = False,
+    lm: LM, parts: Parts, steps: Sequence[Sequence[Document]], settings: OnlineSettings, rate: float
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """The parts after a plain gradient step on each batch of documents, differentiable; and the losses before each.
-
-    `first_order`: gradients do not depend on the steps before, only on the weights of tokens.
-    """
+    """Weights after a plain gradient step on each batch of documents, and the losses before each; differentiable."""
     now, losses = dict(parts), []
     for documents in steps:
-        at = {name: part.detach().requires_grad_() for name, part in now.items()} if first_order else now
-        with torch.enable_grad(), second_order(), trained.in_place(at) as patch:
-            logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, now):
+            logprobs = target_logprobs(lm, Patch(), [([], ids) for ids, _ in documents])
             weighed = zip(logprobs, documents, strict=True)
             loss = torch.stack([weighted_loss(settings, values, weights) for values, (_, weights) in weighed]).mean()
-        slopes = torch.autograd.grad(loss, list(at.values()), create_graph=True)
+        slopes = torch.autograd.grad(loss, list(now.values()), create_graph=True)
         now = {name: part - rate * slope for (name, part), slope in zip(now.items(), slopes, strict=True)}
         losses.append(loss)
     return now, losses
 
 
-def answers_loss(lm: LM, trained: Weights | Factors, parts: Parts, items: Sequence[Item]) -> Tensor:
-    """Mean negative log-likelihood of the target tokens under these parts."""
-    with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
-        summed, count = nll(lm, patch, items)
+def answers_loss(lm: LM, parts: Parts, items: Sequence[Item]) -> Tensor:
+    """Mean negative log-likelihood of the target tokens under these weights."""
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, parts):
+        summed, count = nll(lm, Patch(), items)
     return summed / count
 
 
-def moved(lm: LM, trained: Weights | Factors, before: Parts, after: Parts, ids: Sequence[int]) -> Tensor:
+def moved(lm: LM, before: Parts, after: Parts, ids: Sequence[int]) -> Tensor:
     """KL(before || after) of the next token after each token of a text, [T]; differentiable in `after`."""
     ids_BT = torch.tensor([list(ids)], device=lm.device)
-    with torch.no_grad(), trained.in_place(before) as patch:
-        held_TV = _logprobs(lm, patch, ids_BT)
-    with torch.enable_grad(), second_order(), trained.in_place(after) as patch:
-        now_TV = _logprobs(lm, patch, ids_BT)
+    with torch.no_grad(), weights_as(lm, before):
+        held_TV = _logprobs(lm, ids_BT)
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, after):
+        now_TV = _logprobs(lm, ids_BT)
     return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1)
 
 
-def _logprobs(lm: LM, patch: Patch, ids_BT: Tensor) -> Tensor:
-    logits_BTV, _ = forward(lm, patch, ids_BT)
+def _logprobs(lm: LM, ids_BT: Tensor) -> Tensor:
+    logits_BTV, _ = forward(lm, Patch(), ids_BT)
     return logits_BTV[0].float().log_softmax(-1)

@@ -22,12 +22,13 @@ from torch import Tensor
 from ttabench.core.accelerators import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_logprobs
-from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.online import (
     CPT,
     SALIENT_SPANS,
@@ -35,10 +36,9 @@ from ttabench.methods.online import (
     CptSettings,
     OnlineSettings,
     SalientSettings,
-    UniformSettings,
 )
 from ttabench.methods.parts.lora_shape import DescentSettings
-from ttabench.methods.parts.trained import Factors, Weights, shaped
+from ttabench.methods.parts.trained import Weights, shaped
 
 DescentT = TypeVar("DescentT", bound=DescentSettings)
 OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
@@ -55,7 +55,7 @@ class Descending(BaseMethod[DescentT]):
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
         super().__init__(lm, settings)
-        self._trained = Factors(lm, settings) if settings.restrict == "lora" else Weights(lm)
+        self._trained = Weights(lm)
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
         """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
@@ -72,7 +72,11 @@ class Descending(BaseMethod[DescentT]):
         return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Take all gradient steps; `Stopped`, with the state before, where a loss or its gradient is not finite."""
+        """Take all gradient steps.
+
+        Raises:
+            UserError: a loss or its gradient is not finite.
+        """
         tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
         steps = int(tensors["steps"])
         leaves, optimiser = self._optimiser({name: each[0] for name, each in tensors.items()}, steps)
@@ -84,7 +88,10 @@ class Descending(BaseMethod[DescentT]):
         for numbers in self.lessons(predicting, steps):
             slopes = self._slopes(leaves, optimiser, [(pieces[number], texts[number]) for number in numbers], steps)
             if not math.isfinite(slopes):
-                raise self._stopped(state, chunks, numbers[0])
+                piece = pieces[numbers[0]]
+                fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}"
+                hint = f"Give a smaller --set lr than {self.settings.lr:g}."
+                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
             optimiser.step()
             steps += 1
         tensors["steps"].fill_(steps)
@@ -100,19 +107,15 @@ class Descending(BaseMethod[DescentT]):
         return Patch(deltas=self._trained.deltas(held["weights"][0])) if "weights" in held else Patch()
 
     def _fresh(self) -> dict[str, Tensor]:
-        made = {"weights": self._trained.start()[None]}
-        if self.settings.optimizer == "adam":
-            made |= {name: torch.zeros_like(made["weights"]) for name in MOMENTS}
-        return {**made, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
+        start_1N = self._trained.start()[None]
+        moments = {name: torch.zeros_like(start_1N) for name in MOMENTS}
+        return {"weights": start_1N, **moments, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
 
     def _optimiser(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
         """Views of the numbers by name, which gradients reach, and what changes them and their moments in place."""
         s, layout = self.settings, self._trained.layout
         leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
-        parts = list(leaves.values())
-        if s.optimizer == "sgd":
-            return leaves, torch.optim.SGD(parts, lr=s.lr)
-        adam = torch.optim.Adam(parts, lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
+        adam = torch.optim.Adam(list(leaves.values()), lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
         first, second = (shaped(vectors[name], layout) for name in MOMENTS)
         for name, leaf in leaves.items():
             counted = torch.tensor(float(steps), device=leaf.device)
@@ -129,8 +132,8 @@ class Descending(BaseMethod[DescentT]):
         """Take the gradients of a step, clipped; their norm before that."""
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
         seed = self.settings.seed * 1_000_003 + steps
-        with torch.enable_grad(), self._dropout(seed), self._trained.in_place(leaves) as patch:
-            logprobs = target_logprobs(self.lm, patch, [([], ids) for _, ids in documents])
+        with torch.enable_grad(), self._dropout(seed), weights_as(self.lm, leaves):
+            logprobs = target_logprobs(self.lm, Patch(), [([], ids) for _, ids in documents])
             optimiser.zero_grad()
             self.loss(documents, logprobs).backward()  # type: ignore[no-untyped-call]
             return float(torch.nn.utils.clip_grad_norm_(leaves.values(), self.settings.clip))
@@ -149,26 +152,13 @@ class Descending(BaseMethod[DescentT]):
             finally:
                 self.lm.model.eval()
 
-    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int) -> Stopped:
-        """Error about a document that has no finite gradient, with the state of all that was read before it."""
-        (piece,) = chunks[number]
-        if self.reads == "run":
-            number = 0  # passes go over all of them: none was read to its end
-        before = self.adapt(state, chunks[:number]) if number else state
-        fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
-        return Stopped(fault, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)
-
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:
     """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable. `logprobs`:
     of the document's tokens; of all but the first where nothing stands before it; `weights_T`: of all of its tokens."""
     weights = weights_T[len(weights_T) - len(logprobs) :].to(logprobs)
     total = -(logprobs * weights).sum()
-    if settings.normaliser == "padded":
-        return total / (settings.pad_len - 1)
-    if settings.normaliser == "tokens":
-        return total / len(logprobs)
-    return total / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    return total / (settings.pad_len - 1 if settings.normaliser == "padded" else len(logprobs))
 
 
 class Online(Descending[OnlineT]):
@@ -184,7 +174,7 @@ class Online(Descending[OnlineT]):
         return weighted_loss(self.settings, values, self.token_weights(piece, ids))
 
 
-class Uniform(Online[UniformSettings]):
+class Uniform(Online[OnlineSettings]):
     """Every token weighs the same."""
 
     spec = UNIFORM
@@ -223,6 +213,7 @@ class Cpt(Descending[CptSettings]):
 Span: TypeAlias = tuple[int, int]
 Finder: TypeAlias = Callable[[str], list[Span]]
 
+MODEL = "en_core_web_sm"
 LEFT_OUT = frozenset({"TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"})
 """Types of spaCy's entities that do not count; dates do."""
 RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
@@ -243,19 +234,19 @@ def entities_by_rule(text: str) -> list[Span]:
     return sorted(spans)
 
 
-def spacy_entities(model: str) -> Finder:
-    """What finds entities with a model of spaCy."""
+def spacy_entities() -> Finder:
+    """What finds entities with spaCy's model `MODEL`."""
     otherwise = "or --set spans=rule (runs of capitalised words, and years)."
     try:
         spacy: Any = import_module("spacy")
     except ImportError:
         fault = "salient_spans finds named entities with spaCy, which is not installed."
-        raise UserError(fault, f"pip install spacy and python -m spacy download {model}, {otherwise}") from None
+        raise UserError(fault, f"pip install spacy and python -m spacy download {MODEL}, {otherwise}") from None
     try:
-        pipeline = spacy.load(model)
+        pipeline = spacy.load(MODEL)
     except OSError:
-        fault = f"spaCy has no model {model!r}."
-        raise UserError(fault, f"python -m spacy download {model}, --set spacy_model=NAME, {otherwise}") from None
+        fault = f"spaCy has no model {MODEL!r}."
+        raise UserError(fault, f"python -m spacy download {MODEL}, {otherwise}") from None
 
     def find(text: str) -> list[Span]:
         return [(entity.start_char, entity.end_char) for entity in pipeline(text).ents if entity.label_ not in LEFT_OUT]
@@ -278,7 +269,7 @@ class SalientSpans(Online[SalientSettings]):
 
     def __init__(self, lm: LM, settings: SalientSettings) -> None:
         super().__init__(lm, settings)
-        self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities(settings.spacy_model)
+        self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities()
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
         """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of

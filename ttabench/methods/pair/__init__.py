@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Growth
-from ttabench.cost.load import Cost, Workload, closed_book
-from ttabench.cost.shape import Shape
 from ttabench.methods.spec import MethodSpec
 
 SIGN = "+"
@@ -70,14 +68,6 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
 
-    def cost(settings: Any, shape: Shape, work: Workload) -> Cost | None:
-        """The sum of the parts beyond the closed book, and the closed book once; None where a part has none."""
-        bare = asdict(closed_book(shape, work))
-        costs = [part.cost(own, shape, work) if part.cost else None for part, own in parted(parts, settings)]
-        known = [asdict(one) for one in costs if one is not None]
-        figures = {key: value + sum(one[key] - value for one in known) for key, value in bare.items()}
-        return Cost(**figures) if len(known) == len(costs) else None
-
     made = _settings_class(labels, parts)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
@@ -91,15 +81,11 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
         piece_shares=lambda settings: any(part.piece_shares(own) for part, own in parted(parts, settings)),
-        keep=(lambda amount: joined(labels, (part.keep(amount) if part.keep else {} for part in parts)))
-        if any(part.keep for part in parts)
-        else None,
         looks_at_question=any(part.looks_at_question for part in parts),
         checked=made(**joined(labels, (part.checked or part.Settings() for part in parts))),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
         retired=joined(labels, (part.retired for part in parts)),
         origin=", ".join(part.origin for part in parts if part.origin),
-        cost=cost if all(part.cost for part in parts) else None,
     )
 
 

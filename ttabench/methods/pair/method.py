@@ -33,7 +33,6 @@ class Pair(BaseMethod[Any]):
         self.looks_at_question = any(part.looks_at_question for part in self._parts)
         self.one_reader = any(part.one_reader for part in self._parts)
         self.reads = max((part.reads for part in self._parts), key=AT_ONCE.index)
-        self.num_beams = max(part.num_beams for part in self._parts)
         self.own_tensors = tuple(f"{label}.{name}" for label, part in self._labelled() for name in part.own_tensors)
         self._break = tuple(lm.encode(JOINER, follows=True))
 

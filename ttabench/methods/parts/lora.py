@@ -7,14 +7,12 @@ Shape letters: R rank · I/O features in and out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.deltas import weight_changes
@@ -57,15 +55,18 @@ def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dic
     return factors
 
 
-def deltas(
-    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: KeptDropout | None = None
-) -> dict[str, LowRank]:
-    """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows."""
+def deltas(factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropout: float = 0.0) -> dict[str, LowRank]:
+    """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows.
+    `dropout`: share of what enters the maps that is zeroed, by torch's randomness."""
+
+    def dropped(x_BTI: Tensor, a_BRI: Tensor) -> Tensor:
+        return functional.dropout(x_BTI, dropout) @ a_BRI.mT
+
     by_name = {}
     for name, (a, b) in factors.items():
         a_BRI, b_BOR = (a, b) if a.dim() == 3 else (a[None], b[None])
         scaled_BOR = b_BOR if shape.scale == 1.0 else b_BOR * shape.scale
-        by_name[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
+        by_name[name] = LowRank(a_BRI, scaled_BOR, dropped if dropout else None)
     return by_name
 
 
@@ -96,61 +97,3 @@ class OwnLora(Trainable[ShapeT]):
     def deltas(self) -> dict[str, LowRank]:
         """The LoRA."""
         return deltas(dict(zip(self.names, zip(self.a, self.b, strict=True), strict=True)), self.settings)
-
-
-class KeptDropout:
-    """The dropout of one gradient step. `share`: of what enters a map that is zeroed, in (0, 1); the rest is scaled up;
-    `again`: whether every map is met twice, the second time with the zeros of the first."""
-
-    def __init__(self, share: float, seed: int, device: torch.device, *, again: bool) -> None:
-        self._share, self._again = share, again
-        self._generator = torch.Generator(device).manual_seed(seed)
-        self._kept: dict[str, Tensor] = {}
-
-    def of(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """That of the map of this name: from x [1, T, I] and A [1, R, I] to dropout(x) A^T [1, T, R]."""
-        return partial(self._product, name)
-
-    def _product(self, name: str, x_1TI: Tensor, a_1RI: Tensor) -> Tensor:
-        low_1TR: Tensor = _Product.apply(x_1TI, a_1RI, partial(self._stays, name), self._share)  # type: ignore[no-untyped-call]
-        return low_1TR
-
-    def _stays(self, name: str, x_1TI: Tensor) -> tuple[Tensor, Tensor]:
-        """1 where x stays and 0 where it does not, and the same as bits."""
-        if name in self._kept:
-            bits = self._kept.pop(name)
-            return _unpacked(bits, x_1TI), bits
-        stays_1TI = torch.empty_like(x_1TI, requires_grad=False).bernoulli_(1 - self._share, generator=self._generator)
-        bits = stays_1TI.bool()
-        if bits.device.type == "cpu":  # eight in a byte
-            bits = torch.from_numpy(np.packbits(bits.numpy()))
-        if self._again:
-            self._kept[name] = bits
-        return stays_1TI, bits
-
-
-class _Product(torch.autograd.Function):
-    """dropout(x) A^T that keeps x, which is there anyway, and bits."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x_1TI: Tensor, a_1RI: Tensor, stays: Callable[[Tensor], tuple[Tensor, Tensor]], share: float
-    ) -> Tensor:
-        stays_1TI, bits = stays(x_1TI)
-        ctx.share = share
-        ctx.save_for_backward(x_1TI, a_1RI, bits)
-        return torch.mm(stays_1TI.mul_(x_1TI).div_(1 - share)[0], a_1RI[0].T)[None]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        x_1TI, a_1RI, bits = ctx.saved_tensors
-        stays_1TI = _unpacked(bits, x_1TI).div_(1 - ctx.share)
-        slope_x = torch.mm(slopes[0][0], a_1RI[0])[None].mul_(stays_1TI) if ctx.needs_input_grad[0] else None
-        return slope_x, torch.mm(slopes[0][0].T, stays_1TI.mul_(x_1TI)[0])[None], None, None
-
-
-def _unpacked(bits: Tensor, like: Tensor) -> Tensor:
-    if bits.dtype == torch.bool:
-        return bits.to(like.dtype)
-    return torch.from_numpy(np.unpackbits(bits.numpy(), count=like.numel())).view(like.shape).to(like.dtype)

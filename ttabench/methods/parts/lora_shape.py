@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ttabench.core.bounds import at_least
 
@@ -31,15 +30,11 @@ class LoraShape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentSettings(LoraShape):
-    """What is trained on the documents, and by which optimiser."""
+class DescentSettings:
+    """How Adam trains all weights of the base on documents; its moments are carried from document to document."""
 
-    restrict: Literal["none", "lora"] = "none"
-    """What is trained. none: all weights of the base; lora: low-rank deltas of `rank`, `alpha` and `targets`."""
     lr: float = 1e-4
     """Learning rate: chosen on validation data."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Adam carries its moments from document to document; sgd, plain gradient descent, carries nothing."""
     beta2: float = 0.999
     """Adam's decay of squared gradients."""
     eps: float = 1e-8
@@ -50,9 +45,10 @@ class DescentSettings(LoraShape):
     """First tokens of a document that are read."""
     dropout: bool = True
     """Whether the base's own dropout is on in a gradient step, drawn from the seed and the number of the step."""
+    seed: int = 0
+    """Of dropout, and of whatever else a method draws."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         at_least(2, max_tokens=self.max_tokens)
         at_least(0, lr=self.lr, eps=self.eps)
         if not 0 <= self.beta2 < 1:

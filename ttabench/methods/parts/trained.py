@@ -5,17 +5,14 @@ Shape letters: B readers · N numbers of a reader · R rank · I/O features in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.lora_shape import LoraShape
 
 
@@ -35,12 +32,6 @@ class Weights:
     def start(self) -> Tensor:
         """The base's own weights."""
         return torch.cat([weight.detach().float().flatten() for weight in self._lm.model.parameters()])
-
-    @contextmanager
-    def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
-        """The weights stand in for the base's own."""
-        with weights_as(self._lm, parts):
-            yield Patch()
 
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """Their differences from the base's own."""
@@ -64,16 +55,11 @@ class Factors:
         pairs = lora.started(self._lm, self._settings).values()
         return torch.cat([factor.flatten() for pair in pairs for factor in pair])
 
-    @contextmanager
-    def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
-        """The base model under a patch of the factors."""
-        yield self.patch(parts)
-
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """The low-rank deltas."""
         return dict(self.patch(shaped(vector_N, self.layout)).deltas)
 
-    def patch(self, parts: Mapping[str, Tensor], zeros: KeptDropout | None = None) -> Patch:
-        """The deltas of these parts; differentiable."""
+    def patch(self, parts: Mapping[str, Tensor], dropout: float = 0.0) -> Patch:
+        """The deltas of these parts, see `lora.deltas`; differentiable."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
-        return Patch(deltas=lora.deltas(pairs, self._settings, zeros))
+        return Patch(deltas=lora.deltas(pairs, self._settings, dropout))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape, targeted
 from ttabench.methods.recipe import Recipe
@@ -31,16 +31,8 @@ class StreamAdapterSettings:
     """Standard deviation of the queries before training. Near 0 all queries of a map begin with the mean of a chunk."""
     gate_bias: float = 0.0
     """b of the gates before training. At 0 a state holds about the last 24 chunks, at -2 8 of them, at 1.2 61."""
-    gate_spread: float = 0.0
-    """The gates of a layer's linear maps begin evenly between `gate_bias` less and plus this: maps of longer and of
-    shorter memory."""
     scale: float = 1.0
     """Factor of every delta. The paper has none; it lets one learning rate suit states of any size."""
-    centred: bool = False
-    """Begin training with down-projections orthogonal to the mean values of its first texts. What all texts have in
-    common otherwise fills the states: on SmolLM2, those of two books begin with a cosine of 0.94, and so with 0.55."""
-    share_heads: bool = True
-    """One down-projection for all heads of a linear map; the paper's parameter counts come out so."""
     window: int | None = None
     """Sliding window: so many tokens stand in the window, and what leaves it goes into the weights. None: everything
     that is read goes into the weights."""
@@ -48,28 +40,15 @@ class StreamAdapterSettings:
     """Tokens that leave a full window together; whole chunks."""
     merge: bool = False
     """Add the deltas to the weights, so that decoding is that of the base model."""
-    bptt: Literal["detach", "full"] = "detach"
-    """Whether training follows the state through the windows before."""
-    form: Literal["queries", "segments"] = "queries"
-    """What training with a window learns from: queries in a sliding window, as in use; or disjoint segments of
-    `stride` tokens that see nothing of the text before them but the state, see `segments`."""
-    step_segments: int = 4
-    """Segments of a text that an optimiser step takes (`form=segments`); the state is carried on to the next."""
-    rehearse: bool = False
-    """With `form=segments` every other step takes half as many segments and reads them twice: of the second reading,
-    everything stands in the state, so that holding on to what was read is worth learning from the first step on."""
     seed: int = 0
     """Of initial weights."""
 
     def __post_init__(self) -> None:
         at_least(1, queries=self.queries, down=self.down, chunk=self.chunk, stride=self.stride)
-        at_least(1, step_segments=self.step_segments)
-        at_least(0, gate_spread=self.gate_spread, query_std=self.query_std)
+        at_least(0, query_std=self.query_std)
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
         if self.window is None:
-            if self.form == "segments":
-                raise ValueError("form=segments trains reading through a window, got window=None")
             return
         if self.window <= self.stride:
             raise ValueError(f"window must be larger than the stride {self.stride}, got {self.window}")
@@ -83,22 +62,9 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
     "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
     "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
     # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so that
-    # queries of 1.5 begin with attention logits of a standard deviation of 2; gates hold the last 8 to 61 chunks. Short
-    # segments: with those of 512 tokens a trained state was worth no more than that of another book.
+    # queries of 1.5 begin with attention logits of a standard deviation of 2.
     "smollm2-135m-book": StreamAdapterSettings(
-        queries=14,
-        down=8,
-        chunk=32,
-        query_std=1.5,
-        gate_bias=-0.4,
-        gate_spread=1.6,
-        scale=0.02,
-        centred=True,
-        window=256,
-        stride=128,
-        form="segments",
-        step_segments=12,
-        rehearse=True,
+        queries=14, down=8, chunk=32, query_std=1.5, gate_bias=-0.4, scale=0.02, window=256, stride=128
     ),
     # What `profile` measures: any length in flat memory, decoding like the base model.
     "stream": StreamAdapterSettings(window=1024, merge=True),
@@ -138,8 +104,8 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     s, maps, wide = settings, targeted(settings.targets, shape), shape.kv_heads * settings.down
     inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
     vectors = shape.layers * len(maps) * s.queries  # of the state, each of `wide` numbers
-    projected = (1 if s.share_heads else shape.kv_heads) * shape.head_dim * s.down
-    own = shape.kv_heads * s.queries * shape.head_dim + projected + wide + 1  # queries, down-projection and gate
+    # queries, a down-projection for all heads, and a gate
+    own = shape.kv_heads * s.queries * shape.head_dim + shape.head_dim * s.down + wide + 1
     added = shape.layers * len(maps) * own + wide * inputs + s.queries * outputs
     state, written, token = vectors * wide, 2 * s.queries * wide * inputs, 2 * s.queries * (inputs + outputs)
     shared = written + (2 * shape.layers * s.queries * sum(one.size for one in maps) if s.merge else 0)
@@ -183,6 +149,12 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     )
 
 
+RETIRED: Mapping[str, Json] = {
+    "keep_cache": False, "mapping": "recurrent", "gate_spread": 0.0, "centred": False, "share_heads": True,
+    "bptt": "detach", "form": "queries", "step_segments": 4, "rehearse": False,
+}  # fmt: skip
+"""Settings of earlier versions, see `MethodSpec.retired`."""
+
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",
@@ -195,6 +167,6 @@ STREAMADAPTER = MethodSpec(
     cost=cost,
     checked=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
     paper="2411.09289",
-    retired={"keep_cache": False, "mapping": "recurrent"},
+    retired=RETIRED,
 )
 METHODS = (STREAMADAPTER,)

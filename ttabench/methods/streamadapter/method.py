@@ -6,7 +6,7 @@ Shape letters: L layers · B rows · S slots · M linear maps · R queries · E 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -23,7 +23,7 @@ from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import read_on
 from ttabench.methods.parts.lora import dense
 from ttabench.methods.parts.newest import ids_of, window_of
-from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings, segments
+from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.trainable import Trainable
 
@@ -47,7 +47,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         self.networks = StreamAdapterNetworks(lm, settings)
         self.reads = "run" if settings.window is None else "pieces"
         self._learning = False
-        self._carried: dict[str, Tensor] = {}
 
     def modules(self) -> nn.ModuleDict:
         """mappers, one a layer."""
@@ -72,38 +71,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             if self.settings.merge and state.rows == 1:
                 deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
-
-    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
-        """With `centred`, turn the down-projections away from the mean values of the first texts."""
-        if self.settings.centred:
-            segments.centre(self.networks, first)
-
-    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
-        """With `form=segments` the texts of a batch, stretch by stretch; else a batch a step."""
-        for batch in batches:
-            stretches = segments.stretches(self.networks, batch, self.settings.step_segments)
-            yield from stretches if self.settings.form == "segments" else [batch]
-
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """See `Trainable`; with `form=segments` row by row, from the state that the step before has left."""
-        if self.settings.form != "segments":
-            return super().accumulate_gradients(episodes, parts)
-        loss, self._carried = segments.learned(self.networks, self._carried, episodes)
-        return {"answer": loss, "loss": loss}
-
-    def training_state(self) -> dict[str, Tensor]:
-        """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
-        return dict(self._carried)
-
-    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with these states."""
-        self._carried = {name: tensor.to(self.lm.device) for name, tensor in tensors.items()}
-
-    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """With `form=segments`: NLL under the text's own state, another text's and none, see `segments.judged`."""
-        if self.settings.form != "segments":
-            return super().validate(episodes)
-        return segments.judged(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas: what is read is read by the base model (no
@@ -148,9 +115,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def _evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
         """The state after these tokens, as the weights in force see them, have gone into it."""
-        if self.settings.bptt == "detach":
-            h_LBMRE = h_LBMRE.detach()
-        start, device = list(self.lm.start_ids), self.lm.device
+        h_LBMRE, start, device = h_LBMRE.detach(), list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
             seen = read_on(self.lm, None, ids_BT)

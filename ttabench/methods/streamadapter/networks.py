@@ -31,8 +31,8 @@ class StreamAdapterNetworks(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             layers = [
-                ChunkMapper([lm.linear_shape(name) for name in names], lm.kv_heads, lm.head_dim, settings, layer)
-                for layer, names in enumerate(self.names)
+                ChunkMapper([lm.linear_shape(name) for name in names], lm.kv_heads, lm.head_dim, settings)
+                for names in self.names
             ]
         self.mappers = nn.ModuleList(layers).to(lm.device)
         self._layers = layers
@@ -114,41 +114,22 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
 
 
 class ChunkMapper(nn.Module):
-    """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out).
-
-    Biases of its gates begin evenly spread over the maps, in turn from short to long memory and from long to short.
-    """
+    """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out)."""
 
     def __init__(
-        self,
-        sizes: Sequence[tuple[int, int]],
-        heads: int,
-        head_dim: int,
-        settings: StreamAdapterSettings,
-        layer: int = 0,
+        self, sizes: Sequence[tuple[int, int]], heads: int, head_dim: int, settings: StreamAdapterSettings
     ) -> None:
         super().__init__()
         s, maps, wide = settings, len(sizes), heads * settings.down
         self.temperature, self.scale = s.temperature, s.scale
         self.queries = nn.Parameter(torch.randn(maps, heads, s.queries, head_dim) * s.query_std)
-        self.down = nn.Parameter(torch.empty(maps, 1 if s.share_heads else heads, head_dim, s.down))
+        self.down = nn.Parameter(torch.empty(maps, 1, head_dim, s.down))
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, wide))
-        places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
-        self.gate_bias = nn.Parameter(s.gate_bias + (-1 if layer % 2 else 1) * s.gate_spread * places)
+        self.gate_bias = nn.Parameter(torch.full((maps,), s.gate_bias))
         self.inputs = nn.ParameterList(_kaiming(wide, features) for features, _ in sizes)
         self.outputs = nn.ParameterList(torch.zeros(s.queries, features) for _, features in sizes)
-
-    @torch.no_grad()
-    def centre(self, values_BHSD: Tensor) -> None:
-        """Turn the down-projections away from the mean value of every head, and leave them orthogonal."""
-        mean_HD = values_BHSD.float().mean((0, 2))
-        groups = self.down.shape[1]  # one matrix for all heads, or one each
-        for matrices_GDV in self.down:
-            for matrix_DV, means_KD in zip(matrices_GDV, mean_HD.view(groups, -1, mean_HD.shape[-1]), strict=True):
-                common_DK = torch.linalg.qr(means_KD.T)[0]
-                matrix_DV.copy_(torch.linalg.qr(matrix_DV - common_DK @ (common_DK.T @ matrix_DV))[0])
 
     @property
     def shape(self) -> tuple[int, int, int]:

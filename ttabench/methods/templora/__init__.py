@@ -34,12 +34,8 @@ class TempLoraSettings(LoraShape):
     """Adam's decay of squared gradients."""
     eps: float = 1e-7
     """Adam's."""
-    decay: float = 0.0
-    """Weight decay."""
     clip: float = 1.0
     """Largest norm of the gradient."""
-    recompute: Literal["auto", "yes", "no"] = "auto"
-    """Whether a step computes its layers again to hold less, at a fourth more time; auto: where it would hold much."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +60,7 @@ PRESETS: Mapping[str, TempLoraSettings] = {
 def cost(settings: TempLoraSettings, shape: Shape, work: Workload) -> Cost:
     """Temp-LoRA (arXiv 2401.11504, section 3): gradient steps of a LoRA on every piece, behind `prefix` tokens. The
     state holds factors, two moments of Adam, the prefix, and three counts. Steps are counted as those that keep what
-    they compute: `recompute` adds a forward to each, about a fourth."""
+    they compute: one that computes its layers again adds a forward, about a fourth."""
     factors = Factors(shape, settings.rank, targeted(settings.targets, shape))
     bare = closed_book(shape, work)
     if not work.pieces:
@@ -101,6 +97,7 @@ TEMPLORA = MethodSpec(
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
     checked=TempLoraSettings(rank=2, prefix=8, lr=1e-2, schedule="constant", eps=1e-3),
     paper="2401.11504",
+    retired={"recompute": "auto", "decay": 0.0},
 )
 
 METHODS = (TEMPLORA,)

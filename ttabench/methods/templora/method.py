@@ -7,23 +7,22 @@ Shape letters: B rows · N numbers of a row's factors · R rank · I/O features 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
+from ttabench.core.accelerators import forked_draws
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.hooks import layers_recomputed, step_bytes
+from ttabench.lm.forward.deltas import deltas_applied, layers_recomputed, step_bytes
 from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, piece_ids
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
 from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
-from ttabench.methods.parts.lora import KeptDropout
 from ttabench.methods.parts.newest import appended, ids_of, window_of
 from ttabench.methods.parts.trained import Factors, shaped
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
@@ -51,7 +50,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Train on pieces in order."""
-        held, pieces = dict(state.tensors) or self._fresh(), self._pieces(state, chunks)
+        held, pieces = dict(state.tensors) or self._fresh(), new_ids(self.lm, state, chunks)[0]
         (text,), before, count = ids_of(held, 1), int(held["steps"]), int(held["pieces"])
         trained = {name: held[name].clone() for name in VECTORS}
         lessons = list(self._lessons(text, pieces, count))
@@ -61,7 +60,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def adapt_window(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """The newest tokens, without a step of training."""
-        return self._read(state, dict(state.tensors) or self._fresh(), self._pieces(state, chunks))
+        return self._read(state, dict(state.tensors) or self._fresh(), new_ids(self.lm, state, chunks)[0])
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
@@ -81,12 +80,6 @@ class TempLora(BaseMethod[TempLoraSettings]):
         label = labelled(state, "passes_over_parts", self.reads == "run" and before > 0)
         return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, pieces))], **label})
 
-    def _pieces(self, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[int]]:
-        """Ids of the pieces; turns that nothing stands in front of begin a conversation of their own."""
-        if self.lm.chat is None or self.settings.prefix:
-            return new_ids(self.lm, state, chunks)[0]
-        return [piece_ids(self.lm, piece, first=True) for (piece,) in chunks]
-
     def _fresh(self) -> dict[str, Tensor]:
         start_1N, none_1 = self._factors.start()[None], torch.zeros(1, dtype=torch.int64, device=self.lm.device)
         zeros_1N = torch.zeros_like(start_1N)
@@ -99,8 +92,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         if not lessons:
             return
         check_fits(self.lm, None, [self._length(item) for _, item in lessons], SHORTER)
-        adam = torch.optim.AdamW([factors_N.requires_grad_()], betas=(0.9, s.beta2), eps=s.eps, weight_decay=s.decay,
-                                 fused=True)  # fmt: skip
+        adam = torch.optim.Adam([factors_N.requires_grad_()], betas=(0.9, s.beta2), eps=s.eps, fused=True)
         adam.state[factors_N] = {
             "step": torch.tensor(float(before), device=factors_N.device),
             "exp_avg": vectors["first_moment"],
@@ -119,18 +111,14 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def _backward(self, factors_N: Tensor, item: Item, seed: int) -> bool:
         """Gradient of the loss of an item; whether it has one."""
         s, device = self.settings, self.lm.device
-        room = STEP_BYTES.get(device.type, STEP_BYTES["cuda"])
-        large = s.recompute == "auto" and step_bytes(self.lm, self._length(item)) > room
-        again = s.recompute == "yes" or large
-        zeros = KeptDropout(s.dropout, seed, device, again=again) if s.dropout else None
-        with torch.enable_grad(), ExitStack() as inside:
-            patch = self._factors.patch(shaped(factors_N, self._factors.layout), zeros)
-            inside.enter_context(deltas_applied(self.lm, patch.deltas, 1))
-            if again:
-                inside.enter_context(layers_recomputed(self.lm))
-            (values,) = target_logprobs(self.lm, Patch(), [item])
-            if len(values):
-                (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
+        again = step_bytes(self.lm, self._length(item)) > STEP_BYTES.get(device.type, STEP_BYTES["cuda"])
+        with torch.enable_grad(), layers_recomputed(self.lm) if again else nullcontext(), forked_draws(device):
+            torch.manual_seed(seed)
+            patch = self._factors.patch(shaped(factors_N, self._factors.layout), s.dropout)
+            with deltas_applied(self.lm, patch.deltas, 1):
+                (values,) = target_logprobs(self.lm, Patch(), [item])
+                if len(values):
+                    (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
         return len(values) > 0
 
     def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> Iterator[tuple[float, Item]]:
@@ -155,10 +143,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
             return [s.lr] * len(order)
         probe = torch.optim.SGD([torch.zeros(1)], lr=s.lr)
         cycle = torch.optim.lr_scheduler.OneCycleLR(probe, max_lr=s.lr, total_steps=max(2, len(order)))
-        rates = []
-        for _ in order:
-            rates.append(float(probe.param_groups[0]["lr"]))
+        rates = cycle.get_last_lr()
+        for _ in order[1:]:
             probe.step()
-            if len(rates) < max(2, len(order)):
-                cycle.step()
+            cycle.step()
+            rates += cycle.get_last_lr()
         return rates

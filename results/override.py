@@ -1,0 +1,147 @@
+"""Override: whose word a model takes where a context agrees with, adds to, or contradicts what it believes.
+
+    python results/override.py          override/rows.jsonl: 16 contexts of twelve facts, a question about each;
+                                        override/priors.csv: the nats of every believed answer, by model
+    python results/make.py override     the runs and their table
+
+A question is the beginning of a sentence, so that a base model can go on with it, and its subject has one believed
+answer. Each context has four facts of each kind, in an order of its own:
+
+    agree        The capital of France is Paris.
+    contradict   The capital of France is Lima.         the answer of another subject of the relation
+    extend       The capital of Zelvania is Oslo.       a subject that nobody has heard of
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import groupby
+from pathlib import Path
+from statistics import stdev
+
+import grids
+import pandas as pd
+
+from ttabench.lm.model import load
+from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.scoring import token_logprobs
+from ttabench.records.samples import read_samples
+from ttabench.records.schema import RunRecord
+
+HERE = Path(__file__).parent / "override"
+MODELS = ("smollm2-135m", "gemma3-270m")
+KINDS = ("agree", "extend", "contradict")
+CONTEXTS, EACH = 16, 4
+STRONG = 1.5
+"""Nats of a believed answer: about one guess in five is it. Below this a belief is strong."""
+
+RELATIONS: dict[str, str] = {
+    "The capital of {} is": "France Paris, Italy Rome, Japan Tokyo, Spain Madrid, Germany Berlin, Russia Moscow, "
+    "Egypt Cairo, Greece Athens, Austria Vienna, Ireland Dublin, Portugal Lisbon, Norway Oslo, Peru Lima, Cuba Havana",
+    "The opposite of {} is": "hot cold, up down, left right, day night, black white, good bad, big small, old young",
+    "The color of {} is": "grass green, snow white, blood red, coal black, chocolate brown, lemons yellow",
+    "The currency of {} is called the": "Japan yen, India rupee, Mexico peso, Russia ruble, Brazil real, China yuan",
+    "The main language of {} is": "Brazil Portuguese, Mexico Spanish, Germany German, Japan Japanese, France French, "
+    "Russia Russian, Egypt Arabic, Italy Italian",
+    "The chemical symbol {} stands for": "Fe iron, Au gold, Ag silver, He helium, Pb lead, Hg mercury, O oxygen",
+    "A young {} is called a": "dog puppy, cat kitten, cow calf, horse foal, sheep lamb, bear cub",
+    "The continent where {} lies is": "France Europe, China Asia, Kenya Africa, Peru America, Japan Asia, Egypt Africa",
+}  # fmt: skip
+INVENTED = "Zelvania Quorin Tavosk Brindle Morvath Yelkan Drosp Fenwick Ulvar Caldoth Nimroth Pexley".split()
+
+
+def facts() -> list[tuple[str, str, str]]:
+    """(relation, subject, believed answer) of every fact."""
+    return [
+        (relation, *pair.split(maxsplit=1))  # type: ignore[misc]
+        for relation, pairs in RELATIONS.items()
+        for pair in pairs.split(", ")
+    ]
+
+
+def rows() -> list[dict[str, object]]:
+    """One context a row, as the reader `shared_context` has them."""
+    draws = random.Random("override")
+    return [_context(draws, number) for number in range(CONTEXTS)]
+
+
+def _context(draws: random.Random, number: int) -> dict[str, object]:
+    """Four facts of each kind; no two are about one subject and relation."""
+    chosen, subjects = draws.sample(facts(), 3 * EACH), draws.sample(INVENTED, EACH)
+    turns = []
+    for place, (relation, subject, believed) in enumerate(chosen):
+        kind = KINDS[place // EACH]
+        answers = sorted({answer for other, _, answer in facts() if other == relation} - {believed})
+        answer = believed if kind == "agree" else draws.choice(answers)
+        about = subjects[place % EACH] if kind == "extend" else subject
+        turns.append({"input": relation.format(about), "answer": answer, "task": kind, "believed": believed})
+    draws.shuffle(turns)
+    context = "\n".join(f"{turn['input']} {turn['answer']}." for turn in turns)
+    return {"id": number, "context": context, "multi_turns": draws.sample(turns, len(turns))}
+
+
+def priors() -> pd.DataFrame:
+    """Nats of every believed answer behind its question alone: the sum over its tokens, by model."""
+    asked = sorted({(relation.format(subject), answer) for relation, subject, answer in facts()})
+    tables = []
+    for model in MODELS:
+        lm = load(model)
+        ids = [(lm.encode(question), lm.encode(f" {answer}")) for question, answer in asked]
+        nats = [-float(values.sum()) for values in token_logprobs(lm, Patch(), ids)]
+        tables.append(pd.DataFrame(asked, columns=["prompt", "believed"]).assign(model=model, nats=nats))
+    return pd.concat(tables).round(3)
+
+
+def table(folder: Path) -> str:
+    """A table a model: per cent of answers that are the context's, by kind, and how often the belief comes back."""
+    beliefs = pd.read_csv(HERE / "priors.csv")
+    tables = []
+    for model, runs in groupby(sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]):
+        lines = {_name(record): _line(place, beliefs[beliefs["model"] == model]) for place, record in runs}
+        tables.append(f"**{model}**\n\n{grids.markdown(pd.DataFrame(lines).T)}")
+    return "\n".join(tables)
+
+
+def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float]:
+    """Where a run stands: by model, methods as everywhere, large budgets first."""
+    config, names = run[1].config, [*grids.METHODS, "kvzip"]
+    method = names.index(config["method"]) if config["method"] in names else len(names)
+    return MODELS.index(str(run[1].model["name"])), method, -float(config["keep"] or 1)
+
+
+def _name(record: RunRecord) -> str:
+    keep = record.config["keep"]
+    return f"{record.config['method']}{f' {100 * keep:.0f} %' if keep else ''}"
+
+
+def _line(folder: Path, beliefs: pd.DataFrame) -> dict[str, str]:
+    """The cells of a run."""
+    samples = pd.DataFrame(read_samples(folder, ["episode", "prompt", "prediction", "subtask", "contains_em"]))
+    asked = samples.merge(beliefs, on="prompt", how="left")
+    against = asked[asked["subtask"] == "contradict"]
+    said = [old.lower() in text.lower() for old, text in zip(against["believed"], against["prediction"], strict=True)]
+    by_kind = {kind: asked[asked["subtask"] == kind] for kind in KINDS}
+    return {
+        **{kind: _cell(own, own["contains_em"]) for kind, own in by_kind.items()},
+        "of strong beliefs": _cell(own := against[against["nats"] < STRONG], own["contains_em"]),
+        "of weak beliefs": _cell(own := against[against["nats"] >= STRONG], own["contains_em"]),
+        "the belief instead": _cell(against, pd.Series(said)),
+    }
+
+
+def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
+    """A share with its standard error over contexts, per cent."""
+    means = [float(own.mean()) for _, own in values.groupby(asked["episode"].to_numpy())]
+    return f"{100 * values.mean():.1f} ± {100 * stdev(means) / len(means) ** 0.5:.1f}"
+
+
+def main() -> None:
+    """Write what is asked, and what models believe."""
+    HERE.mkdir(exist_ok=True)
+    (HERE / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8")
+    priors().to_csv(HERE / "priors.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""A task of lm-evaluation-harness whose documents bring the text that they ask about: it is read, and the rest asked.
+
+    ttabench eval --task lm_eval --source babilong_qa1 --task-set cut=field:input --method kvzip --keep 0.2
+
+    Episode("lm_eval/babilong_qa1/0", [Observe(piece 1), Observe(piece 2), Ask("Where is Mary? Answer with ...")])
+
+The prompt is lm-eval's own, and its tokens are those of the whole where no token joins text on
+both sides of the cut. Documents with one context are one episode. Choices are lm-eval's continuations, so `acc` and
+`acc_norm` are its figures under full context; what is written is compared with `doc_to_target` by metrics of ours
+(lm-eval's own functions score it under `python -m ttabench.harness`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
+from ttabench.readers.base import Bound, fingerprint, shares, spread
+from ttabench.readers.cards import Card
+from ttabench.readers.formats import RawRow
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.sources import Request, Table, twin_table
+from ttabench.readers.tokens import CutText, Tokens
+
+NAMED = ("field", "marker")
+"""What a cut may name."""
+TWIN = 16
+"""Contexts of the twin."""
+MOST_NEW = 256
+"""Tokens of an answer where the task does not say, as in lm-eval."""
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    cut: str = "field:context"
+    """Where a prompt's context ends, see `context_end`: field:NAME or marker:TEXT."""
+    piece: TokenCount = 512
+    """Tokens of a piece, at most; it ends with a line where one fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document of lm-eval: its prompt in two parts, and how it is answered."""
+
+    id: str
+    context: str
+    query: str
+    want: Choose | Generate
+
+    def texts(self) -> tuple[str, ...]:
+        """All that is read, asked or compared with."""
+        shown = self.want.options if isinstance(self.want, Choose) else ()
+        return (self.context, self.query, *shown, *self.want.answers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmEvalTask(Bound[Settings]):
+    """A `readers.Task` over the contexts of a task of lm-eval."""
+
+    contexts: Mapping[str, Sequence[Document]]
+    """Documents by what they ask about, in lm-eval's order."""
+
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
+        """One episode a context that is asked about."""
+        for (context, documents), share in zip(
+            self.contexts.items(), shares(self.limit, len(self.contexts)), strict=True
+        ):
+            asks = [self._ask(document) for document in spread(documents, share)]
+            if asks:
+                steps: list[Step] = [*self._pieces(context, tokens), *asks]
+                yield Episode(key=self.key(documents[0].id), steps=tuple(steps)), context
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with the next context, of the last the first, in place of its own."""
+        every = list(self.contexts)
+        for episode, own in self.laid(tokens):
+            other = self.apart({own}, self.around(every, own, lambda _seed: ()), lambda context: {context})
+            yield replace(episode, steps=(*self._pieces(other, tokens), *episode.asks()))
+
+    def _pieces(self, context: str, tokens: Tokens | None) -> Iterator[Observe]:
+        return CutText.of(context, tokens).pieces(self.settings.piece, fingerprint(context))
+
+    def _ask(self, document: Document) -> Ask:
+        return Ask(
+            prompt=document.query, question=document.query.strip(), key=document.id, joiner="", want=document.want
+        )
+
+    def counts(self) -> dict[str, Json]:
+        """Counts of contexts, and of the queries asked."""
+        return {"contexts": len(self.contexts), "questions": self.n_asks}
+
+    def texts(self) -> Iterator[str]:
+        """Every document."""
+        for document in self._documents():
+            yield from (document.id, *document.texts())
+
+    def _documents(self) -> Iterator[Document]:
+        for documents in self.contexts.values():
+            yield from documents
+
+
+def read(card: Card, request: Request) -> LmEvalTask:
+    """Bind a card of this reader to a task of lm-eval (`--source`); see `readers.load`."""
+    if request.source == "hub":
+        raise UserError(f"{card.name} needs the name of a task of lm-eval.", "Give --source babilong_qa1, or its YAML.")
+    settings, arguments = resolve(card, request, Settings)
+    if request.source == "mini":
+        data = twin_table(card, request.split, request.seed, TWIN, arguments)
+        documents = [document for raw in data.rows for document in _of_twin(card, raw)]
+    else:
+        task = loaded(request.source)
+        data = Table(label=f"lm-eval:{task.config.task}", notes=card.splits[request.split].notes)
+        documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
+    contexts: dict[str, list[Document]] = {}
+    for document in documents:
+        contexts.setdefault(document.context, []).append(document)
+    if any(isinstance(document.want, Choose) for document in documents):
+        card = card.measured("acc", "acc_norm", "option_nll")
+    return LmEvalTask(card=card, request=request, settings=settings, arguments=arguments, data=data, contexts=contexts)
+
+
+def _of_twin(card: Card, raw: RawRow) -> Iterator[Document]:
+    """The questions about a context of the miniature world."""
+    turns: Any = raw.values["multi_turns"]
+    for number, turn in enumerate(turns):
+        want = card.prompt.generated((turn["answer"],))
+        key, query = f"{raw.values['id']}/{number}", f"\n\n{turn['input']}"
+        yield Document(id=key, context=str(raw.values["context"]), query=query, want=want)
+
+
+@contextmanager
+def loading(name: object) -> Iterator[None]:
+    """What lm-eval raises where it finds no task, or no data of one, as one line."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"lm-eval: {error.args[0]}.", "See `lm_eval ls tasks`.") from None
+    except (OSError, RuntimeError) as error:
+        fault = f"The data of {name} could not be loaded: {' '.join(str(error).split())[:200]}."
+        raise UserError(fault, "Go online, or give a task file whose dataset_path is on this machine.") from None
+
+
+def loaded(name: str) -> Any:
+    """The one task of lm-eval with this name, or of this YAML file.
+
+    Raises:
+        UserError: there is none, it is a group, or its data are not on this machine.
+    """
+    from lm_eval.tasks import TaskManager
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it names every default of a task file
+    with loading(name):
+        tasks: Mapping[str, Any] = TaskManager().load([name])["tasks"]
+    if len(tasks) != 1:
+        raise UnknownName("task of lm-eval", name, list(tasks))
+    return next(iter(tasks.values()))
+
+
+def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Document:
+    """A document of lm-eval with the prompt and the requests that it makes of it."""
+    prompt = task.fewshot_context(row, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
+    made = task.construct_requests(row, prompt, metadata=(task.config.task, int(number), 1))
+    requests, kind = made if isinstance(made, list) else [made], task.config.output_type
+    end = context_end(task.config.task, prompt, row, cut)
+    if end <= 0:
+        raise UserError(f"{task.config.task}: prompt {number} does not hold what cut={cut} names.", "Name another.")
+    if kind == "multiple_choice":
+        want: Choose | Generate = _chosen(task, row, [request.args[1] for request in requests])
+    elif kind == "generate_until":
+        want = _written(task, row, requests[0].args[1])
+    else:
+        fault = f"{task.config.task} is answered by {kind}; multiple_choice and generate_until are read here."
+        raise UserError(fault, "Run it with `python -m ttabench.harness`.")
+    return Document(id=number, context=prompt[:end], query=prompt[end:], want=want)
+
+
+def context_end(task: str, prompt: str, row: object, cut: str) -> int:
+    """Where the context of a prompt ends; 0 where it does not hold what is named.
+
+    Args:
+        cut: field:NAME, behind the text of this field of the document, where it stands last; marker:TEXT, in front of
+            this text, likewise (\\n is a line break, and quotes around it may be left out).
+    """
+    kind, _, text = cut.partition(":")
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    name = (text[1:-1] if quoted else text).replace("\\n", "\n")
+    if kind not in NAMED or not name:
+        raise UnknownName("cut", cut, ["field:NAME", "marker:TEXT"])
+    if kind == "marker":
+        return max(0, prompt.rfind(name))
+    document = row if isinstance(row, Mapping) else {}
+    if not isinstance(held := document.get(name), str):
+        texts = ", ".join(key for key, cell in document.items() if isinstance(cell, str))
+        fault = f"{task}: its documents have no text in a field {name!r}; those with a text: {texts}."
+        raise UserError(fault, "Name one of them, or give marker:TEXT.")
+    begin = prompt.rfind(held.strip())
+    return begin + len(held.strip()) if held.strip() and begin >= 0 else 0
+
+
+def _chosen(task: Any, row: Mapping[str, Any], options: Sequence[str]) -> Choose:
+    """The options as lm-eval scores them, with what stands in front of each."""
+    target, delimiter = task.doc_to_target(row), task.config.target_delimiter
+    gold = target if isinstance(target, int) else [str(choice) for choice in task.doc_to_choice(row)].index(target)
+    return Choose(options=tuple(options), gold=gold, delimiter=delimiter)
+
+
+def _written(task: Any, row: Mapping[str, Any], said: Mapping[str, Any]) -> Generate:
+    """What is written, until lm-eval's stops."""
+    target, stops = task.doc_to_target(row), said.get("until") or ()
+    answers = [target] if isinstance(target, str) else list(target)
+    return Generate(
+        answers=tuple(dict.fromkeys(map(str, answers))),
+        delimiter=task.config.target_delimiter,
+        max_new_tokens=int(said.get("max_gen_toks", MOST_NEW)),
+        stops=(stops,) if isinstance(stops, str) else tuple(stops),
+    )
