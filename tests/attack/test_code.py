@@ -10,8 +10,6 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import record
-from ttabench.core.errors import UserError
-from ttabench.methods import registry
 from ttabench.methods.states import header_digest
 from ttabench.records.schema import save_record
 
@@ -62,13 +60,3 @@ def test_a_state_names_no_file_to_run(
     assert not (tmp_path / "RUN").exists()
     assert "holds no method" in one_line(ttabench("ask", "Who?", "--state", out, "--method", mine))
     assert (tmp_path / "RUN").exists(), "what the user names is run"
-
-
-def test_only_what_was_typed_is_run(mine: Path, tmp_path: Path) -> None:
-    for looked_up in (registry.find_installed, registry.known_settings):
-        with pytest.raises(UserError, match="Unknown method"):
-            looked_up(str(mine))
-    assert not (tmp_path / "RUN").exists()
-    with pytest.raises(UserError, match="holds no method"):
-        registry.find(str(mine))
-    assert (tmp_path / "RUN").exists()

@@ -12,7 +12,6 @@ import pytest
 from tests.attack.test_fuzz import limited
 from tests.conftest import Command, one_line
 from tests.readers.test_bad_sources import put, refusal
-from ttabench.core.files import PART
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")
 
@@ -95,13 +94,3 @@ def test_no_file_of_a_user_is_waited_for(ttabench: Command, tiny_base: Path, tmp
         ["adapt", "--context", tmp_path / "a.json", "--model", tiny_base, "--out", tmp_path / "made"],
     ):  # fmt: skip
         assert "it is no plain file" in one_line(ttabench(*words)), words
-
-
-def test_what_a_kill_left_of_a_stored_run_goes(ttabench: Command, common: list[object]) -> None:
-    ran = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
-    partial, part = Path(ran["folder"]) / "partial.jsonl", Path(ran["folder"]) / f".run.json.abc{PART}"
-    for path in (partial, part):
-        path.write_text("{}\n")
-    assert ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]["how"] == "stored"
-    assert not partial.exists()
-    assert not part.exists()

@@ -5,7 +5,6 @@ A case is a good input that a generator of random numbers, seeded by the case's 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -28,7 +27,6 @@ from tests import gguf_file
 from tests.conftest import Command
 from ttabench.cli import app as cli
 from ttabench.readers.cards import cards_folder
-from ttabench.records.folder import RunFolder
 
 EVERY = 17
 """One case of so many is run with the tests."""
@@ -69,44 +67,27 @@ def limited() -> Iterator[None]:
 
 
 def value_of(value: Any, random: Random) -> Any:
-    """A JSON value with one place changed, dropped or doubled."""
-    places = []
-    todo = [value]
-    while todo:
-        at = todo.pop()
-        keys = list(at) if isinstance(at, dict) else list(range(len(at))) if isinstance(at, list) else []
+    """A JSON value with one place changed or dropped."""
+    places, todo = list[tuple[Any, Any]](), [value]
+    for at in todo:  # grows as it is read
+        keys = list(at) if isinstance(at, dict) else range(len(at)) if isinstance(at, list) else ()
         places += [(at, key) for key in keys]
         todo += [at[key] for key in keys]
     if not places:
         return random.choice(HOSTILE)
     container, key = random.choice(places)
-    how = random.random()
-    if how < 0.2:
+    if random.random() < 0.2:
         del container[key]
-    elif how < 0.4:
-        container[key] = [container[key]]
     else:
-        container[key] = random.choice(HOSTILE)
+        container[key] = random.choice([*HOSTILE, [container[key]]])
     return value
 
 
 def bytes_of(data: bytes, random: Random) -> bytes:
-    """Bytes cut, turned over, doubled, filled or put in."""
-    made = bytearray(data)
-    for _ in range(random.choice((1, 2, 4))):
-        at = random.randrange(len(made)) if made else 0
-        how = random.randrange(6)
-        if how == 0:
-            del made[at:]
-        elif how == 1:
-            made[at:at] = made[at : at + 50]
-        elif how == 2:
-            made[at : at + 8] = bytes(8)
-        elif how == 3:
-            made[at:at] = random.choice([b'"', b"\n", b",", b"\x00", b"\xff\xfe", b"{", b"\\", b"\x1b[2J"])
-        elif made:
-            made[at if how == 4 else at % 4096 % len(made)] ^= 1 << random.randrange(8)
-    return bytes(made)
+    """Bytes cut, overwritten, put in or turned over at a place."""
+    at = random.randrange(len(data) + 1)
+    put = random.choice([b'"', b"\n", b",", b"\x00", b"\xff\xfe", b"{", b"\\", b"\x1b[2J", data[at : at + 50]])
+    return random.choice([data[:at], data[:at] + put + data[at:], data[:at] + bytes(8) + data[at + 8 :]])
 
 
 def damage(path: Path, random: Random) -> None:
@@ -151,15 +132,10 @@ def good(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     made("adapt", "--model", tiny_base, "--context", at / "notes.txt", "--quiet", "--out", at / "state")
     made(*small(tiny_base), "--out", at / "runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "end_episode", _die)
-        words = small(tiny_base, "--out", at / "partial", "--task-set", "questions=3", "--batch-size", 1)
-        assert cli.run([str(word) for word in words]) == 130
     rows = [{"text": f"Ada {n} sails.", "question": f"What does Ada {n} do?", "answers": "sail"} for n in range(4)]
     (at / "data").mkdir()
     lines = at / "data" / "rows.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (at / "data" / "rows.jsonl.gz").write_bytes(gzip.compress(lines.read_bytes(), mtime=0))
     (at / "data" / "rows.json").write_text(json.dumps({"data": rows}))
     table = "".join(",".join(row.values()) + "\n" for row in rows)
     (at / "data" / "rows.csv").write_text(f"text,question,answers\n{table}")
@@ -167,10 +143,6 @@ def good(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "gguf").mkdir()
     gguf_file.write(at / "gguf" / "model.gguf")
     return at
-
-
-def _die(*_given: object) -> None:
-    raise KeyboardInterrupt
 
 
 FILE, FOLDER, BASE = "{file}", "{folder}", "{base}"
@@ -184,7 +156,6 @@ DAMAGED: dict[str, tuple[str, int, list[Words]]] = {
     "state": ("state*", 160, [small(BASE, "--state", FOLDER, "--ask-only", method="icl"),
                               ["ask", "?", "--state", FOLDER]]),
     "runs": ("*", 160, [["compare", FOLDER], ["list", "runs", "--out", FOLDER], small(BASE, "--out", FOLDER)]),
-    "partial": ("partial.jsonl", 60, [small(BASE, "--task-set", "questions=3", "--batch-size", 1, "--out", FOLDER)]),
     "model": ("*", 160, [small(FOLDER)]),
     "gguf": ("*", 70, [small(FILE)]),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from ttabench.cli import app as cli
 from ttabench.lm.loading import safetensors_io
 from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.rows import Row, exactly
+from ttabench.profiling.record import Row, exactly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
 SHARE = 4
@@ -47,10 +47,6 @@ def trains(base: Path) -> Work:
     words = ("train", "--method", "lora", "--set", "rank=2", "--model", base, "--source", "mini", "--steps", 3,
              "--documents", 1, "--questions", 1, "--save-every", 2, "--quiet")  # fmt: skip
     return lambda out: command(*words, "--out", out)
-
-
-def adapts(base: Path) -> Work:
-    return lambda out: command(*ADAPT, "--model", base, "--context", base.parent / "notes.txt", "--out", out)
 
 
 def replaces(base: Path) -> Work:
@@ -81,7 +77,7 @@ def profiles(base: Path) -> Work:
     return work
 
 
-COMMANDS = {"eval": evaluates, "train": trains, "adapt": adapts, "adapt --force": replaces, "profile": profiles}
+COMMANDS = {"eval": evaluates, "train": trains, "adapt --force": replaces, "profile": profiles}
 
 
 def plain(value: Any) -> Any:
@@ -120,7 +116,7 @@ def one_thread(tiny_base: Path, tmp_path: Path) -> None:
     for name, text in (("notes", "Ada Voss lives in Port Ansel."), ("more", "Ada Voss has moved to Grey Harbour.")):
         (tiny_base.parent / f"{name}.txt").write_text(text)
     if not (before := tiny_base.parent / "before").exists():
-        assert adapts(tiny_base)(before) == 0
+        assert command(*ADAPT, "--model", tiny_base, "--context", tiny_base.parent / "notes.txt", "--out", before) == 0
     assert evaluates(tiny_base)(tmp_path / "warm") == 0
 
 

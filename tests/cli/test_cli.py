@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import MAC, Command, one_line
+from tests.qa_files import write_jsonl
 from ttabench.records.samples import read_samples
-from ttabench.records.schema import load_record
+from ttabench.records.schema import RunRecord, load_record
 from ttabench.run import evaluation
+from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import resolve_method
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -125,17 +127,9 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
     assert "was trained otherwise (recipe): steps 2, not 1200" in one_line(again)
     same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
-    for more in ((), ("--resume",)):
-        done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)
-        assert done.json()["steps"] == 2
-        assert "validation_loss" in done.json()
-
-
-def test_help_and_version(ttabench: Command) -> None:
-    assert ttabench("--version").out.startswith("ttabench ")
-    for command in ("eval", "train", "adapt", "ask", "compare", "show", "list", "profile"):
-        assert command in ttabench("--help").out
-        assert ttabench(command, "--help").code == 0
+    done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same)
+    assert done.json()["steps"] == 2
+    assert "validation_loss" in done.json()
 
 
 def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
@@ -144,10 +138,28 @@ def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_
     assert ran.json()["runs"][0]["config"]["checkpoint"] == "shipped:mac-streamingqa"
 
 
-@pytest.mark.parametrize(
-    ("task", "adapter"), [("lamp", "streamadapter-metaicl"), ("superglue", "streamadapter-superglue")]
-)
-def test_an_adapter_of_several_tasks_serves_each_of_them(task: str, adapter: str) -> None:
-    resolved = resolve_method(RunRequest(method="streamadapter", task=task))
-    assert resolved.checkpoint is not None
-    assert resolved.checkpoint.name == adapter
+def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> None:
+    row = {"text": "t", "question": "q", "answers": "word"}
+
+    def run(name: str, *rows: dict[str, str]) -> RunRecord:
+        request = RunRequest(method="none", task="qa", source=str(write_jsonl(tmp_path / f"{name}.jsonl", list(rows))))
+        return evaluation.execute(make_plan(request, seed=0), evaluation.ModelCache(), tmp_path / name).record
+
+    whole, part = run("whole", row), run("part", row, {**row, "answers": ""})
+    left_out = f"1 row of {tmp_path / 'part.jsonl'} was left out: no answer"
+    assert set(part.notes) - set(whole.notes) == {left_out}
+    assert part.task["notes"] == [*whole.task["notes"], left_out]
+    assert part.id == whole.id
+
+
+def test_threads_are_recorded_and_are_no_part_of_a_run(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    first = ttabench("eval", "--method", "none", *common, "--threads", 3, "--json").json()["runs"][0]
+    again = ttabench("eval", "--method", "none", *common, "--threads", 1, "--json").json()["runs"][0]
+    torch.set_num_threads(before)
+    assert first["hardware"]["threads"] == 3
+    assert (again["id"], again["how"]) == (first["id"], "stored")
+    assert "threads" not in first["config"]

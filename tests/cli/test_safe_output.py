@@ -1,12 +1,9 @@
-"""What is printed and written never harms: no character is obeyed by a terminal, no link is written through."""
+"""What is printed never harms: no character is obeyed by a terminal; other programs get what is meant."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from collections.abc import Callable
-from typing import ClassVar
 
 import pytest
 
@@ -17,43 +14,14 @@ from ttabench.terminal import render
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"
 TABLE = render.Table(title=NASTY, columns=(NASTY,), rows=((NASTY,),), data=({NASTY: NASTY},), caption=NASTY)
+Captured = pytest.CaptureFixture[str]
 
 
-class Terminal(io.TextIOWrapper):
-    """Standard output or error that somebody watches."""
-
-    watched: ClassVar[bool] = True
-
-    def __init__(self, encoding: str = "utf-8") -> None:
-        super().__init__(io.BytesIO(), encoding=encoding)
-
-    def isatty(self) -> bool:
-        return self.watched
-
-    def seen(self) -> str:
-        self.flush()
-        assert isinstance(self.buffer, io.BytesIO)
-        return self.buffer.getvalue().decode(self.encoding)
-
-
-class Pipe(Terminal):
-    watched = False
-
-
-Set = Callable[[Terminal], Terminal]
-
-
-@pytest.fixture
-def output(monkeypatch: pytest.MonkeyPatch) -> Set:
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on somebody watches standard output and error."""
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def put(stream: Terminal) -> Terminal:
-        monkeypatch.setattr(sys, "stdout", stream)
-        monkeypatch.setattr(sys, "stderr", stream)
-        return stream
-
-    return put
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
 
 
 def test_control_characters_become_visible() -> None:
@@ -62,28 +30,28 @@ def test_control_characters_become_visible() -> None:
 
 
 @pytest.mark.parametrize("form", render.FORMATS)
-def test_no_form_of_a_table_commands_a_terminal(output: Set, form: render.Format) -> None:
-    stream = output(Terminal())
+def test_no_form_of_a_table_commands_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, form: render.Format
+) -> None:
+    watched(monkeypatch)
     render.show([TABLE], form)
-    seen = stream.seen()
+    seen = capsys.readouterr().out
     assert not set(seen) & set("\x1b\x07\x9b\r\u202e"), seen
     assert "2J" in seen
 
 
-def test_nor_do_remarks_paths_and_complaints(output: Set) -> None:
-    stream = output(Terminal())
+def test_nor_do_remarks_paths_and_complaints(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    watched(monkeypatch)
     render.remark(NASTY)
     render.print_line(NASTY)
     assert cli.run(["compare", f"{NASTY}.json"]) == 2
-    seen = stream.seen().replace("\x1b[31m", "").replace("\x1b[0m", "")  # the red of a complaint
+    seen = "".join(capsys.readouterr()).replace("\x1b[31m", "").replace("\x1b[0m", "")  # the red of a complaint
     assert not set(seen) & set("\x1b\x07\x9b\u202e"), seen
     assert seen.count("2J") == 3
 
 
-def test_other_programs_get_what_is_meant(output: Set) -> None:
-    stream = output(Pipe())
+def test_other_programs_get_what_is_meant(capsys: Captured) -> None:
     render.print_line(NASTY)
-    assert stream.seen() == NASTY + "\n"
-    stream = output(Pipe())
+    assert capsys.readouterr().out == NASTY + "\n"
     render.show([TABLE], "json")
-    assert json.loads(stream.seen()) == {NASTY: [{NASTY: NASTY}]}
+    assert json.loads(capsys.readouterr().out) == {NASTY: [{NASTY: NASTY}]}

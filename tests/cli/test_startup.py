@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -42,9 +41,6 @@ def answered(request: str, tell: Tell) -> None:
     """What a process of ours does with a word."""
     if request == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if request == "sleep":
-        tell(os.getpid())
-        time.sleep(10_000)
     import torch
 
     tell((request, torch.__file__, os.environ.get("TOLD")))
@@ -57,28 +53,3 @@ def test_nor_do_processes_of_ours(downloads: Path, monkeypatch: pytest.MonkeyPat
     assert [(word, value) for word, _, value in told[:2]] == [("one", "yes"), ("two", "yes")]
     assert told[2].code == -signal.SIGKILL
     assert not (downloads / "RUN").exists()
-
-
-def test_a_process_of_ours_does_not_outlive_the_one_that_started_it(tmp_path: Path) -> None:
-    """Even where it listens to nobody."""
-    starter = tmp_path / "starter.py"
-    starter.write_text(
-        "from tests.cli.test_startup import Child, answered\n"
-        "if __name__ == '__main__':\n"
-        "    print(next(Child(answered, ()).ask('sleep')), flush=True)\n"
-        "    import time; time.sleep(10_000)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, starter], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        assert Path(f"/proc/{child}").exists()
-        process.kill()
-        process.wait()
-    for _ in range(100):
-        status = Path(f"/proc/{child}/stat")
-        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
-    pytest.fail("it lives on")

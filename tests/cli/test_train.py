@@ -8,19 +8,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import MAC, Command, one_line
+from tests.conftest import Command, one_line
 from ttabench.methods.checkpoint_header import header
-
-
-def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--documents", 2]
-    short = ttabench(*words, "--steps", 2, "--out", tmp_path / "short")
-    assert "Note: 2 steps of the 1,200 of its recipe: too few to judge the method by." in short.err.splitlines()
-    assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short", "--quiet").err == ""
-    again = (*words, "--steps", 2, "--out", tmp_path / "short", "--stored", "float16")
-    stamp = (tmp_path / "short" / "adapter.safetensors").read_bytes()
-    assert ttabench(*again).code == 0, "no step is done again, and the checkpoint is stored anew"
-    assert len((tmp_path / "short" / "adapter.safetensors").read_bytes()) < len(stamp)
 
 
 def test_a_training_on_weights_that_changed_since_is_another_one(

@@ -294,7 +294,7 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
 
 def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
     for words, told in (
-        (("new", "method", "Tail"), "'Tail' is not a valid method name"),
+        (("new", "method", "Tail"), "'Tail' is no name for a new method"),
         (("new", "task", "mine"), "makes a method, not 'task'"),
         (("check", "icll"), "Did you mean 'icl'"),
     ):

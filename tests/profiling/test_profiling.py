@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.cost import shape_from
-from ttabench.lm.forward.patching import forward, text_start
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.generation import generate, greedy_tokens
+from ttabench.lm.patch import State
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import methods
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Load
-from ttabench.profiling.measure import MODES, latency, lift_positions, pieces, question, throughput, training
-from ttabench.profiling.rows import measured
+from ttabench.profiling.measure import MODES, latency, pieces, question, throughput, training
+from ttabench.profiling.record import measured
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
 
@@ -42,14 +38,6 @@ def test_text_has_the_length_asked_for_and_never_repeats(lm: LM, wanted: int) ->
     assert len(lm.encode(question(lm, 8, 3).prompt)) == 8
 
 
-def test_operations_of_a_forward_are_those_of_the_formula(lm: LM) -> None:
-    shape, count = shape_from(lm.config.to_dict(), "llama"), 64
-    with torch.no_grad(), Counter() as counter:
-        forward(lm, Patch(), torch.randint(0, 250, (1, count)))
-    attended = 4 * shape.layers * shape.heads * shape.head_dim * count**2 // 2
-    assert counter.flops == 2 * shape.body * count + shape.head(count) + attended
-
-
 def test_tensors_are_counted_while_they_live() -> None:
     given_ = torch.ones(100)
     with Counter() as counter:
@@ -59,20 +47,6 @@ def test_tensors_are_counted_while_they_live() -> None:
         given_.mul_(2)
     assert counter.peak_tensor_bytes == 2 * kept.nbytes
     assert view.nbytes == kept.nbytes
-    with Counter() as product:
-        given_[:, None] @ given_[None]
-    assert product.flops == 2 * 100 * 100
-
-
-@pytest.mark.parametrize("model", [tiny_llama, tiny_gpt2])
-def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
-    lm = model()
-    prompts = [[65, 66, 67], [70, 71, 72]]
-    start = text_start(lm, Patch())
-    rows = torch.stack(list(greedy_tokens(lm, Patch(), [start + ids for ids in prompts], 12)), dim=1).tolist()
-    cut = [row[: row.index(lm.eos_id)] if lm.eos_id in row else row for row in rows]
-    assert cut == generate(lm, Patch(), prompts, max_new_tokens=12)
-    assert all(len(row) == 12 for row in rows)
 
 
 @pytest.mark.parametrize("name", methods())
@@ -83,27 +57,13 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
         assert row.status == "ok", row.detail
         for figure_name in ("total_seconds", "first_ms", "token_ms", "tokens_per_second", "peak_memory_bytes"):
             assert (row.value(figure_name) or 0) > 0, figure_name
-        assert {"peak_tensor_bytes", "first_flops"} <= set(row.figures)
+        assert "peak_tensor_bytes" in row.figures
         assert row.figures["token_ms"].n == row.figures["adapt_seconds"].n == 2
-        assert row.value("decode_flops") == pytest.approx(rows[0].value("decode_flops"), rel=0.5)
     states = [row.value("state_bytes") or 0.0 for row in rows]
     growth = method.growth
     assert states[1] == 0 if growth == "none" else (states[1] > 1.5 * states[0]) == (growth == "linear")
     if name in ("icl", "h2o", "snapkv", "window"):
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
-
-
-def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:
-    method = InContext(lm, InContextSettings())
-    row = measured("icl", 4000, lambda: latency(lm, method, 4000, LOAD))
-    assert row.status == "refused"
-    assert "window" in row.detail
-    assert "lifted from 512" in lift_positions(lm, 5000)
-    lifted = InContext(lm, InContextSettings())
-    assert latency(lm, lifted, 4000, replace(LOAD, repeat=1)).status == "ok"
-    learned = tiny_gpt2()
-    assert not lift_positions(learned, 5000)
-    assert learned.max_positions == 512
 
 
 class Greedy(InContext):

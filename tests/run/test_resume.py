@@ -173,3 +173,18 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
+
+
+def test_a_stored_run_says_on_what_it_was_made(evaluate: Evaluate) -> None:
+    file = Path(evaluate("--device", "cpu", "--json").json()["runs"][0]["folder"]) / "run.json"
+    stored = json.loads(file.read_text())
+    stored["model"]["device"] = "cuda:0"
+    stored["hardware"] |= {
+        "gpu": {"name": "NVIDIA H100", "memory_bytes": 1, "cuda": "13.0"},
+        "cpu": "EPYC",
+        "threads": 8,
+    }
+    file.write_text(json.dumps(stored))
+    place = "cuda:0, NVIDIA H100, EPYC, 8 threads"
+    assert f", made on {place}, is stored already; --force runs it anew." in " ".join(evaluate().err.split())
+    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"

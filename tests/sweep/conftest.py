@@ -23,7 +23,7 @@ from ttabench.lm.patch import Patch
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    kind: Literal["once", "always", "fault", "slow", "fork"] = "once"
+    kind: Literal["once", "always", "fault", "slow"] = "once"
 
 class Dies(BaseMethod[Settings]):
     spec = MethodSpec(name="dies", Settings=Settings)
@@ -32,9 +32,6 @@ class Dies(BaseMethod[Settings]):
         mark = Path("died")
         if self.settings.kind == "slow":
             time.sleep(0.3)
-        if self.settings.kind == "fork" and not mark.exists():
-            mark.write_text("")
-            os.fork()
         if self.settings.kind == "fault":
             raise RuntimeError("nothing\\nworks")
         if self.settings.kind == "always" or (self.settings.kind == "once" and not mark.exists()):

@@ -44,19 +44,3 @@ def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypa
         assert package.load(tmp_path / "deep/er") == runs[1:]
     with pytest.raises(UserError, match="nowhere leads to no run"):
         package.load("nowhere")
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"limt": 3}, "Unknown field 'limt'. Did you mean 'limit'?"),
-        ({"limit": [1, 2]}, "A call makes one run, and these options make 2."),
-        ({"task_set": {"documnets": 2}}, "Did you mean 'documents'?"),
-        ({"method": "mac", "set": {"hierachy": 2}}, "Did you mean 'hierarchy'?"),
-    ],
-)
-def test_bad_options_are_refused_in_one_line(options: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        package.evaluate(**{"out": tmp_path, **options})
-    assert told in str(refused.value)
-    assert not list(tmp_path.iterdir())

@@ -64,7 +64,6 @@ def test_two_commands_on_one_folder_run_nothing_twice(suite: Suite, dies: Path, 
 def test_gpus_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     assert [place["CUDA_VISIBLE_DEVICES"] for place in shared_gpus(2, 2)] == ["3,5", "6,7"]
-    assert [place["CUDA_VISIBLE_DEVICES"] for place in shared_gpus(4, 0.5)] == ["3", "3", "5", "5"]
     assert shared_gpus(3, 0) == [{}, {}, {}]
     with pytest.raises(UserError, match="more than the 4 GPUs"):
         shared_gpus(5, 1)

@@ -6,17 +6,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
-import yaml
 
 from tests.conftest import Command, one_line
-from tests.places import ROOT
 from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job
 from ttabench.sweep.grid import Cell, cells, planned, share
-from ttabench.sweep.suite import read, schema
+from ttabench.sweep.suite import read
 
 SUITE = """\
 methods:
@@ -68,13 +65,6 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
     assert {cell.request.limit for cell in cells_} == {8}
 
 
-def test_arguments_of_a_twin_are_known_wherever_the_source_is_said(written: Written, tiny_base: Path) -> None:
-    text = f"methods: [none]\ntasks: [streamingqa, superglue]\nmodels: [{tiny_base}]\ntask_set: {{questions: 2}}\n"
-    assert [cell.request.task_options for cell in found(written(text + "source: mini\n"))] == [("questions=2",), ()]
-    with pytest.raises(UserError, match="Unknown setting of these tasks 'questions'"):
-        found(written(text))
-
-
 def test_runs_are_those_planned_alone_and_parts_are_all_of_them(written: Written) -> None:
     path = written(SUITE)
     whole = runs(path)
@@ -112,22 +102,6 @@ def test_a_fault_is_told_with_its_file_and_what_was_meant(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("text", ["", "- none", "methods: []", "a: &x [1]\nb: *x", "methods: [none]"])
-def test_what_names_no_run_is_one_line(text: str, written: Written, ttabench: Command) -> None:
-    assert "suite" in one_line(ttabench("sweep", written(text)))
-
-
-def test_the_schema_takes_what_the_command_takes_and_no_typo(ttabench: Command) -> None:
-    published = ttabench("sweep", "--schema").json()
-    check = jsonschema.Draft202012Validator(published)
-    jsonschema.Draft202012Validator.check_schema(published)
-    for text in (SUITE, (ROOT / "docs/examples/sweep.yaml").read_text(encoding="utf-8")):
-        assert not list(check.iter_errors(yaml.safe_load(text)))
-    for right in ("limit: 8", "swap_state: true", "{method: mac, set", "[0, 1]"):
-        assert list(check.iter_errors(yaml.safe_load(SUITE.replace(right, FAULTS[right][0], 1)))), right
-    assert published["properties"]["limit"]["description"].startswith("Ask at most")
-
-
 def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     plain = {name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")}
     renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
@@ -141,8 +115,6 @@ def test_a_budget_goes_to_the_methods_that_have_one_and_the_others_run_once(writ
     path = written(BUDGETS)
     asked = [(cell.request.method, cell.request.keep) for cell in found(path)]
     assert asked == [("none", None), *((name, share) for name in ("snapkv", "h2o") for share in (0.1, 0.5))]
-    assert [run.method for run in runs(path)][1] == "snapkv keep=0.1 preset=stream"
-    assert not list(jsonschema.Draft202012Validator(schema()).iter_errors(yaml.safe_load(BUDGETS)))
     few = written(BUDGETS + "exclude: [{keep: 0.5}]\n")
     assert [cell.request.keep for cell in found(few)] == [None, 0.1, 0.1]
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ttabench.core.amounts import number, plus_minus
 from ttabench.terminal.render import draw, tell
 from ttabench.terminal.table import Table
 
-WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=30)
+WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=20)
 TEXT = st.lists(WORD, max_size=12).map(" ".join)
 NAME = st.lists(WORD, min_size=1, max_size=2).map(" ".join)
 
@@ -30,7 +31,7 @@ def lines(table: Table, width: int) -> list[str]:
 
 @st.composite
 def tables(draw_: st.DrawFn) -> Table:
-    """Columns of numbers, of names and of texts; some may be left out, or go to the title."""
+    """Columns of numbers, of names and of texts; some may be left out."""
     kinds = draw_(st.lists(st.sampled_from(["number", "name", "text"]), min_size=1, max_size=9))
     columns = tuple(f"{'#' if kind == 'number' else ''}column{place}" for place, kind in enumerate(kinds))
     cells = [TEXT if kind == "text" else NAME for kind in kinds]
@@ -40,12 +41,11 @@ def tables(draw_: st.DrawFn) -> Table:
         rows=tuple(draw_(st.lists(st.tuples(*cells), min_size=1, max_size=4))),
         names=tuple(column for column, kind in zip(columns, kinds, strict=True) if kind == "name"),
         spare=tuple(draw_(st.lists(st.sampled_from(columns), unique=True, max_size=3))),
-        fold=draw_(st.booleans()),
     )
 
 
-@settings(deadline=None, max_examples=80)
-@given(tables(), st.integers(40, 120))
+@settings(deadline=None, max_examples=60)
+@given(tables(), st.integers(60, 120))
 def test_no_width_splits_a_word(table: Table, width: int) -> None:
     """Of a name or number, nor of a text; a column is there whole, or said to be left out."""
     seen = lines(table, width)
@@ -55,20 +55,8 @@ def test_no_width_splits_a_word(table: Table, width: int) -> None:
         if column.lstrip("#") in left_out:
             assert column in table.spare
             continue
-        if len(table.rows) > 1 and {row[place].strip("-") for row in table.rows} == {""}:
-            continue  # dashes alone: such a column tells nothing, and goes
         for row in table.rows:
             assert set(row[place].replace(",", " , ").split()) <= words, (row[place], seen)
-
-
-@settings(deadline=None, max_examples=60)
-@given(tables(), st.integers(40, 120))
-def test_names_and_numbers_stay_on_one_line(table: Table, width: int) -> None:
-    seen = lines(table, width)
-    if any("━" in line for line in seen) and not any(line.startswith("Columns hidden") for line in seen):
-        for place, column in enumerate(table.columns):
-            for row in table.rows if table.whole(column) else ():
-                assert any(row[place] in line for line in seen), (row[place], seen)
 
 
 RUNS = Table(
@@ -82,24 +70,14 @@ RUNS = Table(
 )
 
 
-def test_a_narrow_screen_loses_the_frame_then_columns_then_the_table() -> None:
-    at = {width: "\n".join(lines(Table(**{**vars(RUNS), "spare": ("made",)}), width)) for width in (80, 54, 50, 30)}
+def test_a_narrow_screen_loses_columns_then_the_table() -> None:
+    table = Table(**{**vars(RUNS), "spare": ("made",)})
+    at = {width: "\n".join(map(str.rstrip, lines(table, width))) for width in (80, 50, 30)}
     assert "┃" in at[80]
-    assert "┃" not in at[54]
-    assert "made" in at[54]
+    assert "made" in at[80]
     assert "Columns hidden (narrow screen): made." in at[50]
     assert "today" not in at[50]
     assert "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
-
-
-def test_what_all_rows_have_alike_goes_to_the_title_and_one_row_keeps_it() -> None:
-    folded = Table(**{**vars(RUNS), "fold": True})
-    seen = lines(folded, 80)
-    assert seen[0] == "runs, made today"
-    assert "made" not in "".join(seen[1:])
-    one = lines(Table(**{**vars(folded), "rows": folded.rows[:1]}), 80)
-    assert one[0] == "runs"
-    assert "made" in one[2]
 
 
 @pytest.mark.parametrize("text", ["x" * 50, f"ttabench compare {'one ' * 20}"])
@@ -110,11 +88,7 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
     assert screen.file.getvalue() == text + "\n"
 
 
-def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
-    glossary = {"made": "Made: when.", "#score": "Score: how good."}
-    first = Table(**{**vars(RUNS), "spare": ("made",), "glossary": glossary})
-    wide, narrow = (shown([first, first], width) for width in (80, 50))
-    assert wide.count("Made: when.") == wide.count("Score: how good.") == 1
-    assert narrow.count("Score: how good.") == 1
-    assert "Made: when." not in narrow
-    assert "today" not in narrow
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert [number(-0.04), number(-0.06), number(-0.001, 2), number(-0.0, 0)] == ["0.0", "-0.1", "0.00", "0"]
+    assert plus_minus(-0.0004, 0.0001, 100.0) == "0.0 ± 0.0"
+    assert number(-10, 0) == "-10"

@@ -81,25 +81,23 @@ def adapt(
     texts = pieces_of(files, pieces) if files or not add else []
     chat, resolved = resolve_prompting(request).chat, resolve_method(request)
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
-    asked_for = _name(request, resolved, chat, add or (), {"pieces": [text.text for text in texts], "said": provenance})
     from ttabench.core.environment import seed_everything
     from ttabench.run.evaluation import ModelCache
 
-    folder, talking, notes = StateFolder(out, force=force, asked=asked_for), not (json or quiet), list[str]()
-    with folder.held():
-        written = folder.stored()
-        if written is None:
-            with render.progress(talking) as tick:
-                seed_everything(0)
-                lm = ModelCache().get(request, chat_template=chat)
-                written, notes = _made(request, resolved, lm, folder, earlier, texts, provenance, tick)
-        elif talking:
-            render.remark(f"This state is in {folder.path} already; --force makes it anew.")
+    folder, talking = StateFolder(out, force=force), not (json or quiet)
+    with folder.held(), render.progress(talking) as tick:
+        seed_everything(0)
+        lm = ModelCache().get(request, chat_template=chat)
+        written, notes = _made(request, resolved, lm, folder, earlier, texts, provenance, tick)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:
         *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
         result["tokens"] = now - sum(before)
-    result |= {"state_bytes": written["bytes"], "folder": str(folder.path), **_peft(folder, written)}
+    result |= {"state_bytes": written["bytes"], "folder": str(folder.path)}
+    if any(name.startswith("peft/") for name in written["files"]):
+        result["peft"] = str(folder.path / "peft")
+        if written["window_tokens"]:
+            result["peft_without"] = f"the last {written['window_tokens']} tokens, which stand in the window"
     result |= {"notes": notes} if json else {}
     where = "" if folder.path == DEFAULT_STATE else f" --state {quote(str(folder.path))}"
     where += f" --method {quote(request.method)}" if is_file(request.method) else ""
@@ -121,23 +119,6 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
     if not pieces:
         raise UserError(f"{files[0]} holds no text.", "Give a file with text.")
     return pieces
-
-
-def _name(request: RunRequest, resolved: ResolvedMethod, chat: bool, added: Sequence[Path], told: Json) -> str:
-    """A hash of all that decides a state, see `StateFolder`; `told`: what is read, and what the header says of it."""
-    from ttabench.core.digests import identity
-    from ttabench.core.version import __version__
-    from ttabench.lm.loading.hub import digest_of
-    from ttabench.run.resolve import named
-
-    under = request.base_checkpoint and digest(named(request.base_checkpoint, request.model))
-    model = "" if request.random_weights else digest_of(request.model)
-    of_model = [request.model, model, under, request.random_weights, request.bos, request.dtype, request.device]
-    of_method = [resolved.spec.name, resolved.spec.origin, dict(resolved.settings), resolved.checkpoint_digest]
-    before = None if request.state is None else digest(request.state)
-    asked_for = {"model": of_model, "method": of_method, "turns": chat, "state": before, "version": __version__}
-    asked_for |= {"added": [digest(state) for state in added]} if added else {}
-    return identity({**asked_for, **told})
 
 
 def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: Path) -> list[dict[str, Json]]:
@@ -190,13 +171,3 @@ def misleading(lm: LM, resolved: ResolvedMethod) -> list[str]:
     from ttabench.run.recording import nano_caveats
 
     return [*resolved.notes(), *nano_caveats(lm)]
-
-
-def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:
-    """Where peft finds the state, and what it lacks there; nothing of a state that is no LoRA."""
-    if not any(name.startswith("peft/") for name in header["files"]):
-        return {}
-    where: dict[str, Json] = {"peft": str(folder.path / "peft")}
-    if header["window_tokens"]:
-        where["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
-    return where

@@ -51,7 +51,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # what the hub's client logs about its retries would stand around our one line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False), words[0] if words else "")
+    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, Choose, Json, Observe, Tick, Want
+from ttabench.core.types import Answer, Ask, Json, Observe, Tick
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.readers.qa_rows import OwnQuestion
-    from ttabench.run.resolve import Prompting, ResolvedMethod
+    from ttabench.run.resolve import ResolvedMethod
 
 FLOOR, CEILING = "none", "icl"
 SCORES = ("em", "f1")
+SCORED = ("right answer", "#em", "#f1")
+"""Columns of questions whose right answers are known."""
 TOGETHER = 32
 """Questions answered in one batch."""
 LARGEST = 5
@@ -41,9 +43,7 @@ def ask(
     command: typer.Context,
     request: RunRequest,
     questions: Annotated[
-        list[str] | None,
-        typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
-                       metavar="QUESTION...", show_default=False),
+        list[str] | None, typer.Argument(help="Questions.", metavar="QUESTION...", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
@@ -56,9 +56,6 @@ def ask(
     ] = None,
     context: o.Context = None,
     pieces: o.Pieces = "file",
-    options: Annotated[
-        str, o.option(WHAT, "Answers to choose from by their likelihood, separated by commas: yes,no.")
-    ] = "",
     max_new_tokens: Annotated[
         int | None, o.option(WHAT, "Most tokens of a written answer. (default: 16, as the task says)", min=1)
     ] = None,
@@ -73,20 +70,19 @@ def ask(
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
-    words = questions or []
-    # a shell writes `--context *.txt` out as several words
-    files = [Path(word) for word in words if _names_a_file(word)] if context else []
-    wanted = _questions([word for word in words if Path(word) not in files], file)
-    files = [*(context or []), *files]
-    earlier, before, lost = (state or DEFAULT_STATE) if state or not files else None, list[Observe](), ""
+    wanted = _questions(questions or [], file)
+    earlier, before, lost = (state or DEFAULT_STATE) if state or not context else None, list[Observe](), ""
     if earlier is not None:
         from ttabench.run.request import as_it_was_made
 
         before, lost = _read_again(earlier)
         request = as_it_was_made(request, earlier, o.typed_names(command))
     resolved, asked = resolve_method(request), resolve_prompting(request)
-    new = pieces_of(files, pieces) if files else []
-    asks = _asks(wanted, asked, options, max_new_tokens)
+    new = pieces_of(context, pieces) if context else []
+    asks = [
+        asked.query(one.question, one.key, asked.card.prompt.generated(one.answers, max_new_tokens or asked.length))
+        for one in wanted
+    ]
     bounded(threads)
     # torch comes once nothing typed is refused
     from ttabench.core.environment import seed_everything
@@ -97,11 +93,10 @@ def ask(
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=json)
         methods, notes = [own], [*misleading(lm, resolved), *warnings]
-        others = [name for name in (FLOOR, CEILING) if compare and name != own["method"]]
-        if CEILING in others and lost:
-            others.remove(CEILING)
-            notes.append(f"icl is not asked: {lost}")
-        for name in others:
+        for name in (name for name in (FLOOR, CEILING) if compare and name != own["method"]):
+            if name == CEILING and lost:
+                notes.append(f"icl is not asked: {lost}")
+                continue
             alone = replace(request, method=name, preset="", settings=(), checkpoint="", keep=None, keep_tokens=None)
             seen = texts if name == CEILING else []
             try:
@@ -115,17 +110,10 @@ def ask(
         for answer in own["answers"]:
             render.print_line(answer["answer"])
     else:
-        render.show([_answer_table(methods), _cost_table(methods, where)])
+        tables, scored = [_answer_table(methods), _cost_table(methods, where)], own["scores"] is not None
+        render.show(tables if scored else [table.without(*SCORED) for table in tables])
         for note in notes:
             render.remark(f"Note: {note}.")
-
-
-def _names_a_file(word: str) -> bool:
-    misspelt = word.endswith(".txt") and " " not in word
-    try:
-        return misspelt or Path(word).is_file()
-    except OSError:  # too long for a name
-        return False
 
 
 def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
@@ -159,23 +147,6 @@ def _read_again(folder: Path) -> tuple[list[Observe], str]:
     return pieces, "" if pieces else f"the state in {folder} does not say which files it has read"
 
 
-def _asks(questions: Sequence[OwnQuestion], asked: Prompting, options: str, length: int | None) -> list[Ask]:
-    if length is not None and options:
-        raise UserError("With --options no answer is written, so --max-new-tokens has no effect.", "Leave one out.")
-    prompt, choices = asked.card.prompt, tuple(option.strip() for option in options.split(",")) if options else ()
-    if options and (len(set(choices)) < max(2, len(choices)) or not all(choices)):
-        raise UserError(f"--options needs two or more different answers, got {options!r:.60}.", "Write --options a,b.")
-    asks = []
-    for question in questions:
-        want: Want = prompt.generated(question.answers, length or asked.length)
-        if choices:
-            gold = next((choices.index(answer) for answer in question.answers if answer in choices), None)
-            texts = tuple(prompt.delimiter + choice for choice in choices)
-            want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
-        asks.append(asked.query(question.question, question.key, want))
-    return asks
-
-
 def _reply(
     lm: LM, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], questions: Sequence[OwnQuestion],
     asks: Sequence[Ask], tick: Tick, *, looking: bool,
@@ -185,7 +156,6 @@ def _reply(
     import torch
 
     from ttabench.core.meter import Meter
-    from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
     from ttabench.methods.session import Session
     from ttabench.run.recording import state_caveats
 
@@ -199,16 +169,13 @@ def _reply(
             patch = session.patch(asks[:1])
         held = patch.prefix.nbytes if patch.prefix is not None else 0
 
-    def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
+    by_key = dict[str, Answer]()
+    for begin in range(0, len(asks), TOGETHER):
+        batch = asks[begin : begin + TOGETHER]
         with meter.phase("ask"):
             given = session.answer(batch)
-        return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
-
-    size, by_key = BatchSize(TOGETHER, lm.device.type), dict[str, Answer]()
-    for together in alike(lm, asks):
-        for answers in in_batches(together, size, answered):
-            by_key.update(answers)
-            tick("answered", len(by_key), len(asks))
+        by_key |= {ask.key: answer for ask, answer in zip(batch, given, strict=True)}
+        tick("answered", len(by_key), len(asks))
     told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
     shares = session.piece_shares(asks) if looking else None
     if shares is not None:  # of each question the pieces that it looks at most, and what they were chosen by
@@ -241,48 +208,39 @@ def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:
     if query.answers:
         scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
         told |= {"answers": list(question.answers), **scores}
-    return told | ({"logprobs": list(answer.logprobs)} if answer.logprobs else {})
+    return told
 
 
 def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
     """The answers of every method to each question."""
-    scored = methods[0]["scores"] is not None
     rows = []
     for answers in zip(*(method["answers"] for method in methods), strict=True):
         for method, told in zip(methods, answers, strict=True):
             first = method is methods[0]
-            row = [told["question"] if first else "", method["method"], told["answer"] or "(nothing)"]
-            if scored:
-                right = " / ".join(told.get("answers", ())) if first else ""
-                row += [right, *(_percent(told.get(name)) for name in SCORES)]
-            rows.append(tuple(row))
-    more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
-    table = render.Table(title="answers", columns=("question", "method", "answer", *more), rows=tuple(rows))
-    return table if len(methods) > 1 else table.without("method")
+            right = " / ".join(told.get("answers", ())) if first else ""
+            scores = (_percent(told.get(name)) for name in SCORES)
+            question = told["question"] if first else ""
+            rows.append((question, method["method"], told["answer"] or "(nothing)", right, *scores))
+    columns = ("question", "method", "answer", *SCORED)
+    return render.Table(title="answers", columns=columns, rows=tuple(rows))
 
 
 def _cost_table(methods: Sequence[Mapping[str, Any]], where: Mapping[str, Json]) -> render.Table:
     """The cost of every method, and its scores where right answers are known."""
-    scores = methods[0]["scores"]
-    scored = SCORES if scores else ()
-    rows = tuple(
-        (
-            method["method"],
-            "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}",
-            "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2),
-            amounts.number(cost["ask_ms"]),
-            amounts.size(cost["state_bytes"]),
-            *(_percent(method["scores"][name]) for name in scored),
-        )
-        for method in methods
-        for cost in [method["cost"]]
-    )
+    rows = []
+    for method in methods:
+        cost, scores = method["cost"], method["scores"] or {}
+        read = "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}"
+        adapted = "before" if cost["adapt_seconds"] is None else amounts.number(cost["adapt_seconds"], 2)
+        costs = (read, adapted, amounts.number(cost["ask_ms"]), amounts.size(cost["state_bytes"]))
+        rows.append((method["method"], *costs, *(_percent(scores.get(name)) for name in SCORES)))
     source = f" from {where['state']}" if where["state"] else ""
+    scores = methods[0]["scores"]
     count = f"; n = {scores['n']} questions" if scores else ""
-    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
+    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *SCORED[1:])
     caption = f"{where['method']} on {where['model']}{source}{count}"
-    return render.Table(title="cost", columns=columns, rows=rows, caption=caption)
+    return render.Table(title="cost", columns=columns, rows=tuple(rows), caption=caption)
 
 
 def _percent(value: float | None) -> str:
-    return amounts.number(None if value is None else 100 * value)
+    return "" if value is None else amounts.number(100 * value)

@@ -24,7 +24,7 @@ def check(
     typed: Mapping[str, Any],
     method: Annotated[
         str,
-        typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=o.complete_method),
+        typer.Argument(help="A method: a name, or a file of Python (./mine.py)."),
     ] = "",
     threads: o.Threads = None,
     json: o.AsJson = False,
@@ -105,22 +105,18 @@ def new(
 ) -> None:
     """Write a working method to begin from: `ttabench new method NAME`."""
     from ttabench.contract.skeleton import skeleton
-    from ttabench.core.files import unwritable, write_atomically
+    from ttabench.core.files import write_atomically
     from ttabench.core.plugins import NAME
 
     if what != "method":
         raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")
-    if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} is not a valid method name.", "Use lower-case letters, digits and _.")
-    if name in registry.methods():
-        raise UserError(f"ttabench has a method {name} already.", "Give another name.")
+    if not NAME.fullmatch(name) or name in registry.methods():
+        hint = "Use lower-case letters, digits and _, and no name that `ttabench list methods` has."
+        raise UserError(f"{name!r} is no name for a new method.", hint)
     path = out / f"{name}.py"
     if path.exists():
         raise UserError(f"{path} exists already.", "Give another name, or --out DIR.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(out, error) from None
+    out.mkdir(parents=True, exist_ok=True)
     write_atomically(path, skeleton(name))
     render.print_line(str(path))
     typed = quote(str(path if path.is_absolute() else f"./{path}"))

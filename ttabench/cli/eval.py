@@ -65,7 +65,7 @@ def eval_(
         for outcome in outcomes:
             render.print_line(str(outcome.folder))
     else:
-        _show(outcomes, request.device, json=json, compared=swap_state)
+        _show(outcomes, json=json, compared=swap_state)
 
 
 def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
@@ -82,37 +82,23 @@ def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) 
 
 
 def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
-    """Remarks on a stored run: its notes, other versions, and metrics that it lacks."""
+    """Remarks on a stored run: where it was made, its notes, other versions, and metrics that it lacks."""
     from ttabench.core.environment import other_versions
+    from ttabench.report.entries import computed_on
 
-    versions = other_versions(record.versions) if talking else []
-    wanted: list[str] = plan.task_record["metrics"]
-    missing = [name for name in wanted if name not in (record.task.get("metrics") or wanted)]
     if talking:
-        place = _elsewhere(record, plan.config.device)
-        made, again = (f", made on {place},", "anew here") if place else ("", "again")
-        render.remark(f"Run {record.id} of {record.created}{made} is stored already; --force runs it {again}.")
+        place = computed_on(record.hardware, record.model.get("device"))
+        render.remark(f"Run {record.id} of {record.created}, made on {place}, is stored already; --force runs it anew.")
         for note in record.notes:
             render.remark(f"Note: {note}.")
-    if versions:
-        render.remark(f"Run {record.id} was made with {', '.join(versions)}.")
-    if missing:
+        if versions := other_versions(record.versions):
+            render.remark(f"Run {record.id} was made with {', '.join(versions)}.")
+    wanted: list[str] = plan.task_record["metrics"]
+    if missing := [name for name in wanted if name not in (record.task.get("metrics") or wanted)]:
         render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
 
 
-def _elsewhere(record: RunRecord, asked: str) -> str:
-    """The device and machine that a stored run was made on, where that is another kind of device than is asked for."""
-    from ttabench.core.accelerators import here
-    from ttabench.report.entries import computed_on
-
-    made_on = str(record.model.get("device", ""))
-    wanted = here() if asked == "auto" else asked
-    if not made_on or made_on.partition(":")[0] == wanted.partition(":")[0]:
-        return ""
-    return computed_on(record.hardware, made_on)
-
-
-def _show(outcomes: Sequence[Outcome], device: str, *, json: bool, compared: bool) -> None:
+def _show(outcomes: Sequence[Outcome], *, json: bool, compared: bool) -> None:
     from ttabench.report.compare import compare
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
@@ -129,8 +115,7 @@ def _show(outcomes: Sequence[Outcome], device: str, *, json: bool, compared: boo
         render.say(sentences(comparison))
         render.show(comparison_tables(comparison))
     else:
-        places = [place for each in outcomes if (place := _elsewhere(each.record, device))]
-        render.show([run_table([(each.record, each.folder) for each in outcomes], places)])
+        render.show([run_table([(each.record, each.folder) for each in outcomes])])
 
 
 def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:

@@ -1,16 +1,15 @@
-"""Options of the command line: of declared fields (`takes`), shared by several commands, and completions; light."""
+"""Options of the command line: of declared fields (`takes`), shared by several commands; light."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 import typer
 
-from ttabench.core.architectures import names as model_names
 from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.declared import HOW, WHAT, Field, declared
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
@@ -20,29 +19,6 @@ from ttabench.terminal import render
 Command = Callable[..., None]
 FIRST = ("method", "task")
 WHICH, SAID = "Which runs", "What is said of them"
-
-
-def _starting(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Shell completion of `--method`."""
-    from ttabench.methods.registry import methods
-
-    return _starting(sorted(methods()), incomplete)
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Shell completion of `--model`."""
-    return _starting(model_names(), incomplete)
-
-
-def complete_task(incomplete: str) -> list[str]:
-    """Shell completion of `--task`."""
-    from ttabench.readers.cards import names
-
-    return _starting(names(), incomplete)
 
 
 def option(group: str, text: str, *flags: str, **more: Any) -> Any:
@@ -75,14 +51,13 @@ Runs = Annotated[
 ]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,
-    option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t", autocompletion=complete_task),
+    option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t"),
 ]
 Methods = Annotated[
     list[str] | None,
-    option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m",
-           autocompletion=complete_method),
+    option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m"),
 ]  # fmt: skip
-Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model", autocompletion=complete_model)]
+Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model")]
 Metric = Annotated[str, option(SAID, "Metric compared. (default: the task's main one)")]
 AllPairs = Annotated[
     bool,
@@ -149,9 +124,8 @@ def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> insp
     default = defaults.get(field.name, None if typed_only or _is_list(field) else field.default)
     if default is None and kind in (bool, str, int, float, list[str]):
         kind = kind | None
-    completes = {"method": complete_method, "task": complete_task, "model": complete_model}.get(spec.completes)
     made = option(
-        spec.group, spec.help, *(spec.flags or (field.flag,)), show_default=spec.default, autocompletion=completes,
+        spec.group, spec.help, *(spec.flags or (field.flag,)), show_default=spec.default,
         parser=spec.parse and _parser(spec.parse), metavar=spec.metavar,
     )  # fmt: skip
     return inspect.Parameter(

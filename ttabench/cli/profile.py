@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ttabench.cli import options as o
 from ttabench.core.declared import HOW, RUN
@@ -11,11 +11,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import RunFields
 from ttabench.terminal import render
-
-if TYPE_CHECKING:
-    from ttabench.profiling.record import ProfileRecord
-    from ttabench.records.folder import Obtained
-    from ttabench.terminal.render import Format
 
 MEASURED = "What is measured"
 
@@ -26,7 +21,7 @@ def profile(
     methods: Annotated[
         str,
         o.option(RUN, "Methods, separated by commas, or all. (default: ten of them; all in training and on paper)",
-                 "--methods", "-m", autocompletion=o.complete_method),
+                 "--methods", "-m"),
     ] = "",
     prefill: Annotated[
         str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
@@ -44,11 +39,6 @@ def profile(
         o.option(RUN, "key=value for every method that has the setting, method.key=value for one; repeat for more.",
                  "--set", "-s"),
     ] = None,
-    checkpoint: Annotated[
-        str,
-        o.option(RUN, "Checkpoint of the one trained method, or none. (default: the one shipped for --task, or none)",
-                 "--checkpoint"),
-    ] = "",
     task: Annotated[
         str, o.option(RUN, "Task whose shipped checkpoint trained methods use.", "--task", "-t")
     ] = "streamingqa",
@@ -64,7 +54,6 @@ def profile(
         o.option(MEASURED, "Cost on paper, from published shapes: no weights, at once, any model and length.",
                  "--analytic"),
     ] = False,
-    queries: Annotated[int, o.option(MEASURED, "With --analytic: queries in the total of operations.", min=1)] = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: Annotated[
         float, o.option(HOW, "Repeat reading, or answering, no further after so many seconds.", min=0)
@@ -95,47 +84,35 @@ def profile(
     if analytic:
         from ttabench.profiling.on_paper import typed_table
 
-        table = typed_table(load, lengths(prefill), **typed, model=base.model, dtype=base.dtype, queries=queries)
+        table = typed_table(load, lengths(prefill), **typed, model=base.model, dtype=base.dtype)
         render.show([table], output_form)
         return
     job = Job(
         mode="throughput" if throughput else "training" if training else "latency", model=base.model,
         random_weights=base.random_weights, device=base.device, dtype=base.dtype, task=task, load=load,
-        lengths=lengths(prefill), chosen=choose(**typed, checkpoint=checkpoint),
+        lengths=lengths(prefill), chosen=choose(**typed),
         memory_limit=memory(memory_limit) if memory_limit else None,
     )  # fmt: skip
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.tables import draw
+    from ttabench.profiling.tables import draw, profile_table
     from ttabench.report.pictures import check_path
 
     if plot is not None:
         check_path(plot)
     talking = output_form == "table" and not quiet
     use_threads(threads)
-    with render.progress(talking, even=False) as tick:  # longer contexts take longer
+    with render.progress(talking) as tick:
         notify = render.remark if talking else no_word
         outcome = execute(job, out, force=force, threads=threads, tick=tick, notify=notify)
+    record = outcome.record
     if quiet:
         render.print_line(str(outcome.folder))
     else:
-        _show(outcome, output_form, talking)
-    if plot is not None:  # last: what was measured is seen even where a picture fails
-        draw(outcome.record, plot)
-
-
-def _show(outcome: Obtained[ProfileRecord], form: Format, talking: bool) -> None:
-    from ttabench.core.environment import other_versions
-    from ttabench.profiling.tables import profile_tables
-
-    record = outcome.record
-    if talking and outcome.how == "stored":
-        render.remark(f"Profile {record.id} of {record.created} is stored already; --force measures again.")
-        if others := other_versions(record.versions):
-            render.remark(f"It was measured with {', '.join(others)}.")
-    render.show(profile_tables(record), form)
+        render.show([profile_table(record)], output_form)
     if talking:
-        render.remark(f"Stored in {outcome.folder} ({record.seconds:,.0f} s).")
-        if any(row.status == "failed" for row in record.rows):
-            render.remark("The same command tries the failed rows again.")
+        place = f"profile {record.id} of {record.created}, in {outcome.folder}"
+        render.remark(f"Stored: {place}; --force measures again, and the same command tries failed rows again.")
+    if plot is not None:  # last: what was measured is seen even where a picture fails
+        draw(record, plot)

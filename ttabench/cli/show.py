@@ -42,17 +42,15 @@ def list_(
     ] = "methods",
     name: Annotated[
         str,
-        typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False,
-                       autocompletion=o.complete_method),
+        typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False),
     ] = "",
     method: Annotated[
         str,
-        typer.Option("--method", "-m", help="With `runs`: only those of this method.",
-                     autocompletion=o.complete_method),
+        typer.Option("--method", "-m", help="With `runs`: only those of this method."),
     ] = "",
     task: Annotated[
         str,
-        typer.Option("--task", "-t", help="With `runs`: only those of this task.", autocompletion=o.complete_task),
+        typer.Option("--task", "-t", help="With `runs`: only those of this task."),
     ] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,

@@ -38,9 +38,6 @@ def train(
         Path | None,
         o.option(HOW, "Folder of the checkpoint. (default: results/scratch/checkpoints/...)", "--out", "-o"),
     ] = None,
-    resume: Annotated[  # noqa: ARG001  # what it asks for is done anyway
-        bool, o.option(HOW, "Resume from the last save in --out; this is the default.", "--resume")
-    ] = False,
     force: Annotated[bool, o.option(HOW, "Start again in --out, without what is saved there.", "--force")] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,

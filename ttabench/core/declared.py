@@ -23,7 +23,6 @@ class Declared:
         group: the heading that it stands under.
         flags: how it is typed; none means `--` and its name.
         default: whether help shows the default.
-        completes: what a shell completes: "method", "task" or "model".
         kind: the type that is typed, where the field holds another.
         parse: makes the value of a text, for kinds that no type says.
         metavar: what stands for the value in help.
@@ -34,7 +33,6 @@ class Declared:
     group: str
     flags: tuple[str, ...] = ()
     default: bool = True
-    completes: str = ""
     kind: Any = None
     parse: Callable[[Any], Any] | None = None
     metavar: str | None = None

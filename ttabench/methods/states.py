@@ -131,13 +131,10 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
 
 
 class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
+    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched."""
 
-    `asked`: names what the state is to be made of, and by what; a state of that name is not made again.
-    """
-
-    def __init__(self, path: Path, *, force: bool = False, asked: str = "") -> None:
-        self.path, self.force, self.asked = path, force, asked
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        self.path, self.force = path, force
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -174,7 +171,7 @@ class StateFolder:
         try:
             if lora is not None:
                 lora(scratch / PEFT)
-            save_state(scratch, state, {**belongs, "asked": self.asked}, sorted((scratch / PEFT).glob("*")))
+            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
             self._refuse_foreign()
             remove(self.path / PEFT)
             for name in (HEADER_FILE, TENSORS_FILE, PEFT):
@@ -186,16 +183,6 @@ class StateFolder:
             with suppress(OSError):
                 remove(scratch)
         return self._header() or {}
-
-    def stored(self) -> dict[str, Any] | None:
-        """The header of the state that is there, if it is what is asked for, whole, and not to be replaced."""
-        content = self._header()
-        if self.force or not self.asked or content is None or content.get("asked") != self.asked:
-            return None
-        paths = {self.path / name: file_digest for name, file_digest in content["files"].items()}
-        same = all(path.is_file() and digest(path) == file_digest for path, file_digest in paths.items())
-        whole = content.get("schema_version") == SCHEMA and content.get("digest") == header_digest(content)
-        return content if same and whole else None
 
     def _check(self) -> None:
         """Refuse what is there, where it is not ours to replace, or not to be replaced."""
@@ -209,8 +196,7 @@ class StateFolder:
         if content is None and there and not self.force:
             fault = f"{self.path} holds {min(there)}, which is of no adapted state."
             raise UserError(fault, "Give another --out; --force writes beside it.")
-        same = content is not None and self.asked and content.get("asked") == self.asked
-        if content is not None and not (self.force or same):
+        if content is not None and not self.force:
             fault = f"{self.path} holds a state of {content['method']}."
             raise UserError(fault, "Replace it with --force, or give another --out.")
         self._refuse_foreign()

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from ttabench.papers.declared import COUNTED, SCALES, Claim, Place, Scale, paper
 from ttabench.papers.matching import UNSCORED, Held, Spot, Stored, spots
-from ttabench.profiling.rows import Figure
+from ttabench.profiling.record import Figure
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.entries import Entry

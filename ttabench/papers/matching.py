@@ -17,7 +17,7 @@ from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, Cost, Place, Scale, paper, scale_of_model
-from ttabench.profiling.rows import Figure, exactly, figure
+from ttabench.profiling.record import Figure, exactly, figure
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers

@@ -1,25 +1,24 @@
-"""Runs a profile: one process a method, what it finds stored line by line, its death a row."""
+"""Runs a profile: one process a method, what it finds stored row by row, its death a row."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttabench.core import environment
+from ttabench.core import environment, files
 from ttabench.core.amounts import short
 from ttabench.core.child import Child, Death
 from ttabench.core.errors import UserError
 from ttabench.core.memory import says_so
 from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.profiling.job import Job, identity
-from ttabench.profiling.record import ProfileFolder, ProfileRecord
-from ttabench.profiling.rows import FINAL, Row, oom
-from ttabench.records.folder import Obtained, obtained
+from ttabench.profiling.record import RECORD_FILE, ProfileRecord, Row, load_profile, oom, save_profile
+from ttabench.records.folder import Obtained
 
 Lines: TypeAlias = Iterator[tuple[str, Json] | Death]
 """Findings of a process, line by line (kind, value), and its death where it died."""
@@ -47,50 +46,61 @@ def execute(
         launch: runs a request in a process of its own; None: `launched`.
     """
     config, hardware = job.config(), environment.hardware()
+    folder = out / identity(config, hardware)
     places = [(method, length) for method in job.chosen for length in job.lengths]
-
-    def work(folder: ProfileFolder) -> ProfileRecord:
+    before = load_profile(folder) if (folder / RECORD_FILE).exists() and not force else None
+    rows = {(row.method, row.prefill): row for row in before.rows if row.status != "failed"} if before else {}
+    if before is not None and len(rows) == len(places):
+        return Obtained(record=before, folder=folder, how="stored")
+    if rows:
+        notify(f"Continuing profile {folder.name}: {len(rows)} rows are finished already.")
+    record = before or ProfileRecord(
+        id=folder.name, created=datetime.now(UTC).isoformat(timespec="seconds"), seconds=0.0, config=config, model={},
+        methods={}, rows=(), versions=environment.versions(), hardware=hardware, code=environment.code(),
+    )  # fmt: skip
+    with _held(folder, out):
         for method in job.chosen:
-            while lengths := [length for length in job.lengths if (method, length) not in folder.rows]:
+            while lengths := [length for length in job.lengths if (method, length) not in rows]:
                 request = {"job": job, "method": method, "lengths": lengths, "threads": threads}
-                before = len(folder.rows)
-                _measure(folder, method, lengths[0], (launch or launched)(request), tick, len(places))
-                assert len(folder.rows) > before, f"a process of {method} ended without a row"
-        record = ProfileRecord(
-            id=folder.path.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            seconds=folder.seconds,
-            config=config,
-            model=folder.model,
-            methods=folder.methods,
-            rows=tuple(folder.rows[place] for place in places),
-            versions=environment.versions(),
-            hardware=hardware,
-            code=environment.code(),
-        )
-        if all(row.status in FINAL for row in record.rows):  # else the same command tries them again
-            folder.finish(record)
-        return record
+                began, at, count = time.perf_counter(), lengths[0], len(rows)
+                with closing((launch or launched)(request)) as lines:  # type: ignore[type-var]
+                    for line in lines:
+                        kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
+                        if kind == "fault":
+                            raise UserError(value["what"], value["hint"])
+                        at = value if kind == "at" else at
+                        if kind == "row":
+                            row = Row.model_validate(value)
+                            rows[row.method, row.prefill] = row
+                            kept, now = tuple(rows[place] for place in places if place in rows), time.perf_counter()
+                            changes = {"rows": kept, "seconds": record.seconds + now - began}
+                            record, began = record.model_copy(update=changes), now
+                            save_profile(record, folder)
+                        elif kind == "method":
+                            methods = {**record.methods, value["name"]: value}
+                            record = record.model_copy(update={"methods": methods})
+                        elif kind == "model":
+                            record = record.model_copy(update={"model": value})
+                        tick(f"rows, {method} at {short(at)}", len(rows), len(places))
+                assert len(rows) > count, f"a process of {method} ended without a row"
+    return Obtained(record=record, folder=folder, how="continued" if before is not None else "new")
 
-    where = out / identity(config, hardware, job.defaults())
-    return obtained(ProfileFolder, where, work, force=force, notify=notify)
 
+@contextmanager
+def _held(folder: Path, out: Path) -> Iterator[None]:
+    """Hold the folder of a profile; where nothing comes of it, it is removed."""
 
-def _measure(folder: ProfileFolder, method: str, at: int, lines: Lines, tick: Tick, total: int) -> None:
-    """Keep what one process finds, from the length `at` on; its death is a row, and a fault of the user's is raised."""
-    clock = time.perf_counter()
-    with closing(lines):  # type: ignore[type-var]
-        for line in lines:
-            kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
-            if kind == "fault":
-                raise UserError(value["what"], value["hint"])
-            if kind == "at":
-                at = value
-            else:
-                spent = time.perf_counter() - clock if kind == "row" else 0.0
-                folder.append(kind, value, spent)
-                clock += spent
-            tick(f"rows, {method} at {short(at)}", len(folder.rows), total)
+    def refuse() -> None:
+        raise UserError(f"Another process measures {folder}.", "Wait for it: both would be wrong.")
+
+    files.made(folder, out)
+    with files.locked(folder, refuse):
+        files.sweep(folder)
+        try:
+            yield
+        finally:
+            if not (folder / RECORD_FILE).exists():
+                files.remove(folder)
 
 
 def _row_of(death: Death, method: str, length: int) -> Json:

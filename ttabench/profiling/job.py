@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from ttabench.core.architectures import ARCHITECTURES, NANO
-from ttabench.core.digests import changed
+from ttabench.core.architectures import NANO
 from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.cost import Formula
-from ttabench.lm.loading.hub import digest_of, find_source
+from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
-from ttabench.methods.settings import defaults
-from ttabench.readers import cards
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -66,14 +63,7 @@ class Job:
         return {name: resolve_method(RunRequest(**typed, **common)) for name, typed in self.chosen.items()}
 
     def check(self) -> None:
-        """Refuse what can be refused without measuring."""
-        if self.task not in cards.names():
-            raise UnknownName("task", self.task, cards.names())
-        self.adapters()
-        if self.random_weights and self.model not in ARCHITECTURES:
-            raise UnknownName("architecture for --random-weights", self.model, list(ARCHITECTURES))
-        if not self.random_weights:
-            find_source(self.model)
+        """Refuse a search for the largest batch that would take all memory of the machine."""
         if self.mode == "throughput" and self.memory_limit is None:
             from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
@@ -91,56 +81,31 @@ class Job:
                 "preset": adapter.preset,
                 "checkpoint": adapter.checkpoint_name(),
                 "digest": adapter.checkpoint_digest,
-                **({"origin": adapter.spec.origin} if adapter.spec.origin else {}),
-                **({"inputs": inputs} if (inputs := setting_digests(adapter)) else {}),
+                "origin": adapter.spec.origin,
+                "inputs": setting_digests(adapter),
             }
             for name, adapter in self.adapters().items()
         }
         values["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**values, "lengths": list(self.lengths)}
 
-    def defaults(self) -> dict[str, dict[str, Json]]:
-        """Defaults of the settings of each method, by name."""
-        return {name: defaults(registry.find(typed["method"])) for name, typed in self.chosen.items()}
 
-
-def identity(
-    config: Mapping[str, Json], machine: Mapping[str, Json], known: Mapping[str, Mapping[str, Json]] | None = None
-) -> str:
-    """12 hexadecimal digits of what differs from the defaults (`known`: of settings), on a machine."""
-    methods = {
-        name: {
-            "settings": changed(each["settings"], (known or {}).get(name, {})),
-            **{key: each[key] for key in ("digest", "origin", "inputs") if each.get(key)},
-        }
-        for name, each in config["methods"].items()
-    }
-    own = {field.name: field.default for field in fields(Job) if field.default is not MISSING} | {"model_digest": ""}
-    load = changed(config["load"], asdict(Load()))
-    differing = changed({**config, "load": load}, {**own, "load": {}})
+def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
+    """12 hexadecimal digits of what is measured, on a machine."""
     here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    return identity_of({**differing, "methods": methods, "machine": here})
+    return identity_of({**config, "machine": here})
 
 
-def choose(
-    methods: str, *, preset: str = "", settings: Sequence[str] = (), checkpoint: str = ""
-) -> dict[str, dict[str, Any]]:
+def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
     words = method_names(methods, MEASURED, registry.methods())
     specs = {spec.name: spec for spec in map(registry.find, words)}
-    if len(specs) < len(words):
-        raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
-    takers = [name for name, spec in specs.items() if spec.trainable]
-    if checkpoint not in ("", "none") and len(takers) != 1:
-        fault = f"--checkpoint {checkpoint} belongs to one trained method, not {len(takers)}."
-        raise UserError(fault, "Name one with --methods.")
     presets, shared = shared_out(specs, preset, settings)
     return {
         name: {
             "method": word,
             "preset": presets.get(name, ""),
             "settings": tuple(f"{key}={value}" for key, value in shared[name].items()),
-            "checkpoint": checkpoint if name in takers else "",
         }
         for name, word in zip(specs, words, strict=True)
     }

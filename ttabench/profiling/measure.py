@@ -39,7 +39,7 @@ from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.rows import Figure, Row, added, exactly, figure, measured, peak
+from ttabench.profiling.record import Figure, Row, added, exactly, figure, measured, peak
 from ttabench.training.loop import TrainConfig, train
 
 SPARE = 512
@@ -118,9 +118,7 @@ class Asked(NamedTuple):
 
     first_seconds: float
     token_seconds: list[float]
-    cpu_seconds: float
     peak_bytes: int | None
-    patch_bytes: int
 
 
 def adapt(lm: LM, method: Method, read: list[Observe], meter: Meter) -> State:
@@ -147,8 +145,7 @@ def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> Asked:
             token_B.tolist()
             stamps.append(time.perf_counter())
     gaps = [after - before for before, after in pairwise(stamps)]
-    cpu = sum(meter.cpu_seconds.values())
-    return Asked(meter.seconds["first"], gaps, cpu, largest(meter.peak_bytes.values()), patch.nbytes)
+    return Asked(meter.seconds["first"], gaps, largest(meter.peak_bytes.values()))
 
 
 def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
@@ -169,16 +166,11 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     figures = {
         "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters]),
         **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "adapt_cpu_seconds": figure([meter.cpu_seconds["adapt"] for meter in meters]),
-        "adapt_flops": exactly(reading.flops),
         "first_seconds": figure([run.first_seconds for run in runs]),
         "first_ms": figure([1000 * run.first_seconds for run in runs]),
         "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
-        "ask_cpu_seconds": figure([run.cpu_seconds for run in runs]),
         **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
-        "patch_bytes": exactly(runs[0].patch_bytes),
         "state_bytes": exactly(state.nbytes),
-        "pieces": exactly(len(read)),
         **({"tokens_read": exactly(tokens_read(state)[0])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
@@ -187,13 +179,10 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     if load.generate > 1:
         figures["token_ms"] = figure([1000 * median(run.token_seconds) for run in runs])
         figures["tokens_per_second"] = figure([len(run.token_seconds) / sum(run.token_seconds) for run in runs])
-        with Counter() as first:
-            ask(lm, method, state, query, 1)
-        with Counter() as both:  # one more token stands for all others
-            ask(lm, method, state, query, 2)
-        figures |= {"first_flops": exactly(first.flops), "decode_flops": exactly(both.flops - first.flops)}
         if lm.device.type == "cpu":
-            most = max(reading.peak_tensor_bytes, both.peak_tensor_bytes + state.nbytes)
+            with Counter() as asking:
+                ask(lm, method, state, query, 2)
+            most = max(reading.peak_tensor_bytes, asking.peak_tensor_bytes + state.nbytes)
             figures["peak_tensor_bytes"] = exactly(most)
     return Row(method=method.name, prefill=tokens, figures=figures)
 

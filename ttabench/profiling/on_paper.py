@@ -7,7 +7,7 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ttabench import cost
 from ttabench.core import amounts
@@ -15,7 +15,7 @@ from ttabench.core.amounts import short
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.cost import Cost, Formula, Shape, Workload
+from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
@@ -34,12 +34,12 @@ SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query
 
 
 def typed_table(load: Load, lengths: Sequence[int], *, methods: str, preset: str, settings: Sequence[str], model: str,
-                dtype: str, queries: int) -> Table:  # fmt: skip
+                dtype: str) -> Table:  # fmt: skip
     """The table of methods (all that have a formula where none is named), as they are typed."""
     every = registry.formulas()
     chosen = {name: registry.formula(name) for name in method_names(methods, every, every)}
     presets, shared = shared_out(chosen, preset, settings)
-    return as_table(model, table(model, list(chosen), lengths, load, shared, presets, dtype=dtype, queries=queries))
+    return as_table(model, table(model, list(chosen), lengths, load, shared, presets, dtype=dtype))
 
 
 def table(
@@ -51,7 +51,6 @@ def table(
     presets: Mapping[str, str] | None = None,
     *,
     dtype: str = "auto",
-    queries: int = 1,
 ) -> list[Row]:
     """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
 
@@ -63,7 +62,6 @@ def table(
         settings: by method, what differs from its preset, values or texts.
         presets: by method, instead of the one of the model's name.
         dtype: of the base model: float32, bfloat16, float16; auto is float32.
-        queries: in the total of operations.
     """
     shape = cost.shape_of(model)
     if shape is None:
@@ -81,27 +79,19 @@ def table(
                 pieces=(load.piece_tokens,) * whole + ((rest,) if rest else ()), prompt_tokens=load.prompt_tokens,
                 new_tokens=load.generate, value_bytes=cost.BYTES[dtype],
             )  # fmt: skip
+            assert formula.cost is not None, "registry.formulas holds those with a cost"
+            if (spent := formula.cost(given, shape, work)) is None:
+                raise UserError(f"The cost of {name} with these settings is not known.", "Use those of its presets.")
             rows.append({
                 "model": model, "method": name, "implemented": isinstance(formula, MethodSpec),
-                "context_tokens": length, **_row(_cost(formula, given, shape, work), shape, work, queries),
+                "context_tokens": length, **_row(spent, shape, work),
                 "dtype": "float32" if dtype == "auto" else dtype,
             })  # fmt: skip
     return rows
 
 
-def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:
-    assert formula.cost is not None, "registry.formulas holds those with a cost"
-    cost = formula.cost(settings, shape, work)
-    if cost is None:
-        names = [key for key in ("amortiser", "input_encoder") if hasattr(settings, key)]
-        assignments = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
-        fault = f"The cost of {formula.name} with {assignments} is not known."
-        raise UserError(fault, "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF.")
-    return cost
-
-
-def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:
-    """The cost of so many queries."""
+def _row(spent: Cost, shape: Shape, work: Workload) -> Row:
+    """The cost of reading, and of a query."""
     full = registry.cost_of("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
     queries, cheaper = break_even(spent.adapt_flops, spent.ask_flops, full.adapt_flops, full.ask_flops)
@@ -117,8 +107,7 @@ def _row(spent: Cost, shape: Shape, work: Workload, count: int) -> Row:
         "ask_peak_kv_bytes": shape.cache_bytes(spent.ask_slots, work.value_bytes),
         "adapt_flops": spent.adapt_flops,
         "ask_flops": spent.ask_flops,
-        "queries": count,
-        "total_flops": spent.adapt_flops + count * spent.ask_flops,
+        "total_flops": spent.adapt_flops + spent.ask_flops,
         "break_even_queries": queries,
         "cheaper": cheaper,
         "positions": spent.positions,
@@ -161,12 +150,12 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     caption = (
         f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
-        "KV: most bytes of keys and values alive. total: reading and the queries asked for "
-        f"({first['queries']:,}). 'from n': costs fewer operations than full context from n queries on, reading "
+        "KV: most bytes of keys and values alive. total: reading and one query. "
+        "'from n': costs fewer operations than full context from n queries on, reading "
         "included. positions: whether the base model has enough; whether the memory of a device does is not told."
     )
     return Table(
         title=f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)",
         columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"), rows=lines, data=tuple(rows),
-        caption=caption, fold=True, names=("method", "cheaper than icl", "positions"), spare=SPARE,
+        caption=caption, names=("method", "cheaper than icl", "positions"), spare=SPARE,
     )  # fmt: skip

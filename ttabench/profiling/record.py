@@ -1,41 +1,112 @@
-"""What a profile leaves behind: finished rows as they come, then one record.
+"""What a profile says, `OUT/<id>/profile.json`: configuration, base model, methods, and of each at each length a row.
 
-OUT/<id>/profile.json     configuration, base model, methods, rows, versions
-OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
+A row says how it ended, and its figures with their spread. The record is written anew behind every row.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from statistics import median
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ttabench.core.amounts import short
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import remove, write_atomically
+from ttabench.core.files import write_atomically
+from ttabench.core.memory import out_of_memory
+from ttabench.core.meter import largest
 from ttabench.core.types import Json
-from ttabench.profiling.rows import FINAL, Row
-from ttabench.records.folder import ResultFolder
 
+T = TypeVar("T")
 SCHEMA: Literal[2] = 2
-"""2: the id is a hash of what differs from the defaults."""
 AGAIN = "Profile again with --force."
-RECORD_FILE, PARTIAL_FILE = "profile.json", "rows.jsonl"
+RECORD_FILE = "profile.json"
+Status = Literal["ok", "oom", "refused", "skipped", "failed"]
+"""Of a row; failed ones are tried again by the same command."""
 
 
-class ProfileRecord(BaseModel):
-    """A finished profile. JSON values only."""
+class Figure(BaseModel):
+    """A median with the smallest and the largest of its n measurements, one at least; counts have n = 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    value: float
+    low: float
+    high: float
+    n: int = Field(default=1, ge=1)
+
+
+class Row(BaseModel):
+    """One method at one length; what older versions said beside is left out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    method: str
+    prefill: int
+    """Tokens of context asked for, by the base model's tokenizer."""
+    status: Status = "ok"
+    """Measured; out of memory; refused by model or method; left out for want of time; the process died."""
+    detail: str = ""
+    """Why it did not end well."""
+    figures: dict[str, Figure] = {}
+    """By name; the name says the unit: _seconds, _ms, _bytes ..."""
+    notes: tuple[str, ...] = ()
+
+    def value(self, name: str) -> float | None:
+        """The value of a figure, None where it was not measured."""
+        return self.figures[name].value if name in self.figures else None
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """Median, extremes and number of measurements."""
+    return Figure(value=median(values), low=min(values), high=max(values), n=len(values))
+
+
+def exactly(value: float) -> Figure:
+    """A figure that was counted rather than timed."""
+    return Figure(value=value, low=value, high=value)
+
+
+def peak(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
+    """The largest of these bytes under that name; nothing where the device tells none."""
+    most = largest(peaks)
+    return {} if most is None else {name: exactly(most)}
+
+
+def added(parts: Sequence[Figure]) -> Figure:
+    """The sum of phases measured apart: of their medians, their lows and their highs."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("value", "low", "high")}
+    return Figure(**sums, n=min(part.n for part in parts))
+
+
+def oom(method: str, prefill: int, reason: str) -> Row:
+    """The row of a length that memory does not suffice for."""
+    return Row(method=method, prefill=prefill, status="oom", detail=" ".join(reason.split())[:200])
+
+
+def measured(method: str, prefill: int, measure: Callable[[], T]) -> T | Row:
+    """What is measured or made; too little memory and refusals of model or method are rows."""
+    try:
+        return measure()
+    except UserError as error:
+        return Row(method=method, prefill=prefill, status="refused", detail=str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        return oom(method, prefill, str(error))
+
+
+class ProfileRecord(BaseModel):
+    """A profile, or what is measured of it. JSON values only; what older versions said beside is left out."""
+
+    model_config = ConfigDict(frozen=True)
+
     schema_version: Literal[2] = SCHEMA
     id: str
-    formerly: str = ""
-    """The id that it had in an earlier schema."""
     created: str
     """UTC, ISO 8601."""
     seconds: float
@@ -67,18 +138,12 @@ class ProfileRecord(BaseModel):
 
     def notes(self) -> list[str]:
         """Notes without which the figures would mislead, each once."""
-        of_methods = [note for method in self.methods.values() for note in method["notes"]]
-        untrained = [
-            name for name, method in self.methods.items()
-            if method["parameters"] and not self.config["methods"][name]["digest"]
-        ]  # fmt: skip
-        notes = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
-        where: dict[str, list[str]] = {}
-        for row in self.rows:
-            for note in row.notes:
-                where.setdefault(note, []).append(f"{row.method} at {short(row.prefill)}")
-        of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
-        return list(dict.fromkeys([*of_methods, *notes, *of_rows]))
+        notes = [note for method in self.methods.values() for note in method["notes"]]
+        for name, method in self.methods.items():
+            if method["parameters"] and not self.config["methods"][name]["digest"]:
+                notes.append(f"{name} untrained: weights do not change the cost")
+        notes += [f"{row.method} at {short(row.prefill)}: {note}" for row in self.rows for note in row.notes]
+        return list(dict.fromkeys(notes))
 
 
 def load_profile(folder: Path) -> ProfileRecord:
@@ -88,62 +153,6 @@ def load_profile(folder: Path) -> ProfileRecord:
         return ProfileRecord.model_validate({"schema_version": 1, **object_of(file, AGAIN)})
 
 
-class ProfileFolder(ResultFolder[ProfileRecord]):
-    """The folder of one profile and what is finished of it, see `ResultFolder`."""
-
-    record_file: ClassVar[str] = RECORD_FILE
-    partial_file: ClassVar[str] = PARTIAL_FILE
-    continuing: ClassVar[str] = "Continuing profile {name}: {count} rows are finished already."
-
-    def __init__(self, out: Path, profile: str) -> None:
-        self.model: dict[str, Json] = {}
-        """As soon as it is known."""
-        self.methods: dict[str, dict[str, Json]] = {}
-        self.rows: dict[tuple[str, int], Row] = {}
-        self.seconds = 0.0
-        super().__init__(out, profile)
-
-    load = staticmethod(load_profile)
-
-    def busy(self) -> str:
-        """Refuse: two processes that measure at once would disturb each other."""
-        raise UserError(f"Another process measures {self.path}.", "Wait for it: both would be wrong.")
-
-    def is_empty(self) -> bool:
-        """Whether no row is finished."""
-        return not any(row.status in FINAL for row in self.rows.values())
-
-    def discard(self) -> None:
-        """Forget what was measured."""
-        remove(self.path / RECORD_FILE)
-        super().discard()
-
-    def resume(self) -> int:
-        """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
-        for line in self.read():
-            with suppress(ValueError, KeyError, TypeError):
-                self._take(line)
-        self.rows = {place: row for place, row in self.rows.items() if row.status in FINAL}
-        return len(self.rows)
-
-    def append(self, kind: str, value: Json, seconds: float = 0.0) -> None:
-        """Keep one finding, at once."""
-        line = {"kind": kind, "value": value, "seconds": seconds}
-        self._take(line)
-        self.write(line)
-
-    def _take(self, line: dict[str, Json]) -> None:
-        kind, value = line["kind"], line["value"]
-        self.seconds += float(line["seconds"])
-        if kind == "row":
-            row = Row.model_validate(value)
-            self.rows[row.method, row.prefill] = row
-        elif kind == "method":
-            self.methods[value["name"]] = value
-        elif kind == "model":
-            self.model = value
-
-    def finish(self, record: ProfileRecord) -> None:
-        """Write the record, then drop what it was made of."""
-        write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
-        super().discard()
+def save_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write a record, in place of what is there."""
+    write_atomically(folder / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")

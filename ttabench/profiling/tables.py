@@ -1,4 +1,4 @@
-"""Tables and pictures of a profile: what each method costs at each length, and when less than full context."""
+"""Table and picture of a profile: what each method costs at each length."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 from ttabench.core.amounts import count, number, short, size
 from ttabench.core.errors import UserError
-from ttabench.profiling.on_paper import break_even, break_even_words
-from ttabench.profiling.record import ProfileRecord
-from ttabench.profiling.rows import Figure
+from ttabench.profiling.record import Figure, ProfileRecord
 from ttabench.report.pictures import write
 from ttabench.terminal.table import Cell, Table
 
@@ -35,9 +33,6 @@ SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "train
 """The figure whose spread stands in the table; all others are in the CSV."""
 SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
-FULL_CONTEXT = "icl"
-"""The method whose seconds others are set against."""
-STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 PANELS = {
     "latency": (
         ("total_seconds", "read and write, s"), ("token_ms", "one more token, ms"),
@@ -50,13 +45,7 @@ CLOSE = 6
 """Up to which ratio of its ends an axis has even steps."""
 
 
-def profile_tables(record: ProfileRecord) -> list[Table]:
-    """The main table; for latencies also that of queries until a method beats full context."""
-    cheaper = break_even_table(record) if record.mode == "latency" else None
-    return [main_table(record), *([cheaper] if cheaper else [])]
-
-
-def main_table(record: ProfileRecord) -> Table:
+def profile_table(record: ProfileRecord) -> Table:
     """A row a method and length."""
     columns = FIGURES[record.mode]
     spread = SPREAD[record.mode]
@@ -64,7 +53,7 @@ def main_table(record: ProfileRecord) -> Table:
     for row in record.rows:
         cells = tuple(shown(name, row.figures.get(name)) for _, name in columns)
         if row.status != "ok":
-            cells = (f"{STATUS[row.status]} at {short(row.prefill)}", *("" for _ in columns[1:]))
+            cells = (f"{row.status.replace('oom', 'OOM')} at {short(row.prefill)}", *("" for _ in columns[1:]))
         rows.append((row.method, short(row.prefill), *cells, *_spread(row.figures.get(spread))))
     data: tuple[dict[str, Cell], ...] = tuple(
         {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
@@ -75,35 +64,7 @@ def main_table(record: ProfileRecord) -> Table:
     title = f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}"
     return Table(
         title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record), names=("method",),
-        spare=SPARE, fold=True,
-    )  # fmt: skip
-
-
-def break_even_table(record: ProfileRecord) -> Table | None:
-    """Measured seconds of every method that reads against those of full context; None without both."""
-    seconds = {  # of reading, and of a query
-        (row.method, row.prefill): (adapt, total - adapt)
-        for row in record.rows
-        if row.status == "ok" and (adapt := row.value("adapt_seconds")) and (total := row.value("total_seconds"))
-    }
-    rows, data, lengths = list[tuple[str, ...]](), list[dict[str, Cell]](), record.config["lengths"]
-    for method in record.config["methods"]:
-        if method in (FULL_CONTEXT, "none"):
-            continue
-        cells = dict.fromkeys(lengths, "-")
-        for length in lengths:
-            if (own := seconds.get((method, length))) and (full := seconds.get((FULL_CONTEXT, length))):
-                queries, cheaper = break_even(*own, *full)
-                cells[length] = break_even_words(queries, cheaper)
-                data.append({"method": method, "prefill": length, "queries": queries, "cheaper": cheaper})
-        rows.append((method, *cells.values()))
-    if not data:
-        return None
-    return Table(
-        title="queries from or until which a method takes no more seconds than full context",
-        columns=("method", *(f"#{short(length)}" for length in lengths)),
-        rows=tuple(rows), data=tuple(data), names=("method",),
-        caption="Reading once, and for each query its prompt and what is written; full context keeps its cache.",
+        spare=SPARE,
     )  # fmt: skip
 
 
@@ -146,23 +107,18 @@ def draw(record: ProfileRecord, path: Path) -> None:
         raise UserError("There is nothing to plot: no row was measured.", "See the table for the reasons.")
     from matplotlib.figure import Figure
 
-    down, across = -(-len(panels) // 2), min(2, len(panels))
-    figure = Figure(figsize=(5.5 * across, 3.8 * down), layout="constrained")
-    places = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes, (name, label) in zip(places, panels, strict=False):
+    figure = Figure(figsize=(4.5 * len(panels), 3.8), layout="constrained")
+    (places,) = figure.subplots(1, len(panels), squeeze=False)
+    for axes, (name, label) in zip(places, panels, strict=True):
         _panel(axes, record, name)
         axes.set_ylabel(label)
     places[0].legend(fontsize="small")
-    for axes in places[len(panels) :]:
-        axes.set_visible(False)
     figure.suptitle(f"{record.base}, {record.machine.get('device') or record.model.get('device')}")
     write(figure, path)
 
 
 def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
     """Medians with their extremes by method; a cross at the top of the panel where memory did not suffice."""
-    from matplotlib.ticker import LogLocator
-
     for place, method in enumerate(record.config["methods"]):
         rows = [row for row in record.rows if row.method == method]
         points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]
@@ -177,13 +133,12 @@ def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
         for row in (row for row in rows if row.status == "oom"):
             top = axes.get_xaxis_transform()
             axes.plot([row.prefill], [0.97], "x", color=f"C{place}", transform=top, clip_on=False)
-    lengths, bytes_ = record.config["lengths"], name.endswith("_bytes")
+    lengths = record.config["lengths"]
     values = [value for row in record.rows if (value := row.value(name))]
     if max(values) >= CLOSE * min(values):
-        axes.set_yscale("log", base=2 if bytes_ else 10)
-        axes.yaxis.set_major_locator(LogLocator(*((2, (1.0,)) if bytes_ else (10, (1.0, 2.0, 5.0))), numticks=9))
-        axes.set_yticks([], minor=True)
-    text_of = size if bytes_ else "{:,.6g}".format
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter("")
+    text_of = size if name.endswith("_bytes") else "{:,.6g}".format
     axes.yaxis.set_major_formatter(lambda value, _: text_of(value))
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [short(length) for length in lengths])

@@ -32,8 +32,8 @@ def whole(config: Mapping[str, Json]) -> RunConfig:
 
 
 def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
-    """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which say
-    nothing where they are empty."""
+    """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which
+    say nothing where they are empty."""
     plain = _plain(str(config.get("method")))
     values = {**plain, **{key: value for key, value in config.items() if key in plain or value not in ("", None)}}
     return values | {name: {**known, **values[name]} for name, known in _defaults(values).items()}

@@ -45,11 +45,8 @@ BASE = ("model", "base_checkpoint", "random_weights")
 """Options that name the base model."""
 
 
-def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
-    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie.
-
-    `elsewhere`: other devices that some of them were made on.
-    """
+def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
+    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie."""
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
     columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
@@ -69,8 +66,6 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] =
     beside = ", ".join(f"{metric} {_over(runs, metric)[0]}" for metric in others)
     paths = [str(path) for _, path in runs]
     remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else "")]
-    if elsewhere:
-        remarks.append(f"Seconds, milliseconds and memory are those of {' and '.join(dict.fromkeys(elsewhere))}.")
     remarks += [f"Stored in {', '.join(paths)}", *[f"Compare: ttabench compare {' '.join(paths)}"] * several]
     return Table(
         title=f"{answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
@@ -129,7 +124,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
     caption = "One in full: ttabench show RUN"
     table = Table(
-        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True, caption=caption,
+        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
     )  # fmt: skip

@@ -46,13 +46,11 @@ ASKING = ("task", "chat_template")
 class RunRequest(RunFields):
     """The request of a user, as typed; see the options of `ttabench eval`."""
 
-    method: Annotated[
-        str, Declared("How to adapt; see `list methods`.", RUN, flags=("--method", "-m"), completes="method")
-    ]
+    method: Annotated[str, Declared("How to adapt; see `list methods`.", RUN, flags=("--method", "-m"))]
     task: Annotated[
         str,
         Declared("A task's name (`list tasks`), the path of a card, or a file of your own questions.", RUN,
-                 flags=("--task", "-t"), completes="task"),
+                 flags=("--task", "-t")),
     ]  # fmt: skip
     preset: Annotated[
         str, Declared("Named settings of the method. (default: the one named like the model)", RUN, default=False)

@@ -41,10 +41,7 @@ class Run:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Its figures, one a row: metric, value, n, standard error, interval.
-
-        `step` is missing in figures over all steps, `subtask` in those over all sub-tasks.
-        """
+        """Its figures, one a row; `step` is missing in those over all steps, `subtask` over all sub-tasks."""
         import pandas
 
         return pandas.DataFrame([row.model_dump() for row in self.record.rows])
@@ -95,10 +92,7 @@ def evaluate(
     """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
 
     Args:
-        method: name of the method, or a file (./mine.py).
-        task: a task's name, the path of a card, or a file of your own questions.
-        model: name, folder, GGUF file or hub id of the base model.
-        seed: of the order of the data and of everything random.
+        method, task, model, seed: as they are typed.
         out: folder of the runs; by default that of the command line.
         force: run again even if it is stored.
         threads: of the processor, from now on.

@@ -6,11 +6,8 @@ of the results, and two sweeps that meet in one folder keep out of each other's 
 
 from __future__ import annotations
 
-import errno
-import math
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -37,12 +34,6 @@ from ttabench.run.request import RunRequest
 LONGEST = 300
 """Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
-LOGS = ".submitit"
-"""Below the folder of the results: what submitit keeps of its jobs."""
-NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}
-"""What submitit has for every cluster, and the usual value, 0 for its own; other options are words of Slurm."""
-FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Errors of the system after which nothing can be written: no other run would come to an end."""
 State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
 """Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
 
@@ -59,8 +50,6 @@ class Job:
     method: str
     """With what was said of it alone."""
     task: str
-    model: str = ""
-    """Name of the base model, where those of the sweep differ."""
     out: str = ""
     """Folder of all runs."""
     folder: str = ""
@@ -71,9 +60,8 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The run in words, without a comma."""
-        words = f"{self.method} on {self.task}{self.model and f' under {self.model}'} seed {self.seed}"
-        return words.replace(",", "")
+        """The run in words."""
+        return f"{self.method} on {self.task} under {self.request.base_name} seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +84,7 @@ class Resources:
     """Runs at a time."""
     threads: int | None = None
     """Of a run; None leaves torch's own choice."""
-    gpus: float = 0.0
+    gpus: int = 0
     """Of a run."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Of the engine, as typed."""
@@ -108,11 +96,7 @@ Engine: TypeAlias = Callable[[Sequence[Job], Resources], Iterator[Report]]
 def swept(
     runs: Sequence[Job], out: Path, engine: Engine, resources: Resources, *, force: bool = False
 ) -> Generator[Report]:
-    """Make these runs where they are not stored; for every one a report. What was lost, or busy, is made once more.
-
-    Raises:
-        UserError: the engine runs nothing, or nothing more can be written.
-    """
+    """Make these runs where they are not stored; for every one a report. What was lost, or busy, is made once more."""
     jobs = {run.id: replace(run, out=str(out.absolute()), folder=str(Path.cwd()), force=force) for run in runs}
     stored = {id_ for id_ in jobs if not force and is_stored(out / id_)}
     yield from (Report(id=id_, state="stored") for id_ in stored)
@@ -120,12 +104,12 @@ def swept(
     for patient in (False, True):
         again: list[Job] = []
         for report in engine(todo, resources) if todo else ():
-            if report.state in ("busy", "lost") and not patient:
+            if report.state not in ("busy", "lost"):
+                yield report
+            elif patient:
+                yield replace(report, state="failed")
+            else:
                 again.append(replace(jobs[report.id], patient=True))
-                continue
-            yield replace(report, state="failed") if report.state in ("busy", "lost") else report
-            if report.state == "failed" and any(sign in report.reason for sign in FULL):
-                raise UserError(report.reason, "What is stored is stored; the same command goes on.")
         todo = again
 
 
@@ -176,7 +160,7 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
                 child.close()
 
 
-def shared_gpus(count: int, gpus: float) -> list[dict[str, str]]:
+def shared_gpus(count: int, gpus: int) -> list[dict[str, str]]:
     """The environment of each of so many processes, which names the GPUs that it may use."""
     if not gpus:
         return [{}] * count
@@ -187,27 +171,23 @@ def shared_gpus(count: int, gpus: float) -> list[dict[str, str]]:
         named = ",".join(map(str, range(torch.cuda.device_count())))
     devices = [device for device in named.split(",") if device]
     if count * gpus > len(devices):
-        fault = f"{count} runs at a time with {gpus:g} GPUs each are more than the {len(devices)} GPUs here."
+        fault = f"{count} runs at a time with {gpus} GPUs each are more than the {len(devices)} GPUs here."
         raise UserError(fault, "Give fewer --jobs, or less to --gpus-per-run.")
-    ends = [(int(place * gpus), max(int(place * gpus) + 1, int((place + 1) * gpus))) for place in range(count)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(devices[first:last])} for first, last in ends]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(devices[at * gpus : (at + 1) * gpus])} for at in range(count)]
 
 
 def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     """A run is a task of a Ray cluster; `resources.jobs` counts only on one of this machine, which ends with us."""
     import ray
 
+    address = resources.options.get("address", "auto")
+    where = {"num_cpus": resources.jobs * (resources.threads or 1)} if address == "local" else {"address": address}
     with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
-        address = resources.options.get("address", "auto")
-        where = {"num_cpus": resources.jobs * (resources.threads or 1)} if address == "local" else {"address": address}
-        host, colon, port = address.rpartition(":")
         try:
-            if colon and port.isdigit():
-                socket.create_connection((host, int(port)), 5).close()  # Ray would try for minutes
             ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except (RuntimeError, ValueError, OSError) as error:
-            fault = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
-            raise UserError(fault, "Start one: ray start --head; or set address=HOST:PORT, or local.") from None
+            hint = "Start one: ray start --head; or set address=HOST:PORT, or local."
+            raise UserError(f"No Ray cluster can be reached at {address} ({_line(error)}).", hint) from None
         task = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(take_all)
         tasks = {task.remote([job], resources.threads): job for job in jobs}
         try:
@@ -226,21 +206,21 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     import submitit
 
     options, count = dict(resources.options), len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
-    shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
+    shares = [list(jobs[at::count]) for at in range(count)]
     cluster = options.pop("cluster", "slurm")
     python = f"{quote(sys.executable)} -P"  # which imports nothing from the current folder
     try:
-        folder = Path(jobs[0].out) / LOGS
+        folder = Path(jobs[0].out) / ".submitit"
         executor = submitit.AutoExecutor(folder, cluster=cluster, local_python=python, slurm_python=python)
-        numbers = {name: int(options.pop(name, usual)) for name, usual in NUMBERS.items()}
+        numbers = {name: int(options.pop(name)) for name in ("timeout_min", "mem_gb") if name in options}
         executor.update_parameters(
-            name="ttabench", cpus_per_task=resources.threads or 1, gpus_per_node=math.ceil(resources.gpus),
-            slurm_array_parallelism=resources.jobs, **{name: value for name, value in numbers.items() if value},
+            name="ttabench", cpus_per_task=resources.threads or 1, gpus_per_node=resources.gpus,
+            slurm_array_parallelism=resources.jobs, **{"timeout_min": 24 * 60, **numbers},
             **{f"slurm_{name}": value for name, value in options.items()},
         )  # fmt: skip
         tasks = executor.map_array(take_all, shares, [resources.threads] * count)
     except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
-        fault = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
+        fault = f"The cluster {cluster} takes no jobs ({_line(error)})."
         raise UserError(fault, "Mend --engine-set, or try --engine-set cluster=local.") from None
     try:
         for task, share in zip(tasks, shares, strict=True):
@@ -256,14 +236,18 @@ def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[R
     try:
         return result()
     except Exception as error:  # whatever Ray or submitit tells of a task that has no result
-        reason = f"The task that made it ended ({type(error).__name__}): {' '.join(str(error).split())[-160:]}"
+        reason = f"The task that made it ended ({type(error).__name__}: {_line(error)})"
         return [Report(id=job.id, state="lost", reason=reason) for job in share]
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:LONGEST]
 
 
 ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
     "local": (_local, "", ()),
     "ray": (_ray, "ray", ("address",)),
-    "slurm": (_slurm, "submitit", ("cluster", "partition", "qos", "account", "constraint", *NUMBERS)),
+    "slurm": (_slurm, "submitit", ("cluster", "partition", "qos", "account", "constraint", "timeout_min", "mem_gb")),
 }
 """By name: the engine, the package that it needs, and its options."""
 
@@ -287,12 +271,10 @@ def take(job: Job) -> Report:
         else:
             state = execute(plan, models_of(job.base), Path(job.out), force=job.force).how
     except UserError as error:
-        reason = str(error)
+        reason = _line(error)
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
         full = memory.out_of_memory(error)
-        reason = str(memory.told(FITS)) if full else f"{type(error).__name__}: {error}"
-    reason = " ".join(reason.split())
-    reason = reason if len(reason) <= LONGEST else f"{reason[: LONGEST // 2]} ... {reason[-LONGEST // 2 :]}"
+        reason = _line(memory.told(FITS) if full else f"{type(error).__name__}: {error}")
     return Report(id=job.id, state=state, reason=reason, seconds=time.monotonic() - began)  # type: ignore[arg-type]
 
 

@@ -1,14 +1,14 @@
 """From what a suite says to its runs, one cell each: methods x tasks x models x seeds x whatever else is a list.
 
 What is said of all, of a model, a task and a method comes together in this order, later ones winning, settings key by
-key. What stands with a method has to mean something to it; what is said of all goes to those that know it."""
+key. Budgets and options of tasks that are said of all go to the methods and tasks that have them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +34,6 @@ from ttabench.sweep.suite import ASSIGNED, AXES, BUDGETS, SWAP, Value, checked, 
 
 MOST = 10_000
 """Runs of a suite."""
-OF_SOME = ("preset", "checkpoint", *BUDGETS)
-"""Options that not every method takes."""
 
 
 class Cell(NamedTuple):
@@ -56,12 +54,12 @@ class _Layer:
 
 @dataclass
 class _Grid:
-    """The cells of a suite as they are found, and what was said of all: by layer, option, and key of a setting."""
+    """The cells of a suite as they are found, and what was said of all: by option, and key of a setting."""
 
-    known: dict[tuple[_Layer, str, str], set[str]] = field(default_factory=dict)
-    """Settings or presets that methods or tasks have there."""
-    taken: set[tuple[_Layer, str, str]] = field(default_factory=set)
-    """What means something to one of them."""
+    known: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Options that tasks have there."""
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    """What means something to a method or a task."""
 
     def combined(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
@@ -75,7 +73,7 @@ class _Grid:
                 (name, key): value
                 for layer in order
                 for name, key, value in _settings(layer)
-                if self._goes(layer, name, key, value, spec, options)
+                if self._goes(layer, name, key, spec, options)
             }
             for chosen in _choices(flat):
                 swapped = chosen.pop(SWAP, False)
@@ -84,38 +82,24 @@ class _Grid:
                     for seed in seeds:
                         yield {**names, **chosen, SWAP: swapped, "seed": seed}, Cell(request, seed)
 
-    def _goes(
-        self, layer: _Layer, name: str, key: str, value: Json, spec: MethodSpec, options: Collection[str] | None
-    ) -> bool:
-        """Whether what a layer says is for this method and a task of these options; of presets one is enough."""
-        whose = "task" if name == "task_set" else "method" if name in ("set", *OF_SOME) else ""
-        if whose in ("", *layer.strict):
-            return True
-        known: Collection[str] | None = ()
-        if name in ASSIGNED:
-            known = options if name == "task_set" else [field.name for field in fields(spec.Settings)]
-            fits = known is None or key_of(key, known) in known
-        elif name == "preset":
-            known = spec.presets
-            fits = not {*known}.isdisjoint(value if isinstance(value, list) else [value])
+    def _goes(self, layer: _Layer, name: str, key: str, spec: MethodSpec, options: Collection[str] | None) -> bool:
+        """Whether what a layer says is for this method and a task of these options."""
+        if name == "task_set" and "task" not in layer.strict:
+            fits = options is None or key_of(key, options) in options
+        elif name in BUDGETS and "method" not in layer.strict:
+            fits = _keeps(spec, name)
         else:
-            fits = _keeps(spec, name) if name in BUDGETS else spec.trainable
-        place = (layer, name, key)
-        self.known.setdefault(place, set()).update(known or ())
-        self.taken |= {place} if fits else set()
+            return True
+        self.known.setdefault((name, key), set()).update(options or ())
+        self.taken |= {(name, key)} if fits else set()
         return fits
 
     def refuse_untaken(self) -> None:
-        """Refuse what was said of all and means nothing to any; the closest name that is known is told."""
-        for (layer, name, key), known in self.known.items():
-            if (layer, name, key) in self.taken:
-                continue
-            whose = "tasks" if name == "task_set" else "methods"
-            value = key or as_typed(layer.values[name])
-            if known:
-                raise UnknownName(f"{'setting' if key else name} of these {whose}", value, sorted(known))
-            word = key or (f"--{name.replace('_', '-')}" if name in BUDGETS else f"{name} {value}")
-            raise UserError(f"None of these {whose} takes {word}.", "Leave it out.")
+        """Refuse what was said of all and means nothing to any."""
+        for name, key in self.known.keys() - self.taken:
+            if key:
+                raise UnknownName("setting of these tasks", key, sorted(self.known[name, key]))
+            raise UserError(f"None of these methods takes --{name.replace('_', '-')}.", "Leave it out.")
 
 
 def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collection[str] | None:
@@ -147,7 +131,7 @@ def cells(data: Json) -> list[Cell]:
             raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
         whole = kept
     for more in suite.get("include", []):
-        whole += _few(_included(grid, more, axes, seeds, top), beside=len(whole))
+        whole += _few(_included(grid, more, axes, seeds, top))
     grid.refuse_untaken()
     if not whole:
         raise UserError("The suite names no run.", "Give methods and tasks.")
@@ -157,10 +141,10 @@ def cells(data: Json) -> list[Cell]:
 _LISTS = {*AXES.values(), "include", "exclude"}
 
 
-def _few(runs: Iterator[tuple[dict[str, Json], Cell]], beside: int = 0) -> list[tuple[dict[str, Json], Cell]]:
-    """These runs; a suite of more than are made of one is refused."""
-    made = list(islice(runs, MOST - beside + 1))
-    if beside + len(made) > MOST:
+def _few(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
+    """These runs; more than are made of one suite are refused."""
+    made = list(islice(runs, MOST + 1))
+    if len(made) > MOST:
         raise UserError(f"The suite asks for more than {MOST:,} runs.", "Shorten its lists, or write several suites.")
     return made
 
@@ -227,8 +211,6 @@ def planned(cells: Sequence[Cell]) -> list[Job]:
     runs: dict[str, Job] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])
-    if len({run.request.base_name for run in runs.values()}) > 1:
-        runs = {run.id: replace(run, model=run.request.base_name) for run in runs.values()}
     order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
     return sorted(runs.values(), key=lambda run: order[run.base])
 
@@ -243,16 +225,13 @@ def share(runs: Sequence[Job], part: str) -> list[Job]:
 
 def _job(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
-    more = [f"checkpoint={request.checkpoint}"] if request.checkpoint else []
-    budget = [f"{name}={value}" for name in BUDGETS if (value := getattr(request, name)) is not None]
-    more += [f"preset={request.preset}"] if request.preset else []
+    named = {name: getattr(request, name) for name in (*BUDGETS, "preset", "checkpoint")}
+    more = [f"{name}={value}" for name, value in named.items() if value not in (None, "")]
     return Job(
         id=config.identity(),
         request=request,
         seed=cell.seed,
         base=repr(base_of(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *budget, *request.settings, *more]) + STATES[config.state_of],
-        task=" ".join(
-            [config.task, *(text if len(text) <= 40 else f"{text[:37]}..." for text in request.task_options)]
-        ),
+        method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
+        task=" ".join([config.task, *request.task_options]),
     )

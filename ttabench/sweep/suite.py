@@ -1,6 +1,6 @@
 """What a suite may say, as models of pydantic: the options of `ttabench eval`, each once, and lists of them.
 
-The models check a suite, which stands in a file of YAML or is typed, and its JSON schema follows from them.
+The models check a suite, which stands in a file of YAML or is typed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import yaml
-from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
 
 from ttabench.core.architectures import NANO
 from ttabench.core.checked_file import reading
@@ -23,7 +22,6 @@ from ttabench.core.types import Json
 from ttabench.readers import cards
 from ttabench.readers.cards import STRICT
 from ttabench.readers.formats import first_fault
-from ttabench.records.run_fields import SWAPPED
 from ttabench.run.request import RunRequest
 
 KIND = "suite of runs"
@@ -51,12 +49,11 @@ def _kind(field: Option) -> Any:
     return str if plain is Path else plain
 
 
-OPTIONS: Mapping[str, tuple[Any, str]] = {
-    **{RENAMED.get(name, name): (_kind(field), field.said.help)
-       for name, field in declared(RunRequest).items() if name not in AXES},
-    SWAP: (bool, SWAPPED),
-}  # fmt: skip
-"""Type of a value, as an annotation, and help, by name."""
+OPTIONS: Mapping[str, Any] = {
+    **{RENAMED.get(name, name): _kind(field) for name, field in declared(RunRequest).items() if name not in AXES},
+    SWAP: bool,
+}
+"""Type of a value, as an annotation, by name."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -118,64 +115,45 @@ class _Named(_Part):
     def _of_name(cls, value: object) -> object:
         return {cls.axis: value} if isinstance(value, str) else value
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """A name, or an object."""
-        whole = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [{"type": "string"}, {**whole, "title": cls.__name__}]}
 
-
-def _fields(*, of_axes: bool) -> dict[str, Any]:
-    """Fields of a model: all options, each one value or a list; and the axes, likewise."""
-    axes: dict[str, tuple[Any, str | None]] = {axis: (SEED if axis == "seed" else str, None) for axis in AXES}
-    kinds = {**(axes if of_axes else {}), **OPTIONS}
-    return {
-        name: (
-            kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)],  # type: ignore[valid-type]
-            Field(default=None, description=text),
-        )
-        for name, (kind, text) in kinds.items()
-    }
+def _fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a model: each one value or a list."""
+    lists = {name: kind | Annotated[list[kind], Field(min_length=1)] for name, kind in kinds.items()}  # type: ignore[valid-type]
+    return {name: (kinds[name] if name in ASSIGNED else kind, None) for name, kind in lists.items()}
 
 
 def _entry(axis: str) -> type[_Named]:
-    """The entry of a method, a task or a model."""
-    own: dict[str, Any] = {axis: (str, ...), **_fields(of_axes=False)}
+    """The entry of a method, a task or a model: it, and options of its runs."""
+    own: dict[str, Any] = {axis: (str, ...), **_fields(OPTIONS)}
     made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **own)
     made.axis = axis
-    made.__doc__ = f"A {axis}, and options of its runs."
     return made
 
 
 Method, Task, Model = _entry("method"), _entry("task"), _entry("model")
-Some = create_model("Some", __base__=_Part, __doc__="Runs, by any of their options.", **_fields(of_axes=True))
+Some = create_model("Some", __base__=_Part, **_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}))
+"""Runs, by any of their options."""
 Suite = create_model(
     "Suite",
     __base__=_Part,
-    __doc__="A grid of runs: methods x tasks x models x seeds, without `exclude`, and those of `include`.",
     methods=(list[Method], []),  # type: ignore[valid-type]
     tasks=(list[Task], []),  # type: ignore[valid-type]
     models=(list[Model], [{"model": NANO}]),  # type: ignore[valid-type]
     seeds=(list[SEED], [0]),
     include=(list[Some], []),  # type: ignore[valid-type]
     exclude=(list[Some], []),  # type: ignore[valid-type]
-    **_fields(of_axes=False),
+    **_fields(OPTIONS),
 )
+"""A grid of runs: methods x tasks x models x seeds, without `exclude`, and those of `include`."""
 
 
 def checked(data: Json) -> dict[str, Json]:
     """What a suite says, the names of its entries written out, and nothing that it does not say."""
     if not isinstance(data, dict):
-        hint = "Its top level must be a mapping; see `ttabench sweep --schema`."
-        raise UserError(f"This is not a {KIND}.", hint)
+        raise UserError(f"This is not a {KIND}.", "Its top level must be a mapping: methods, tasks, models, seeds ...")
     try:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise UserError(*first_fault(error, "The suite", Suite)) from None
     values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
     return values
-
-
-def schema() -> dict[str, Json]:
-    """The JSON schema of a suite."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Suite.model_json_schema()}

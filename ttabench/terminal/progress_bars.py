@@ -12,18 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ttabench.core.types import Tick, no_tick
 
@@ -32,19 +23,17 @@ EVERY = 30.0
 
 
 @contextmanager
-def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
-    """How far each thing counted is, and how long it still takes; silent when off. Where things are not `even`, for
-    they do not take about the same time each, no time left is shown. A thing is named before a comma, detail after."""
+def progress(enabled: bool) -> Iterator[Tick]:
+    """How far each thing counted is; silent when off. A thing is named before a comma, detail after."""
     if not enabled:
         yield no_tick
         return
     if not sys.stderr.isatty():
-        yield Lines(even=even)
+        yield Lines()
         return
-    clock = TimeRemainingColumn() if even else TimeElapsedColumn()
-    name = TextColumn("{task.description}", markup=False)
+    name, bar = TextColumn("{task.description}", markup=False), BarColumn(bar_width=24)
     console = Console(stderr=True)
-    with Progress(name, BarColumn(bar_width=24), MofNCompleteColumn(), clock, console=console, transient=True) as bars:
+    with Progress(name, bar, MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
         tasks = dict[str, TaskID]()
 
         def tick(what: str, done: int, total: int) -> None:
@@ -57,20 +46,14 @@ def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
 
 
 class Lines:
-    """A plain line every `EVERY` seconds; `even`: see `progress`."""
+    """A plain line every `EVERY` seconds."""
 
-    def __init__(self, *, even: bool = True) -> None:
-        self._last, self._even = time.monotonic(), even
-        self._begun: dict[str, tuple[float, int]] = {}
-        """When each thing was counted first, and how many were done by then."""
+    def __init__(self) -> None:
+        self._last = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Called with what is counted, see `progress.Tick`."""
         now = time.monotonic()
-        begin, before = self._begun.setdefault(what.partition(",")[0], (now, done))
         if now - self._last >= EVERY:
-            self._last, left = now, ""
-            if self._even and before < done < total:
-                seconds = round((now - begin) * (total - done) / (done - before))
-                left = f", about {timedelta(seconds=seconds)} left"
-            print(f"{what}: {done:,} of {total:,}{left}", file=sys.stderr, flush=True)
+            self._last = now
+            print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)

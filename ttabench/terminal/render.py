@@ -1,8 +1,8 @@
 """Output on the streams: tables on a screen of any width, remarks, progress, and machine formats of the same tables.
 
 Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
-records and data hold is shown, never obeyed by a terminal. On a screen no name, id or number is split: a table that
-does not fit loses its frame, then the columns that can be spared, and a line says which; then rows become blocks.
+records and data hold is shown, never obeyed by a terminal. A table that does not fit a screen loses the columns that
+can be spared, and a line says which; then its rows become blocks.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from rich.text import Text
 from ttabench.core.errors import UnknownName, printable
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import progress as progress
-from ttabench.terminal.table import GLUE, Bold, explained
+from ttabench.terminal.table import Bold, explained
 from ttabench.terminal.table import Cell as Cell
 from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
-COMFORT = 24
+COMFORT = 16
 """Cells of a text that wraps, at least, where it is that long."""
+WIDE = 10_000
+"""Cells of a table, at most, where nobody watches."""
 COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
 """A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
 
@@ -47,7 +49,7 @@ def known_format(name: str) -> Format:
 def console(stderr: bool = False) -> Console:
     """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
 
 
 def show(tables: Sequence[Table], form: Format = "table") -> None:
@@ -90,23 +92,8 @@ def remark(text: str, style: str = "yellow") -> None:
 def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
-        lines = _wrapped(line, screen.width) if wrap and not COMMAND.search(line) else line
-        screen.print(Text(lines.replace(GLUE, " "), style=style), soft_wrap=True)
-
-
-def _wrapped(text: str, width: int) -> str:
-    """Lines of at most so many cells, cut between words; a wider word has a line of its own. (Neither textwrap nor rich
-    does: one takes every character for a cell, the other crops before some wide ones.)"""
-    lines: list[str] = []
-    for line in text.split("\n"):
-        lines.append("")
-        for word in [line] if cell_len(line) <= width else filter(None, re.split(r"[ \t]", line)):
-            more = f"{lines[-1]} {word}" if lines[-1] else word
-            if lines[-1] and cell_len(more) > width:
-                lines.append(word)
-            else:
-                lines[-1] = more
-    return "\n".join(lines)
+        whole = not wrap or bool(COMMAND.search(line))
+        screen.print(Text(line, style=style), soft_wrap=whole, overflow="ignore", crop=False)
 
 
 def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
@@ -115,13 +102,17 @@ def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
     drawn = []
     for table in map(_clean, tables):
         tell(table.title, screen, "bold", wrap=narrow)
-        grid, left = _fitted(table, screen.width, narrow)
+        left = table
+        for column in table.spare if narrow else ():
+            if _least(left) > screen.width and column in left.columns:
+                left = left.without(column)
         if not table.rows and not table.prose:
             tell("(none)", screen, "", wrap=narrow)
-        elif grid is None:
+        elif table.prose or (narrow and _least(left) > screen.width):
+            left = table
             _blocks(table, screen)
         else:
-            screen.print(grid, crop=False, soft_wrap=not narrow)
+            screen.print(_grid(left, screen), crop=False)
         if len(left.columns) < len(table.columns):
             hidden = ", ".join(name.lstrip("#") for name in table.columns if name not in left.columns)
             tell(f"Columns hidden (narrow screen): {hidden}.", screen, "dim", wrap=narrow)
@@ -131,80 +122,66 @@ def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
 
 
 def _clean(table: Table) -> Table:
-    """The table as its cells are printed: without what a terminal would obey, and folded."""
+    """The table as its cells are printed: without what a terminal would obey."""
 
     def clean(cells: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(type(cell)(printable(cell).expandtabs(4)) for cell in cells)
 
     names = {name: clean(getattr(table, name)) for name in ("columns", "names", "spare")}
-    return replace(table, rows=tuple(map(clean, table.rows)), **names).folded()  # type: ignore[arg-type]
+    return replace(table, rows=tuple(map(clean, table.rows)), **names)  # type: ignore[arg-type]
 
 
-def _fitted(table: Table, width: int, narrow: bool) -> tuple[RichTable | None, Table]:
-    """How a table is drawn in so many cells, None as blocks; and with the columns that it has then."""
-    spare = [name for name in table.spare if name in table.columns] if narrow else []
-    for count in range(len(spare) + 1) if not table.prose else ():
-        left = table.without(*spare[:count])
-        for framed in (True, False):
-            widths, room = _widths(left, width - (3 * len(left.columns) + 1 if framed else 2 * len(left.columns) - 2))
-            if room >= 0 or not narrow:
-                return _grid(left, widths, framed), left
-    return None, table
-
-
-def _longest(texts: Sequence[str]) -> int:
-    return max(map(cell_len, texts), default=0)
-
-
-def _widths(table: Table, width: int) -> tuple[list[int], int]:
-    """A width for every column, and what is left of so many cells, less than 0 where these do not suffice: first all
-    get what no word is split in, then headings and numbers what they would have, then texts an even part."""
-    bounds = []
+def _widths(table: Table) -> list[tuple[int, int]]:
+    """Of every column the least width, in which no name, number or word is split, and that of its longest line."""
+    widths = []
     for column, *cells in zip(table.columns, *table.rows, strict=True):
         heading, lines = column.lstrip("#"), [line for cell in cells for line in cell.split("\n")]
-        least = longest = _longest(lines)
-        if not table.whole(column):
-            least = max(_longest([word for line in lines for word in line.split()]), min(longest, COMFORT))
-        bounds.append((max(1, least, _longest(heading.split())), max(1, longest, cell_len(heading))))
-    widths = [least for least, _ in bounds]
-    room = left = width - sum(widths)
-    order = sorted(range(len(widths)), key=lambda place: (not table.whole(table.columns[place]), bounds[place][1]))
-    for position, place in enumerate(order):
-        even = left if table.whole(table.columns[place]) else left // (len(order) - position)
-        more = max(0, min(even, bounds[place][1] - widths[place]))
-        widths[place] += more
-        left -= more
-    return widths, room
+        words = lines if table.whole(column) else [word for line in lines for word in line.split()]
+        longest = max(map(cell_len, [*lines, ""]))
+        least = max(*map(cell_len, [*words, *heading.split(), " "]), min(longest, COMFORT))
+        widths.append((least, max(least, longest, cell_len(heading))))
+    return widths
 
 
-def _grid(table: Table, widths: Sequence[int], framed: bool) -> RichTable:
-    grid = RichTable(box=box.HEAVY_HEAD if framed else None, header_style="bold", pad_edge=framed,
-                     padding=(0, 1) if framed else (0, 2, 0, 0))  # fmt: skip
-    for column, width in zip(table.columns, widths, strict=True):
-        grid.add_column(_text(column.lstrip("#"), width), justify="right" if column.startswith("#") else "left",
-                        width=width, no_wrap=True, overflow="crop")  # fmt: skip
+def _least(table: Table) -> int:
+    """Cells that a table takes with its frame, at least."""
+    return sum(least for least, _ in _widths(table)) + 3 * len(table.columns) + 1
+
+
+def _grid(table: Table, screen: Console) -> RichTable:
+    """The table; columns share what the screen has room for, those that need little of it first."""
+    grid, widths, room = (
+        RichTable(box=box.HEAVY_HEAD, header_style="bold"),
+        _widths(table),
+        screen.width - _least(table),
+    )
+    given = dict[int, int]()
+    for place in sorted(range(len(widths)), key=lambda place: widths[place][1] - widths[place][0]):
+        least, most = widths[place]
+        given[place] = min(most, least + max(0, room // (len(widths) - len(given))))
+        room -= given[place] - least
+    for place, column in enumerate(table.columns):
+        justify: Literal["right", "left"] = "right" if column.startswith("#") else "left"
+        grid.add_column(Text(column.lstrip("#")), justify=justify, width=given[place], overflow="fold")
     for row in table.rows:
-        grid.add_row(*map(_text, row, widths))
+        grid.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
     return grid
 
 
-def _text(cell: str, width: int) -> Text:
-    style = "bold" if isinstance(cell, Bold) else ""
-    return Text(_wrapped(cell, width), style=style, no_wrap=True, overflow="crop")
-
-
 def _blocks(table: Table, screen: Console) -> None:
-    """Every row as lines of heading and cell, below the cell of the first column; what follows a line of a cell stands
-    under its first word."""
+    """Every row as lines of heading and cell, below the cell of the first column; a command is one line, to copy."""
     headings = [column.lstrip("#") for column in table.columns]
-    wide = _longest(headings[1:]) + 4
+    wide = max(map(cell_len, headings[1:]), default=0) + 4
     for row in table.rows:
         tell(f"{headings[0]} {row[0]}".strip(), screen, "bold", wrap=True)
         for heading, cell in zip(headings[1:], row[1:], strict=True):
-            first = f"  {heading}".ljust(wide)
-            if cell:
-                text = cell if COMMAND.match(cell) else _wrapped(cell, max(1, screen.width - wide))
-                screen.print(Text(first + text.replace("\n", "\n" + " " * wide)), soft_wrap=True)
+            if COMMAND.match(cell):
+                screen.print(Text(f"  {heading}".ljust(wide) + cell), soft_wrap=True)
+            elif cell:
+                lines = RichTable.grid(padding=0)
+                lines.add_column(width=wide)
+                lines.add_row(Text(f"  {heading}"), Text(cell, overflow="fold"))
+                screen.print(lines)
 
 
 def as_markdown(table: Table) -> str:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 Cell = str | int | float | None
-GLUE = "\u00a0"
-"""A blank at which no line is cut."""
 
 
 class Bold(str):
@@ -34,8 +32,6 @@ class Table:
     """Columns whose cells stay on one line, as those of numbers do; all others wrap between words."""
     spare: tuple[str, ...] = ()
     """Columns that a narrow screen leaves out, the first one first."""
-    fold: bool = False
-    """On a screen, what several rows have alike stands in the title instead of a column."""
     prose: bool = False
     """On a screen, rows stand below each other as blocks, whatever its width."""
     glossary: Mapping[str, str] = field(default_factory=dict)
@@ -50,18 +46,6 @@ class Table:
         kept = [at for at, column in enumerate(self.columns) if column not in columns]
         heads, *rows = (tuple(cells[at] for at in kept) for cells in (self.columns, *self.rows))
         return replace(self, columns=heads, rows=tuple(rows))
-
-    def folded(self) -> Table:
-        """The same table with what all of several rows have alike in its title; two columns stay at least."""
-        folded = self
-        for column in self.columns[1:] if self.fold and len(self.rows) > 1 else ():
-            cells = {row[folded.columns.index(column)] for row in folded.rows}
-            if len(cells) == 1 and len(folded.columns) > 2:
-                folded = folded.without(column)
-                if (cell := cells.pop()).strip("-"):
-                    cell = cell.replace(" ", GLUE) if self.whole(column) else cell
-                    folded = replace(folded, title=f"{folded.title}, {column.lstrip('#')} {cell}".lstrip(", "))
-        return folded
 
 
 def explained(tables: Sequence[Table]) -> list[str]:
