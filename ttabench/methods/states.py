@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, PART, locked, moved, remove, sweep, unwritable, write_atomically
+from ttabench.core.files import (
+    LOCK_FILE,
+    PART,
+    locked,
+    moved,
+    remove,
+    replacing_folder,
+    sweep,
+    unwritable,
+    write_atomically,
+)
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
+STAGED = f".state{PART}"
+"""Folder of files that are whole and about to move to their places."""
 ANEW = "Make it anew with `ttabench adapt`."
 READ, READ_KEYS = "read", ("file", "digest", "pieces")
 """Where a header says which files the state has read, and what of each."""
@@ -131,7 +141,8 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
 
 
 class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched.
+    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; one with other files is
+    refused.
 
     `asked`: names what the state is to be made of, and by what; a state of that name is not made again.
     """
@@ -155,10 +166,9 @@ class StateFolder:
         with locked(self.path, refuse):
             try:
                 sweep(self.path)
-                self._check()
                 yield
             finally:
-                if made and {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE}:
+                if made and self._names() <= {LOCK_FILE}:
                     remove(self.path)
 
     def write(
@@ -168,23 +178,17 @@ class StateFolder:
         are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
         header, see `save_state`."""
         try:
-            scratch = Path(mkdtemp(dir=self.path, prefix=".", suffix=PART))
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        try:
-            if lora is not None:
-                lora(scratch / PEFT)
-            save_state(scratch, state, {**belongs, "asked": self.asked}, sorted((scratch / PEFT).glob("*")))
-            self._refuse_foreign()
+            with replacing_folder(self.path / STAGED) as scratch:
+                if lora is not None:
+                    lora(scratch / PEFT)
+                save_state(scratch, state, {**belongs, "asked": self.asked}, sorted((scratch / PEFT).glob("*")))
             remove(self.path / PEFT)
             for name in (HEADER_FILE, TENSORS_FILE, PEFT):
-                if (scratch / name).exists():
-                    moved(scratch / name, self.path / name)
+                if (self.path / STAGED / name).exists():
+                    moved(self.path / STAGED / name, self.path / name)
+            remove(self.path / STAGED)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        finally:
-            with suppress(OSError):
-                remove(scratch)
         return self._header() or {}
 
     def stored(self) -> dict[str, Any] | None:
@@ -197,34 +201,26 @@ class StateFolder:
         whole = content.get("schema_version") == SCHEMA and content.get("digest") == header_digest(content)
         return content if same and whole else None
 
-    def _check(self) -> None:
-        """Refuse what is there, where it is not ours to replace, or not to be replaced."""
+    def _names(self) -> set[str]:
+        """Names of what lies in the folder and in its peft folder, without what is being written."""
         try:
-            there = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)} - {LOCK_FILE}
+            names = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)}
         except FileNotFoundError:
-            return
+            return set()
         except OSError as error:
             raise unwritable(self.path, error) from None
+        return names - {PEFT} | {f"{PEFT}/{entry.name}" for entry in (self.path / PEFT).glob("*")}
+
+    def _check(self) -> None:
+        """Refuse what is there, where it is not ours to replace, or not to be replaced."""
         content = self._header()
-        if content is None and there and not self.force:
-            fault = f"{self.path} holds {min(there)}, which is of no adapted state."
-            raise UserError(fault, "Give another --out; --force writes beside it.")
-        same = content is not None and self.asked and content.get("asked") == self.asked
-        if content is not None and not (self.force or same):
+        ours = {LOCK_FILE} if content is None else {LOCK_FILE, HEADER_FILE, TENSORS_FILE, *content["files"]}
+        if others := self._names() - ours:
+            fault = f"{self.path} holds {min(others)}, which is of no adapted state and is not replaced."
+            raise UserError(fault, "Give another --out, or move it away.")
+        if content is not None and not self.force and (not self.asked or content.get("asked") != self.asked):
             fault = f"{self.path} holds a state of {content['method']}."
             raise UserError(fault, "Replace it with --force, or give another --out.")
-        self._refuse_foreign()
-
-    def _refuse_foreign(self) -> None:
-        """Refuse to replace what the header there, if there is one, does not name with its digest."""
-        content, folder = self._header(), self.path / PEFT
-        known = {} if content is None else content["files"]
-        foreign = [self.path / HEADER_FILE, self.path / TENSORS_FILE] if content is None else []
-        parts = sorted(folder.glob("*")) if folder.is_dir() and not folder.is_symlink() else [folder]
-        foreign += [one for one in parts if not (one.is_file() and known.get(f"{PEFT}/{one.name}") == digest(one))]
-        if there := next(filter(os.path.lexists, foreign), None):
-            fault = f"{there} was not written by `adapt` and is not replaced, even with --force."
-            raise UserError(fault, "Give another --out, or move it away.")
 
     def _header(self) -> dict[str, Any] | None:
         """Content of the state.json there, None where it is none of ours."""
