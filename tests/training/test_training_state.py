@@ -290,24 +290,3 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
     assert train(method(lm), episodes(), replace(config, steps=2, resume=False)).steps == 2
     assert train(method(lm), episodes(), replace(config, steps=3)).steps == 3, "it goes on beside all that"
     assert {name: each for name, each in contents(out).items() if name in mine} == dict.fromkeys(mine, b"mine")
-
-
-def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is returned from a folder that cannot be written, and its digest stays."""
-    config, first = replace(CONFIG, out=tmp_path), method(lm)
-    record = train(first, episodes(), config, validation={"v": [episode("v")]})
-    before = contents(tmp_path)
-
-    def refused(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    for name in ("mkstemp", "mkdtemp"):
-        monkeypatch.setattr(files, name, refused)
-    again = method(lm)
-    found = train(again, episodes(), config, validation={"v": [episode("v")]})
-    assert (found.losses, found.validation) == (record.losses, record.validation)
-    assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
-    training_state.check(tmp_path, resume=True)
-    with pytest.raises(UserError, match="Read-only file system"):
-        train(method(lm), episodes(), replace(config, steps=6))
-    assert contents(tmp_path) == before

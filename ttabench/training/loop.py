@@ -54,8 +54,6 @@ def train(
         raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
     if not isinstance(method, Trainable):
         raise untrainable(method.name)
-    if (record := training_state.finished(method, config)) is not None:
-        return record
     with training_state.locked(config.out, resume=config.resume) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
 
@@ -79,7 +77,8 @@ class _Training:
             return
         if (taken := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
             self.record, self.best = taken
-            training_state.publish(out, self.method, self.record, self.config, self.best)
+            if not training_state.is_published(out, self.record, self.config):
+                training_state.publish(out, self.method, self.record, self.config, self.best)
 
     def run(
         self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Mapping[str, Sequence[Episode]]
@@ -148,10 +147,10 @@ class _Training:
 
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:
-    parameters, betas = _parameters(method), (0.9, config.beta2)
+    adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.decay}
     if config.optimizer == "muon":
-        return Muon(method.modules(), lr=config.lr, betas=betas, weight_decay=config.decay)
-    return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.decay)
+        return Muon(method.modules(), **adam)
+    return torch.optim.AdamW(_parameters(method), **adam)
 
 
 def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
