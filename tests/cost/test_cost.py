@@ -32,8 +32,6 @@ from ttabench.methods.ccm import CcmSettings, CompressiveSettings, GistingSettin
 from ttabench.methods.distill import DistillSettings
 from ttabench.methods.eviction.settings import (
     H2OSettings,
-    KVzipSettings,
-    MatchingSettings,
     RandomSlotsSettings,
     SnapKVSettings,
     WindowSettings,
@@ -63,8 +61,6 @@ CASES: dict[str, tuple[str, Any]] = {
     "snapkv": ("snapkv", SnapKVSettings(budget=12, window=4)),
     "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20, positions="auto")),
     "h2o": ("h2o", H2OSettings()),
-    "kvzip": ("kvzip", KVzipSettings(budget=12, prompt="")),
-    "attention_matching": ("attention_matching", MatchingSettings(budget=12, prompt="")),
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "mac": ("mac", TINY_MAC),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
@@ -89,8 +85,6 @@ ALONE = ("uniform", "salient_spans", "camels", "cpt")
 """Methods that read each document by itself, without a joiner."""
 QUICK = 4
 """Tokens of an answer."""
-NEAR = {"kvzip": 0.08, "attention_matching": 0.08}
-"""How far operations may lie from those measured; how many tokens join texts is not known of a repetition."""
 
 
 def decomposed(matrix: torch.Size, *_: Any, **_named: Any) -> int:
@@ -170,15 +164,15 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
         assert paper.state_floats == sum(t.numel() for t in found.state.tensors.values() if t.is_floating_point())
     if find(method).trainable:
         assert paper.added_parameters == sum(p.numel() for p in found.method.modules().parameters())
-    assert dense.adapt_flops == pytest.approx(found.adapt_flops, rel=NEAR.get(method, 0.05))
-    assert dense.ask_flops == pytest.approx(found.ask_flops, rel=NEAR.get(method, 0.05))
+    assert dense.adapt_flops == pytest.approx(found.adapt_flops, rel=0.05)
+    assert dense.ask_flops == pytest.approx(found.ask_flops, rel=0.05)
     assert paper.adapt_flops <= dense.adapt_flops
     assert replace(paper, adapt_flops=0, ask_flops=0) == replace(dense, adapt_flops=0, ask_flops=0)
 
 
-def test_every_method_has_a_cost_and_nothing_read_is_a_closed_book() -> None:
+def test_nothing_read_is_a_closed_book() -> None:
     none = measured("nano", "none").on_paper(dense=True)
-    for name in methods():
+    for name in (name for name, spec in methods().items() if spec.cost is not None):
         case = next((case for case, (method, _) in CASES.items() if method == name), name)
         found = measured("nano", case, 0)
         paper = found.on_paper(pieces=0, dense=True)

@@ -165,7 +165,7 @@ def test_a_random_choice_is_its_own_for_every_head_and_seed_and_the_same_in_part
     assert all(head[0] == 0 for head in heads), "the first token always stays"
     assert len({tuple(head) for head in heads}) == len(heads) > 1
     assert not torch.equal(places, kept_places(RandomSlotsSettings(budget=12, seed=1)))
-    for parts in ({"chunk": 17}, {"join": False}, {"chunk": 9, "positions": "cache"}):
+    for parts in ({"chunk": 17}, {"chunk": 9, "positions": "cache"}):
         assert torch.equal(places, kept_places(RandomSlotsSettings(budget=12, **parts)))  # type: ignore[arg-type]
 
 

@@ -150,10 +150,6 @@ class BaseMethod(Generic[SettingsT]):
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
         return False
 
-    def nothing_free(self, tokens: int) -> str:  # noqa: ARG002  # for methods that choose what stays
-        """Why a method that evicts had nothing to choose of a context of so many tokens; empty where it chose."""
-        return ""
-
     def parts(self) -> Sequence[BaseMethod[Any]]:
         """The methods that it is made of (`rag+mac`); by default none."""
         return ()

@@ -64,7 +64,6 @@ def caveats_after(
         *label_caveats(method, costs),
         *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if own else []),
         *budget_caveats(asked(plan.config.keep, plan.config.keep_tokens), costs),
-        *(choice_caveats(method, [one.context_tokens for one in samples]) if own else []),
         *_shorter(plan, samples),
         *count_caveats(samples),
         *answer_caveats(samples),
@@ -137,13 +136,6 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
     where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
     reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
     return [f"{reason}, so this measures full context (icl), not {method.name}"]
-
-
-def choice_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
-    """Whether a budget left a method nothing to choose, by the tokens that had been read before each question."""
-    counts = [count for count in read if count]
-    reasons = [reason for count in counts if (reason := method.nothing_free(count))]
-    return [f"{method.name}: for {len(reasons):,} of {len(counts):,} questions {reasons[0]}"] if reasons else []
 
 
 def kept_whole(notes: Iterable[str]) -> float:

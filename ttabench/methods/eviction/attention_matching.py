@@ -18,8 +18,10 @@ from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import RaggedCache
 from ttabench.methods.eviction.evicting import grouped
 from ttabench.methods.eviction.kvzip import KVzip, Queries, Text, packed
-from ttabench.methods.eviction.settings import FIT_STEPS, MatchingSettings
+from ttabench.methods.eviction.settings import MatchingSettings
 
+FIT_STEPS = 60
+"""Of accelerated projected gradient descent on the weights whose logarithms are biases."""
 LOWEST, HIGHEST = math.exp(-3.0), math.exp(3.0)
 """Of weights: outside, few queries decide, and others see a slot too much or not at all."""
 

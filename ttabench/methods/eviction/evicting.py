@@ -23,7 +23,7 @@ from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import BaseMethod, Reads
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
 from ttabench.methods.eviction.settings import ReadingSettings
 
@@ -36,6 +36,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
     """State: the kept keys and values, their places in the text, and how many tokens were read."""
 
     needs: tuple[str, ...] = ("hooks", "gaps", "shape")
+    reads: Reads = "run"
     Cache: ClassVar[type[Any]] = EvictedCache
     """What a state holds: `EvictedCache` or `RaggedCache`."""
     asked = 0
@@ -50,20 +51,16 @@ class EvictingMethod(BaseMethod[SettingsT]):
         self.rotary = rotary_of(lm) if moving else None
         self.chunk = settings.chunk
         self.growth = "linear" if settings.kept(2**20) > settings.kept(2**19) else "constant"
-        self.reads = "run" if settings.join else "pieces"
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Read pieces as one text, or one by one, see `ReadingSettings.join`."""
+        """Read pieces as one text."""
         kept = self.Cache.of(state)
-        pieces = new_ids(self.lm, state, chunks)
-        joined = [[list(chain(*row)) for row in pieces]]
-        for rows in joined if self.settings.join else map(list, zip(*pieces, strict=True)):
-            for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
-                ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
-                kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
-        new = [sum(map(len, row)) for row in pieces]
-        read = [before + more for before, more in zip(state.meta["tokens_read"], new, strict=True)]
+        rows = [list(chain(*row)) for row in new_ids(self.lm, state, chunks)]
+        for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
+            ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
+            kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
+        read = [before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)]
         return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments

@@ -25,9 +25,14 @@ from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import RaggedCache
 from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, grouped, seen
-from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
+from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.parts.cached import read_on
 
+PROMPT = "\n\nRepeat the previous context exactly."
+LATER = "\n\nRepeat the part of the previous context exactly, starting with"
+"""What asks for the repetition of the first chunk, and of those that follow."""
+BEGINS_WITH = 8
+"""Tokens at the end of a repeated chunk that the prompt of the next one names."""
 STAYS = torch.finfo(torch.float32).max
 """Score of a slot that must stay."""
 
@@ -72,11 +77,7 @@ class Repetition:
     def _scored(self, call: Call) -> Tensor:
         heads, slots, tokens, (first, behind) = call.key.shape[1], call.key.shape[2], call.query.shape[2], self.chunk
         sinks = min(self.sinks, first)
-        shared = (
-            (0, sinks),
-            (first, behind),
-            (slots - tokens, slots),
-        )  # what shares the attention: sinks, chunk, repetition
+        shared = ((0, sinks), (first, behind), (slots - tokens, slots))  # the attention: sinks, chunk, repetition
         columns = torch.cat([torch.arange(*part, device=call.key.device) for part in shared])
         key_HDC = call.key[0][:, columns].float().transpose(1, 2)
         best_HC = torch.full((heads, behind - first), -1.0, device=call.key.device)
@@ -128,10 +129,9 @@ class KVzip(EvictingMethod[KVzipSettings]):
         return packed(text, self._stays(text))
 
     def _stays(self, text: Text) -> Tensor:
-        """bool [L, H, P]: the best slots, of every head or of all together; ties go to the earlier one."""
-        scores = text.scores if self.settings.uniform else text.scores.flatten()
-        heads = 1 if self.settings.uniform else text.scores.shape[0] * text.scores.shape[1]
-        budget = self.settings.kept(int(text.prefix.next_position_B)) * heads
+        """bool [L, H, P]: the best slots of all layers and heads together; ties go to the earlier one."""
+        scores = text.scores.flatten()
+        budget = self.settings.kept(int(text.prefix.next_position_B)) * self.lm.layers * self.lm.kv_heads
         order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
         stays = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True) & (scores > -math.inf)
         return stays.view_as(text.scores)
@@ -174,7 +174,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
     def _repetitions(self, ids: list[int], held: int, *, first_text: bool) -> Iterator[tuple[int, int, list[int]]]:
         """(first token, the one behind, what is read behind the text) of every chunk."""
         settings, encode = self.settings, self.lm.encode
-        prompts = [encode(text, follows=True) for text in (settings.prompt, settings.prompt_later)]
+        prompts = [encode(text, follows=True) for text in (PROMPT, LATER)]
         end = encode("\n", follows=True) if self.lm.chat is None else list(self.lm.chat.end_ids)
         opening = len(self.lm.start_ids) if first_text and self.lm.chat is not None else 0  # scored, but not repeated
         room = self.lm.max_positions - held - max(map(len, prompts)) - BEGINS_WITH - len(end)

@@ -44,13 +44,6 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         slots = kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
         return replace(whole, scores=None).take(slots)
 
-    def nothing_free(self, tokens: int) -> str:
-        """Why attention chose nothing: the window takes all of the budget, where one of them is a share."""
-        budget, window = self.settings.amounts(tokens + len(self.lm.start_ids))
-        if self.settings.query_aware or self.evicts_nothing(tokens) or window < budget:
-            return ""
-        return "the budget held no more than the observation window, so nothing was chosen by attention"
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix; of a full cache, what each question looks at."""
         kept = EvictedCache.of(state)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention.fused import in_two_parts, merge_partials, summed
 from ttabench.lm.attention.interface import Call, MaskFunction, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Rotary
@@ -50,8 +49,6 @@ class Band:
         if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
             places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
             return replace(self, query_BT=places[0], key_BS=places[1])(call)
-        if in_two_parts(call.query.device):
-            return self._fused(call).transpose(1, 2)
         rows, count, tokens, size = call.query.shape
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
@@ -65,17 +62,6 @@ class Band:
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
-
-    def _fused(self, call: Call) -> Tensor:
-        """The same by kernels that write no scores: sinks and band apart where queries are turned; [B, N, T, D]."""
-        seen_BTS, dtype = self.seen(call.near), call.query.dtype
-        if not self.sinks:
-            return summed(call.query, call.key, call.value, call.scaling, bias=_bias(seen_BTS, dtype))[0]
-        sink_BS, first, turned = self._to_sinks(call)
-        key, value, bias = call.key[:, :, :first], call.value[:, :, :first], (seen_BTS & sink_BS[:, None])[..., :first]
-        sinks = summed(turned, key, value, call.scaling, bias=_bias(bias, dtype))
-        rest = _bias(seen_BTS & ~sink_BS[:, None], dtype)
-        return merge_partials(sinks, summed(call.query, call.key, call.value, call.scaling, bias=rest))
 
     def _to_sinks(self, call: Call) -> tuple[Tensor, int, Tensor]:
         """Which slots are sinks [B, S], how many there are up to the last one, and queries turned to where they stand
@@ -110,12 +96,6 @@ def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
     return query_BNTD.reshape(rows, heads, -1, size)
 
 
-def _bias(seen_BTS: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, 1, T, S]: what is added to the scores of slots that are seen, and of those that are not."""
-    bias_BTS = torch.zeros_like(seen_BTS, dtype=dtype)
-    return bias_BTS.masked_fill_(~seen_BTS, torch.finfo(dtype).min)[:, None]
-
-
 class SlidingWindow(EvictingMethod[WindowSettings]):
     """The cache of the first and the last tokens."""
 
@@ -138,13 +118,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if ways_of(lm).attention == "own" and settings.positions == "auto":
             self.rotary = None
         if self.rotary is not None:
-            most = min(lm.max_positions, ways_of(lm).same_angles or lm.max_positions)
-            room = most - self.sinks - recent
+            room = lm.max_positions - self.sinks - recent
             if room < 1:
-                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {most} positions"
-                more = "" if most == lm.max_positions else ", beyond which its angles change"
-                hint = "Use --set recent=N with a smaller N" + (more and ", or --set positions=original")
-                raise UserError(f"{fault} of {lm.name}{more}.", f"{hint}.")
+                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {lm.max_positions} positions"
+                raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
