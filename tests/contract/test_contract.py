@@ -119,7 +119,7 @@ def counts(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
     return replace(patch, prefix=replace(patch.prefix, values_LBHPD=values))
 
 
-@breaks("questions of one batch", "patch")
+@breaks("asking twice", "patch")
 def meets(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
     return InContext.patch(self, state, asks) if len(asks) > 1 or not state.tensors else Patch()
 

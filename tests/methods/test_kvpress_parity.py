@@ -111,7 +111,7 @@ def test_presses_share_out_their_budget_exactly(lm: LM, name: str) -> None:
     method, kept = make(f"kvpress:{name}", 40, lm), 40
     state = read(method, *TEXTS)
     assert state.tensors["counts"].sum((1, 2)).tolist() == [lm.kv_heads * kept] * lm.layers
-    assert (state.tensors["next"].tolist(), state.labels) == ([123], {"cache_reduced": True})
+    assert state.tensors["next"].tolist() == [123]
     assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
 
 

@@ -21,12 +21,10 @@ from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.base import Stopped
 from ttabench.methods.online import CamelsSettings, CptSettings, SalientSettings, UniformSettings
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
 from ttabench.methods.parts.trained import shaped
-from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
 PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
@@ -91,17 +89,10 @@ def test_a_long_document_is_cut_and_counted() -> None:
         read(Uniform(tiny_gpt2(), PLAIN), "word " * 200)
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read() -> None:
-    lm = tiny_gpt2()
-    method = Uniform(lm, replace(PLAIN, optimizer="sgd", lr=1e30))
-    session = Session(lm, method)
-    session.read(observes(*TEXTS))
-    with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
-        session.flush()
-    assert session.pending == 2
-    kept = read(method, TEXTS[0])
-    assert torch.equal(session._state.tensors["weights"], kept.tensors["weights"])
-    assert session._state.meta == kept.meta
+def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
+    method = Uniform(tiny_gpt2(), replace(PLAIN, optimizer="sgd", lr=1e30))
+    with pytest.raises(UserError, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
+        read(method, *TEXTS)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

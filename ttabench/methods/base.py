@@ -39,19 +39,6 @@ class PieceShares:
         return [place for place in order[:most] if shares[place] > 0]
 
 
-class Stopped(UserError):
-    """A piece that a method cannot go on from; what was read before it is kept, see `session.Session`.
-
-    Args:
-        state: of all that stands before the piece.
-        pieces: of the call that `state` has read.
-    """
-
-    def __init__(self, what: str, hint: str, state: State, pieces: int) -> None:
-        super().__init__(what, hint)
-        self.state, self.pieces = state, pieces
-
-
 TRAINED_APART = {
     "passes_over_parts": {True: "trained on earlier and later pieces apart, because they were not read in one go"}
 }

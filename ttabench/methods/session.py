@@ -14,7 +14,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
-from ttabench.methods.base import BaseMethod, PieceShares, Stopped
+from ttabench.methods.base import BaseMethod, PieceShares
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -68,18 +68,11 @@ class Session:
 
         Raises:
             UserError: the text does not fit the model, or the method refuses it.
-            Stopped: it went as far as it could; the state then holds what stands before the piece that it stopped at,
-                which is still to be read.
         """
         count = min(READ_AT_ONCE, self.pending) if self.method.reads == "pieces" else self.pending
         if count:
             self._kept = None
-            try:
-                self._state = self._adapted(self._state, self._unread[:count])
-            except Stopped as stopped:
-                self._state = stopped.state
-                del self._unread[: stopped.pieces]
-                raise
+            self._state = self._adapted(self._state, self._unread[:count])
             del self._unread[:count]
         return count
 

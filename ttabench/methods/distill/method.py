@@ -24,7 +24,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import Item, target_hidden
-from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
 from ttabench.methods.parts.trained import Factors, shaped
 
@@ -177,7 +177,7 @@ class Distill(BaseMethod[DistillSettings]):
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
             hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-            raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
+            raise UserError(fault + "its loss or gradient is not finite.", hint)
         label = labelled(state, "passes_over_parts", read > 0)
         return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))], **label})
 

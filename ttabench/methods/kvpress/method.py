@@ -160,12 +160,6 @@ class KvPress(BaseMethod[Any]):
     one_reader = True
     needs = ("hooks", "gaps", "shape")
     wanted: ClassVar[Press]
-    label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {
-        "cache_reduced": {
-            True: "removed slots from the cache",
-            False: "removed no slot from the cache, so its state is as large as the full cache",
-        },
-    }
 
     def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
         super().__init__(lm, settings)
@@ -187,13 +181,11 @@ class KvPress(BaseMethod[Any]):
         ids = [*self.lm.start_ids, *chain(*pieces)]
         layers = self._compressed(ids)
         seen = [own for _, _, own in layers]
-        whole = all(int(own_HP.sum(-1).min()) == len(ids) for own_HP in seen)
         even = len({own_HP.shape for own_HP in seen}) == 1 and all(bool(own_HP.all()) for own_HP in seen)
         next_B = torch.tensor([len(ids)], device=self.lm.device)
         keys, values = (tuple(layer[part][None] for layer in layers) for part in (0, 1))
         tensors = cached(Prefix(keys, values, next_B)) if even else ragged(layers, next_B).tensors()
-        read = len(ids) - len(self.lm.start_ids)
-        return State(1, tensors, {"tokens_read": [read], "labels": {"cache_reduced": not whole}})
+        return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)]})
 
     def evicts_nothing(self, tokens: int) -> bool:
         """Whether the budget is as large as the text; a press without a budget is not known to keep all."""

@@ -27,7 +27,7 @@ from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_logprobs
-from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.online import (
     CPT,
     SALIENT_SPANS,
@@ -72,7 +72,7 @@ class Descending(BaseMethod[DescentT]):
         return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Take all gradient steps; `Stopped`, with the state before, where a loss or its gradient is not finite."""
+        """Take all gradient steps; a UserError where a loss or its gradient is not finite."""
         tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
         steps = int(tensors["steps"])
         leaves, optimiser = self._optimiser({name: each[0] for name, each in tensors.items()}, steps)
@@ -84,7 +84,9 @@ class Descending(BaseMethod[DescentT]):
         for numbers in self.lessons(predicting, steps):
             slopes = self._slopes(leaves, optimiser, [(pieces[number], texts[number]) for number in numbers], steps)
             if not math.isfinite(slopes):
-                raise self._stopped(state, chunks, numbers[0])
+                name = pieces[numbers[0]].key or pieces[numbers[0]].text[:40]
+                fault = f"{self.name} stopped at document {name!r}: its loss or gradient is not finite."
+                raise UserError(fault, f"Give a smaller --set lr than {self.settings.lr:g}.")
             optimiser.step()
             steps += 1
         tensors["steps"].fill_(steps)
@@ -148,15 +150,6 @@ class Descending(BaseMethod[DescentT]):
                 yield
             finally:
                 self.lm.model.eval()
-
-    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int) -> Stopped:
-        """Error about a document that has no finite gradient, with the state of all that was read before it."""
-        (piece,) = chunks[number]
-        if self.reads == "run":
-            number = 0  # passes go over all of them: none was read to its end
-        before = self.adapt(state, chunks[:number]) if number else state
-        fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
-        return Stopped(fault, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)
 
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:
