@@ -161,19 +161,6 @@ def test_two_objectives_are_weighed_by_tokens_or_summed() -> None:
     assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["answer", "both", "reconstruction", "completion"])
-def test_a_part_of_the_episodes_at_a_time_gives_the_same_gradient(objective: Any) -> None:
-    episodes, found = [episode("a", 3), episode("b", 2)], []
-    for parts in (1, 2):
-        method = taught(tiny_llama(), objective=objective, norm="frobenius", chunk=400)
-        torch.manual_seed(0)
-        method.accumulate_gradients(episodes, parts)
-        found.append([parameter.grad for parameter in method.modules().parameters()])
-    if objective in ("answer", "completion"):  # a stretch is drawn anew
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
 def test_singular_values_too_near_to_tell_apart_leave_the_delta_out() -> None:
     method = taught(tiny_llama())
     generator = method.networks.generators_of(0)[0][1]

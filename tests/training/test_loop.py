@@ -197,7 +197,7 @@ def test_every_task_of_a_mixture_reads_as_many_pieces_a_step(lm: LM) -> None:
     plans = [make_plan(request, 0), *further(request, also, 0)]
     assert len(plans) == len(also) + 1 == 9
     recipe = Recipe(documents=(2, 4), steps=18, questions=1, batch_documents=16)
-    read = [sum(len(made.observes()) for made in batch) for batch in batches(plans, recipe, lm, 0, 1)]
+    read = [sum(len(made.observes()) for made in batch) for batch in batches(plans, recipe, lm, 0)]
     assert len(read) == 18
     assert all(12 <= pieces <= 16 for pieces in read), "a profile may lose entries that do not fit"
 
@@ -205,7 +205,7 @@ def test_every_task_of_a_mixture_reads_as_many_pieces_a_step(lm: LM) -> None:
 def test_a_task_of_a_mixture_may_have_no_episode(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [make_plan(RunRequest(method="icl", task=name, split="train"), 0) for name in ("streamingqa", "squad_seq")]
     monkeypatch.setattr(type(plans[1].task), "training", lambda *_: iter(()))
-    assert list(batches(plans, Recipe(documents=(1,), steps=2), lm, 0, 1)) == [[], []]
+    assert list(batches(plans, Recipe(documents=(1,), steps=2), lm, 0)) == [[], []]
 
 
 def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:

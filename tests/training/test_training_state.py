@@ -227,24 +227,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     assert train(again, episodes(), config).losses == whole[1]
 
 
-@pytest.mark.parametrize("name", ["lora", "streamadapter"])
-def test_accumulated_parts_are_one_large_batch(lm: LM, name: str) -> None:
-    """Answers of different lengths: parts are weighed by their target tokens."""
-    batches = [
-        [episode(key, documents=count) for key, count in (("a", 1), ("bc" * 9, 3), ("d", 2), ("e", 1), ("f", 1))]
-    ]
-    runs = {}
-    for parts in (1, 2, 3, 9):
-        trained = tiny_method(name, lm)
-        config = TrainConfig(steps=1, lr=1e-2, accumulate=parts)
-        told: list[float] = []
-        train(trained, batches, config, lambda _, parts, told=told: told.append(parts["gradient"]))  # type: ignore[misc]
-        record = train(tiny_method(name, lm), batches, config)
-        runs[parts] = (record.losses[0], told[0])
-    for parts in (2, 3, 9):
-        assert runs[parts] == pytest.approx(runs[1], rel=1e-5)
-
-
 def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
     plain, judged = method(lm), method(lm)
     first = train(plain, episodes(), replace(CONFIG, out=tmp_path / "a", validate_every=0))

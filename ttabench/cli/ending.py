@@ -36,7 +36,7 @@ GOES_ON = {
 FITS = {
     "eval": "Take a smaller --batch-size or --model, fewer documents (--task-set documents=N, --limit), or --dtype"
     " bfloat16; what is answered stays, and the same command goes on.",
-    "train": "Take fewer --documents or --batch-documents, more --accumulate, a smaller --model, or --dtype bfloat16;"
+    "train": "Take fewer --documents or --batch-documents, a smaller --model, or --dtype bfloat16;"
     " the same command goes on from the last save.",
     "adapt": "Read less at once (--pieces paragraphs), or take a smaller --model or --dtype bfloat16.",
 }

@@ -29,30 +29,13 @@ class Trainable(BaseMethod[SettingsT]):
         """The episodes of each optimiser step; by default a batch a step."""
         return iter(batches)
 
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """Add the gradient of the training loss of these episodes to the parameters.
-
-        Args:
-            episodes: of one optimiser step.
-            parts: take the episodes in so many groups, one after the other, each weighed by its target tokens: the
-                memory of one group, and the gradient of all at once wherever the loss is a mean over target tokens.
-
-        Returns:
-            the named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling.
-        """
-        size = -(-len(episodes) // parts)
-        groups = [episodes[begin : begin + size] for begin in range(0, len(episodes), size)]
-        counts = [self._targets(group) for group in groups] if len(groups) > 1 else [1]
-        parts_of_loss: dict[str, Tensor] = {}
-        for group, count in zip(groups, counts, strict=True):
-            scaled = {name: part * (count / sum(counts)) for name, part in self.loss_parts(group).items()}
-            torch.stack(list(scaled.values())).sum().backward()  # type: ignore[no-untyped-call]
-            for name, part in scaled.items():
-                parts_of_loss[name] = parts_of_loss[name] + part.detach() if name in parts_of_loss else part.detach()
-        return {**parts_of_loss, "loss": torch.stack(list(parts_of_loss.values())).sum()}
-
-    def _targets(self, episodes: Sequence[Episode]) -> int:
-        return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Add the gradient of the training loss of the episodes of an optimiser step to the parameters; returns the
+        named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling."""
+        parts = self.loss_parts(episodes)
+        loss = torch.stack(list(parts.values())).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {name: part.detach() for name, part in {**parts, "loss": loss}.items()}
 
     def training_state(self) -> dict[str, Tensor]:
         """State of training from step to step beside the parameters; by default nothing."""

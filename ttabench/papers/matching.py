@@ -32,7 +32,7 @@ from ttabench.report.pairing import Answers, Run, Values, joined
 from ttabench.sweep.grid import matches
 
 EPISODES = ("split", "source", "options", "documents", "rounds", "questions", "batch_documents")
-STEPS = ("steps", "lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate")
+STEPS = ("steps", "lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay")
 """What makes up the recipe of a training, see `recipe`."""
 TRIALS = ("scratch", "quick")
 """Folders of folders of runs that are not looked into: what lies there was tried."""

@@ -68,7 +68,7 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
     return {"also": tasks} if tasks else {}
 
 
-def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
+def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int) -> Iterator[list[Episode]]:
     """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
     its own; ends where the task whose turn it is has no more. Of several tasks each reads `batch_documents` pieces."""
     steps = -(-recipe.steps // len(plans))
@@ -79,7 +79,7 @@ def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumula
             episodes = plan.task.training(seed + 1_000_003 * lesson, documents, recipe.questions, base)
             first = list(islice(episodes, len(plans) > 1))  # a book of a mixture has as many pieces as it has
             read = max((len(episode.observes()) for episode in first), default=0)
-            streams.append((chain(first, episodes), recipe.episodes(max(documents, read)) * accumulate))
+            streams.append((chain(first, episodes), recipe.episodes(max(documents, read))))
         tasks.append(lessons(streams, steps, recipe.rounds))
     for task in cycle(tasks):
         batch = next(task, None)

@@ -23,12 +23,8 @@ UNSAID = ("out", "resume", "also", "first", "documents", "rounds", "questions", 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Batches, saves and validations of a training, and how its checkpoint is stored."""
+    """Tasks, saves and validations of a training, and how its checkpoint is stored."""
 
-    accumulate: Annotated[
-        int,
-        Declared("Micro-batches of a step: so many times --batch-documents, in the memory of one batch.", RECIPE),
-    ] = 1
     also: Annotated[
         tuple[str, ...],
         Declared("A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
@@ -72,7 +68,7 @@ class TrainConfig(Recipe, TrainOptions):
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
-        least = {"steps": 1, "accumulate": 1, "validate_every": 0, "save_every": 0, "warmup": 0, "decay": 0}
+        least = {"steps": 1, "validate_every": 0, "save_every": 0, "warmup": 0, "decay": 0}
         for name, value in least.items():
             if not value <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
@@ -87,7 +83,7 @@ class TrainConfig(Recipe, TrainOptions):
 
     def recipe(self) -> dict[str, Json]:
         """The values that a resumed training must share with the stopped one."""
-        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
+        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "seed", "fresh"]
         names += ["best", *(["steps"] if self.schedule == "cosine" else [])]
         return {name: getattr(self, name) for name in names}
 

@@ -122,7 +122,7 @@ class _Training:
         with forked_draws(self.method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
-            parts = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
+            parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}
         if not math.isfinite(parts["loss"]):
             raise UserError(f"The loss of step {step} is {parts['loss']}.", "Lower the learning rate, or clip more.")
         norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)

@@ -126,7 +126,7 @@ class TrainPlan:
             config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
         method = plan.resolved.build(base)
         plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
-        batches = training_batches.batches(plans, recipe, base, options.seed, options.accumulate)
+        batches = training_batches.batches(plans, recipe, base, options.seed)
         validation: dict[str, list[Episode]] = {}
         for one in plans if options.validate_every else ():
             episodes = list(islice(self._validation(one, recipe, base), VALIDATION_EPISODES))

@@ -59,10 +59,9 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means."""
         return self._meta(episodes, self._begun())[0]
 
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """As `Trainable` does, episode by episode: each begins where the one before it left the base, until
         `reset_every` documents were read."""
-        del parts  # one episode at a time
         means: dict[str, Tensor] = {}
         for episode in episodes:
             losses, after = self._meta([episode], self._begun())

@@ -84,10 +84,10 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             stretches = segments.stretches(self.networks, batch, self.settings.step_segments)
             yield from stretches if self.settings.form == "segments" else [batch]
 
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """See `Trainable`; with `form=segments` row by row, from the state that the step before has left."""
         if self.settings.form != "segments":
-            return super().accumulate_gradients(episodes, parts)
+            return super().accumulate_gradients(episodes)
         loss, self._carried = segments.learned(self.networks, self._carried, episodes)
         return {"answer": loss, "loss": loss}
 
