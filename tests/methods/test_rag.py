@@ -98,19 +98,6 @@ def test_the_bare_question_retrieves_whatever_stands_around_it(lm: LM) -> None:
     assert method.found(state, [ask(bare), ask(templated, bare), ask(templated)]) == [[0], [0], [1]]
 
 
-def test_the_texts_read_share_alike_and_say_how_well_they_match(lm: LM) -> None:
-    rag = Rag(lm, RagSettings(top=2))
-    shares = rag.piece_shares(read(rag, *TEXTS), [ask("Does Bo Lind collect maps?"), ask("Who sails?")])
-    assert shares is not None
-    assert shares.scores_QK is not None
-    assert shares.names == ("d0", "d1", "d2", "d3", "d4")
-    assert shares.shares_QK.tolist() == [[0, 0.5, 0, 0, 0.5], [0, 0, 0.5, 0, 0.5]], "of equal ones the last"
-    assert shares.largest(0, 5) == [1, 4]
-    assert shares.largest(1, 1) == [2]
-    assert float(shares.scores_QK[0, 1]) > float(shares.scores_QK[0].sum()) / 2
-    assert rag.piece_shares(rag.begin(1), [ask("Who?")]) is None
-
-
 def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_them(lm: LM) -> None:
     method = Rag(lm, RagSettings(top=2))
     question = ask("Who sails to Tern Island, Ada Voss?")

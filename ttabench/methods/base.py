@@ -28,14 +28,11 @@ class PieceShares:
     """float32 on the CPU, at least 0; every row sums to 1."""
     meaning: str
     """Meaning of a share, in words."""
-    scores_QK: Tensor | None = None
-    """float32, what pieces were chosen by, where they were: how well each matches a question."""
 
     def largest(self, question: int, most: int) -> list[int]:
-        """Places of at most so many pieces with the largest shares above 0; of equal ones by score, then in order."""
+        """Places of at most so many pieces with the largest shares above 0; of equal ones in order."""
         shares = self.shares_QK[question].tolist()
-        scores = shares if self.scores_QK is None else self.scores_QK[question].tolist()
-        order = sorted(range(len(shares)), key=lambda place: (-shares[place], -scores[place]))
+        order = sorted(range(len(shares)), key=lambda place: -shares[place])
         return [place for place in order[:most] if shares[place] > 0]
 
 

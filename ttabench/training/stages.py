@@ -6,7 +6,6 @@ itself with other settings, whose parameters are trained on. Its checkpoint lies
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed, assignments, whole_numbers
 from ttabench.core.types import Tick, no_tick, no_word
-from ttabench.methods.checkpoint_header import HEADER, header, is_peft
+from ttabench.methods.checkpoint_header import is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
@@ -87,24 +86,12 @@ class TrainPlan:
     """Told in one line what else is worth knowing."""
 
     def run(self, progress: Progress = lambda: nullcontext(no_tick)) -> TrainRecord:
-        """Train all stages whose checkpoints are not there yet; returns the record of the last."""
+        """Train all stages, of which those that are trained return at once; returns the record of the last."""
         before: Stage | None = None
         for number, stage in enumerate(self.earlier, 1):
             before = stage.behind(before)
-            if not self._is_done(before):
-                self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
+            self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
         return self._train(self.last.behind(before), "trained", progress)
-
-    def _is_done(self, stage: Stage) -> bool:
-        """Whether the checkpoint of a stage is what its training ends with."""
-        if not (self.options.resume and (stage.out / HEADER).exists()):
-            return False
-        plan = make_plan(stage.request, self.options.seed)
-        stored, config = header(stage.out), _config(stage, self.options, plan)
-        recorded = stored.training.get("config", {})
-        wanted = {**config.recipe(), "data": json.loads(json.dumps(config.data))}
-        same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
-        return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
 
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""

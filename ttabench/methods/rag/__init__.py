@@ -73,7 +73,6 @@ RAG = MethodSpec(
     presets={"nano": RagSettings(top=1)},
     growth="linear",
     looks_at_question=True,
-    piece_shares=lambda _: True,
     cost=cost,
     keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),

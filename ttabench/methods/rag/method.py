@@ -27,7 +27,7 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, PieceShares
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.rag import BM25, RAG, RagSettings
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Scorer: TypeAlias = Callable[[Tensor], NDArray[np.float32]]
 """How well a question matches each document, [K]."""
 MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
-READ_ALIKE = "texts read for a question: all alike, whatever their scores"
 NUL = "\0"
 K1, B = 1.5, 0.75
 """Of BM25: how soon a word that is repeated counts no more, and how much longer documents count less."""
@@ -152,18 +151,6 @@ class Rag(BaseMethod[RagSettings]):
     def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
         """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
         return [sorted(ids) for ids in self._read(state, self._scores(state, asks))]
-
-    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
-        """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
-        others; and how well each matches. None of no documents."""
-        if not asks or not any(state.meta["keys"]):
-            return None
-        scores_QK = self._scores(state, asks)
-        shares_QK = torch.zeros(scores_QK.shape)
-        for row, read in enumerate(self._read(state, scores_QK)):
-            shares_QK[row, list(read)] = 1 / len(read)
-        names = tuple(key or f"piece {number}" for number, key in enumerate(state.meta["keys"][0]))
-        return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=torch.tensor(scores_QK))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window."""
