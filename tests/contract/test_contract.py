@@ -111,15 +111,6 @@ breaks("the bytes of the state", "patch", growth="constant")(InContext.patch)
 
 
 @breaks("asking twice", "patch")
-def counts(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
-    self.calls += 1
-    patch = InContext.patch(self, state, asks)
-    assert patch.prefix is not None
-    values = tuple(value * (1 + self.calls / 10) for value in patch.prefix.values_LBHPD)
-    return replace(patch, prefix=replace(patch.prefix, values_LBHPD=values))
-
-
-@breaks("asking twice", "patch")
 def meets(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
     return InContext.patch(self, state, asks) if len(asks) > 1 or not state.tensors else Patch()
 

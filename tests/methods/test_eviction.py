@@ -20,7 +20,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod, column_sums, kept_slots
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.random_slots import RandomSlots, drawn
+from ttabench.methods.eviction.random_slots import RandomSlots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
@@ -93,11 +93,6 @@ SMALL: dict[str, Any] = {
     "window-postprefill": WindowSettings(n_sink=2, recent=10, mode="postprefill"),
     "random_slots": RandomSlotsSettings(budget=12),
 }
-SHARES: dict[str, Any] = {
-    "snapkv": SnapKVSettings(budget=0.2, window=0.1),
-    "h2o": H2OSettings(),
-    "random_slots": RandomSlotsSettings(),
-}
 AWARE = SnapKVSettings(budget=20, window=6, query_aware=True)
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
@@ -142,17 +137,6 @@ def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
     assert logits(method, state).isfinite().all()
 
 
-@pytest.mark.parametrize("name", SHARES)
-def test_shares_grow_with_the_text(name: str) -> None:
-    method = make(name, SHARES[name], tiny_llama())
-    assert method.growth == "linear"
-    for count in (1, 2, 4):
-        state = read(method, *TEXTS[:count])
-        tokens = int(state.tensors["next"])
-        expected = 2 * (tokens // 10) if name == "h2o" else tokens // 5
-        assert state.tensors["keys"].shape[3] == expected
-
-
 def kept_places(settings: RandomSlotsSettings) -> Tensor:
     """int32 [L, H, P]"""
     places: Tensor = read(RandomSlots(tiny_llama(), settings), *TEXTS).tensors["index"][:, 0]
@@ -167,14 +151,6 @@ def test_a_random_choice_is_its_own_for_every_head_and_seed_and_the_same_in_part
     assert not torch.equal(places, kept_places(RandomSlotsSettings(budget=12, seed=1)))
     for parts in ({"chunk": 17}, {"chunk": 9, "positions": "cache"}):
         assert torch.equal(places, kept_places(RandomSlotsSettings(budget=12, **parts)))  # type: ignore[arg-type]
-
-
-def test_a_random_choice_prefers_no_place() -> None:
-    """Of 4,096 heads each keeps a fifth of 100 places: every place about 819 times, and neighbours no more often."""
-    stays = drawn(torch.arange(100)[None, None, None], 64, 64, seed=0).flatten(0, 2).argsort(-1).argsort(-1) >= 80
-    spread = (4096 * 0.2 * 0.8) ** 0.5
-    assert ((stays.sum(0) - 4096 * 0.2).abs() < 4 * spread).all()
-    assert abs(float((stays[:, 1:] & stays[:, :-1]).float().mean()) - 0.2 * 19 / 99) < 0.002
 
 
 @pytest.mark.parametrize("positions", ["original", "cache"])
@@ -193,16 +169,3 @@ def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, posi
     found = aware._looked_at(held, asked)
     assert torch.equal(found.index, kept.index[..., :-count])
     torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)
-
-
-def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -> None:
-    method = SnapKV(tiny_llama(), replace(AWARE, window=12))
-    kept = EvictedCache.of(read(method, *TEXTS))
-    assert kept is not None
-    short, long = asks("Who?", "Where does Ada live?")
-    found = method._looked_at(kept, [short, long])
-    assert not torch.equal(found.index[:, 0], found.index[:, 1])
-    tokens = int(kept.next)
-    assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
-    in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
-    assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])

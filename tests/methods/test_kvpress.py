@@ -85,15 +85,6 @@ def test_a_full_budget_is_full_context_and_a_small_one_is_felt(presses: None) ->
         assert (asked(make(name, 12, lm), *TEXTS) - expected).abs().max() > 1e-2
 
 
-def test_the_state_says_what_stayed_and_goes_on_behind_what_was_read(presses: None) -> None:
-    method = make("kvpress:LastPress", 12)
-    state = read(method, *TEXTS)
-    assert (method.name, method.growth) == ("kvpress:LastPress", "constant")
-    assert make("kvpress:LastPress", 0.5).growth == "linear"
-    assert state.tensors["keys"].shape == (2, 1, 2, 12, 8)
-    assert (state.tensors["next"].tolist(), state.meta["tokens_read"]) == ([123], [122])
-
-
 def test_heads_keep_slots_of_their_own(presses: None) -> None:
     method, counts = make(ADA, 12), [12, 11, 12, 11]
     state = read(method, *TEXTS)

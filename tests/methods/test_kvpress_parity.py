@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from tests.methods.reading import QUESTION, read
+from tests.methods.reading import read
 from tests.methods.test_kvpress import NOISE, asked, make
 from tests.places import ROOT
 from tests.tiny import tiny_llama
@@ -78,32 +77,6 @@ def test_window_after_the_prefill_keeps_what_streamingllm_press_keeps(lm: LM, n_
     places = kept_places(lm, read(press, *TEXTS))
     assert torch.equal(places, read(ours, *TEXTS).tensors["index"][:, 0].long().expand_as(places))
     torch.testing.assert_close(asked(press, *TEXTS), asked(ours, *TEXTS), **NOISE)
-
-
-def test_slots_hidden_from_heads_are_as_in_its_own_decoding(lm: LM, kvpress: Any) -> None:
-    method = make("kvpress:AdaKVPress(SnapKVPress?window_size=8)?alpha_safeguard=0.1", 20, lm)
-    mine = asked(method, *TEXTS)
-    full = asked(InContext(lm, InContextSettings()), *TEXTS)
-    assert read(method, *TEXTS).tensors["counts"].sum((1, 2)).tolist() == [lm.kv_heads * 20] * 2
-    press = kvpress.AdaKVPress(kvpress.SnapKVPress(1 - 20.5 / 123, window_size=8), alpha_safeguard=0.1)
-    ids = torch.tensor([[*lm.bos_ids, *lm.encode("\n\n".join(TEXTS))]])
-    question = torch.tensor([lm.encode(QUESTION[0].prompt)])
-    cache = DynamicCache()
-    lm.model.set_attn_implementation("sdpa")
-    for block in lm.decoder.layers:  # type: ignore[union-attr]
-        block.self_attn.register_forward_pre_hook(_with_positions, with_kwargs=True)
-    with torch.no_grad():
-        with press(lm.model):
-            lm.decoder(input_ids=ids, past_key_values=cache, use_cache=True)
-        # its fake keys suit one query at a time
-        logits = [lm.model(input_ids=token[None], past_key_values=cache).logits for token in question.split(1, 1)[0]]
-    torch.testing.assert_close(torch.cat(logits, dim=1), mine[:, : len(logits)], atol=1e-4, rtol=1e-3)
-    assert (mine - full).abs().max() > 1e-2
-
-
-def _with_positions(module: Any, args: Any, kwargs: Any) -> Any:
-    past = kwargs["past_key_values"].get_seq_length(module.layer_idx)
-    return args, {**kwargs, "cache_position": torch.arange(past, past + kwargs["hidden_states"].shape[1])}
 
 
 @pytest.mark.parametrize("name", ["AdaKVPress(KnormPress)", "CriticalAdaKVPress(KnormPress)"])

@@ -15,9 +15,9 @@ from tests.tiny_methods import TEXTS
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.attention_matching import AttentionMatching, scores_of
+from ttabench.methods.eviction.attention_matching import AttentionMatching
 from ttabench.methods.eviction.evicted_cache import RaggedCache
-from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, KVzip, Queries
+from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, KVzip
 from ttabench.methods.eviction.settings import KVzipSettings, MatchingSettings
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -121,16 +121,3 @@ def test_slots_outside_a_window_of_the_model_go_first() -> None:
         assert int(places[layer].min()) > int(kept.next) - lm.config.sliding_window
     others = [layer for layer in range(lm.layers) if layer not in local]
     assert int(kept.counts[others].sum()) > 0.5 * int(kept.next) * len(others) * lm.kv_heads
-
-
-def test_chunks_of_which_one_is_seen_in_part_are_matched_together() -> None:
-    """Of Gemma 3's short windows: in a second chunk the queries stand where they see less of the text."""
-    lm = base("gemma3_text")
-    all_seen = torch.ones(1, 3, 9, dtype=torch.bool)
-    query, keys = torch.randn(lm.heads, 3, lm.head_dim), torch.randn(lm.kv_heads, 9, lm.head_dim)
-    own = [Queries(query, seen, 1.0) for seen in (all_seen.index_fill(2, torch.arange(4), False), all_seen)]
-    scores_QP = next(scores_of(own, keys, torch.zeros(lm.kv_heads, 9)))
-    assert int((scores_QP == -torch.inf).sum()) == 4 * 3 * lm.heads // lm.kv_heads
-    for chunk in (2048, 40):
-        kept = cache(read(make("attention_matching", lm, budget=0.4, repeat_chunk=chunk), *TEXTS))
-        assert kept.values.isfinite().all()

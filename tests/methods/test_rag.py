@@ -17,7 +17,6 @@ import bm25s
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.nn.functional import normalize
 from transformers import (
@@ -39,7 +38,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.parts.stored import MODULE, REQUIREMENT
 from ttabench.methods.rag import RagSettings
 from ttabench.methods.rag.dense import DenseRetriever
-from ttabench.methods.rag.method import Rag, WordRetriever, ranking
+from ttabench.methods.rag.method import Rag, WordRetriever
 from ttabench.methods.session import Session
 
 TEXTS = (
@@ -84,10 +83,6 @@ def test_scores_are_those_of_the_formula() -> None:
     np.testing.assert_allclose(found, by_hand(split, asked, 1.5, 0.75), rtol=1e-5)
     assert found[4] == 0
     assert not np.allclose(found, by_hand(split, asked, 2.5, 0.75))
-
-
-def test_the_best_come_first_and_of_equals_the_last() -> None:
-    assert ranking(np.array([1, 2, 0, 2, 1], dtype=np.float32)) == [3, 1, 4, 0, 2]
 
 
 def test_the_bare_question_retrieves_whatever_stands_around_it(lm: LM) -> None:
@@ -204,21 +199,6 @@ def test_length_is_that_of_the_files(tmp_path: Path) -> None:
     encoder = DenseRetriever(sentence(tmp_path, sentence_bert_config={"max_seq_length": 6}), CPU)
     first = hidden(bert(), "Ada lives in Port")  # CLS, four tokens, SEP: what fits into six
     torch.testing.assert_close(encoder.questions(["ADA lives in Port Ansel."])[0][0], normalize(first.mean(0), dim=0))
-
-
-def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
-    saved(tmp_path, bert())
-    weights = load_file(tmp_path / "model.safetensors")
-    bare = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
-    assert len(bare) < len(weights)
-    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    torch.testing.assert_close(
-        DenseRetriever(str(tmp_path), CPU).documents(WRITTEN)[0][0], hidden(bert(), WRITTEN[0]).mean(0)
-    )
-    del bare["encoder.layer.0.output.dense.weight"]
-    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"encoder\.layer\.0\.output\.dense\.weight of the encoder .* is missing"):
-        DenseRetriever(str(tmp_path), CPU)
 
 
 def test_an_encoder_finds_each_text_by_itself(tmp_path: Path) -> None:
