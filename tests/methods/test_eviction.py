@@ -17,8 +17,7 @@ from ttabench.core.types import Observe
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.evicting import EvictingMethod, column_sums, kept_slots
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums, kept_slots
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.random_slots import RandomSlots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings

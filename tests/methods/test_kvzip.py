@@ -16,7 +16,7 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.attention_matching import AttentionMatching
-from ttabench.methods.eviction.evicted_cache import RaggedCache
+from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, KVzip
 from ttabench.methods.eviction.settings import KVzipSettings, MatchingSettings
 from ttabench.methods.icl import InContextSettings

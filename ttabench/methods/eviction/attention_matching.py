@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ttabench.lm.model import LM
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import RaggedCache
-from ttabench.methods.eviction.evicting import grouped
+from ttabench.methods.eviction.evicting import RaggedCache, grouped
 from ttabench.methods.eviction.kvzip import KVzip, Queries, Text, packed
 from ttabench.methods.eviction.settings import MatchingSettings
 

@@ -16,8 +16,17 @@ from ttabench.core.types import Ask
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
-from ttabench.methods.eviction.evicting import ColumnSums, EvictingMethod, by_row, grouped, kept_slots, newest, observed
+from ttabench.methods.eviction.evicting import (
+    ColumnSums,
+    EvictedCache,
+    EvictingMethod,
+    by_row,
+    grouped,
+    joined,
+    kept_slots,
+    newest,
+    observed,
+)
 from ttabench.methods.eviction.settings import H2OSettings
 
 

@@ -23,8 +23,7 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import RaggedCache
-from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, grouped, seen
+from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, RaggedCache, grouped, seen
 from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.parts.cached import read_on
 

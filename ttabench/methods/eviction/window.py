@@ -25,8 +25,16 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
-from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined
-from ttabench.methods.eviction.evicting import EvictingMethod, by_row, kept_slots, newest
+from ttabench.methods.eviction.evicting import (
+    EvictedCache,
+    EvictingMethod,
+    by_row,
+    check_room,
+    extended,
+    joined,
+    kept_slots,
+    newest,
+)
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
 

@@ -29,7 +29,7 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.evicted_cache import RaggedCache
+from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
 from ttabench.methods.parts.amount import Amount, in_tokens
 from ttabench.methods.parts.cached import cached, prefix_of
