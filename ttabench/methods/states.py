@@ -124,7 +124,7 @@ def _difference(field: str, content: Mapping[str, Json], belongs: Mapping[str, J
         names = [name for name in sorted({*made, *given}) if made.get(name) != given.get(name)]
         made, given = (", ".join(f"{name}={side.get(name)}" for name in names) for side in (made, given))
     if field == "fingerprint":
-        made, given = (f"{side.get('model')} ({str(side.get(field))[:8]})" for side in (content, belongs))
+        made, given = content.get("model"), belongs.get("model")
     return f"{made or 'none'} rather than {given or 'none'}"
 
 
@@ -154,7 +154,6 @@ class StateFolder:
     def held(self) -> Iterator[None]:
         """Hold the folder while a state is made for it."""
         self._check()
-        made = not self.path.exists()
 
         def refuse() -> None:
             raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
@@ -164,12 +163,8 @@ class StateFolder:
         except OSError as error:
             raise unwritable(self.path, error) from None
         with locked(self.path, refuse):
-            try:
-                sweep(self.path)
-                yield
-            finally:
-                if made and self._names() <= {LOCK_FILE}:
-                    remove(self.path)
+            sweep(self.path)
+            yield
 
     def write(
         self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None

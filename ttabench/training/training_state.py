@@ -116,19 +116,11 @@ def fill(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
                 parameter.copy_(values[name])
 
 
-def is_published(out: Path, record: TrainRecord, config: TrainConfig) -> bool:
-    """Whether the checkpoint that is there is that of the save, in the number format that is asked for."""
-    if not (out / HEADER).exists():
-        return False
-    stored = header(out)
-    return (stored.step, stored.training.get("config", {}).get("stored")) == (record.steps, config.stored)
-
-
 def taken_up(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer
 ) -> tuple[TrainRecord, Mapping[str, Tensor]] | None:
-    """Take up the save, if there is one, as `keep` left it: fills the method and the optimiser; returns its record, and
-    the best parameters so far where they are kept."""
+    """Take up the save, if there is one, as `keep` left it: fills the method and the optimiser, and stores its
+    checkpoint where another is there; returns its record, and the best parameters so far where they are kept."""
     if not (out / SAVE).exists():
         return None
     tensors, metadata = safetensors_io.read(out / SAVE, hint=ANEW)
@@ -141,6 +133,9 @@ def taken_up(
         best = _fill(method, optimiser, tensors)
     if config.best and record.best() == record.steps:
         best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
+    stored = header(out) if (out / HEADER).exists() else None  # a kill may have left that of the save before
+    if stored is None or (stored.step, stored.training["config"]["stored"]) != (record.steps, config.stored):
+        publish(out, method, record, config, best)
     return record, best
 
 
