@@ -18,17 +18,16 @@ from ttabench.lm.patch import State
 from ttabench.methods.eviction.attention_matching import AttentionMatching
 from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, KVzip
-from ttabench.methods.eviction.settings import KVzipSettings, MatchingSettings
+from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 
 CLASSES: dict[str, Any] = {"kvzip": KVzip, "attention_matching": AttentionMatching}
-SETTINGS: dict[str, Any] = {"kvzip": KVzipSettings, "attention_matching": MatchingSettings}
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
 
 def make(name: str, lm: LM, **settings: Any) -> KVzip:
-    method: KVzip = CLASSES[name](lm, SETTINGS[name](**settings))
+    method: KVzip = CLASSES[name](lm, KVzipSettings(**settings))
     return method
 
 

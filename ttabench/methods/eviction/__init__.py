@@ -15,7 +15,6 @@ from ttabench.methods.eviction.settings import (
     STREAM_BLOCK,
     H2OSettings,
     KVzipSettings,
-    MatchingSettings,
     RandomSlotsSettings,
     ReadingSettings,
     SnapKVSettings,
@@ -140,6 +139,7 @@ JOINED: dict[str, Json] = {"join": True}
 REPEATED: dict[str, Json] = {
     **JOINED,
     "uniform": False,
+    "sinks": 4,
     "prompt": "\n\nRepeat the previous context exactly.",
     "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
 }
@@ -207,12 +207,14 @@ ATTENTION_MATCHING = MethodSpec(
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
     where="ttabench.methods.eviction.attention_matching:AttentionMatching",
-    Settings=MatchingSettings,
+    Settings=KVzipSettings,
     growth="linear",
     keep=as_budget,
-    checked=MatchingSettings(budget=12),
+    checked=KVzipSettings(budget=12),
     retired={
         "score": "max",
+        "query_tokens": 1024,
+        "ridge": 0.001,
         **REPEATED,
         "keys": "kvzip",
         "queries": "repeat",

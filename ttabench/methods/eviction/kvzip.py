@@ -30,6 +30,8 @@ from ttabench.methods.parts.cached import read_on
 PROMPT = "\n\nRepeat the previous context exactly."
 LATER = "\n\nRepeat the part of the previous context exactly, starting with"
 """What asks for the repetition of the first chunk, and of those that follow."""
+SINKS = 4
+"""First tokens of the text, which always stay, as in kvpress, and compete with any chunk."""
 BEGINS_WITH = 8
 """Tokens at the end of a repeated chunk that the prompt of the next one names."""
 STAYS = torch.finfo(torch.float32).max
@@ -49,11 +51,10 @@ class Queries:
 @dataclass
 class Repetition:
     """A watcher of one chunk being repeated. `text`: slots of the text, of which the chunk is a part; `chunk`: its
-    first slot, and the one behind it; `sinks`: first slots that compete with any chunk."""
+    first slot, and the one behind it."""
 
     text: int
     chunk: tuple[int, int]
-    sinks: int
     kept_queries: int = 0
     scores: dict[int, Tensor] = field(default_factory=dict)
     """float32 [H, chunk], by layer: the largest attention that each slot of the chunk receives."""
@@ -75,7 +76,7 @@ class Repetition:
 
     def _scored(self, call: Call) -> Tensor:
         heads, slots, tokens, (first, behind) = call.key.shape[1], call.key.shape[2], call.query.shape[2], self.chunk
-        sinks = min(self.sinks, first)
+        sinks = min(SINKS, first)
         shared = ((0, sinks), (first, behind), (slots - tokens, slots))  # the attention: sinks, chunk, repetition
         columns = torch.cat([torch.arange(*part, device=call.key.device) for part in shared])
         key_HDC = call.key[0][:, columns].float().transpose(1, 2)
@@ -145,7 +146,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
         chunks, kept_queries = [], self.query_tokens // len(asked)
         for first, behind, words in asked:
             place = before + first, before + behind
-            chunks.append(Repetition(before + len(ids), place, self.settings.sinks, kept_queries))
+            chunks.append(Repetition(before + len(ids), place, kept_queries))
             with torch.no_grad(), watched(chunks[-1]):
                 window = Window(self.lm, whole, 1, room=len(words), retain=False)
                 window.feed(torch.tensor([words], device=self.lm.device))
@@ -160,7 +161,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
             own = torch.stack([chunk.scores[layer].to(keys.device) for layer in range(len(keys))])
             scores[..., chunk.chunk[0] - before : chunk.chunk[1] - before] = own
         if kept is None:
-            scores[..., : self.settings.sinks] = STAYS
+            scores[..., :SINKS] = STAYS
         else:
             assert kept.scores is not None, "what stayed has its scores"
             index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)

@@ -164,34 +164,15 @@ class RandomSlotsSettings(BudgetSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class KVzipSettings(BudgetSettings):
-    """Settings of `kvzip`; the defaults are the released code's, with the first slots that kvpress keeps."""
+    """Settings of `kvzip` and `attention_matching`; the defaults are the released code's."""
 
     budget: Amount = 0.2
     """Slots kept, as their share of the tokens read or as a number of tokens, of all layers and heads together."""
-    sinks: int = 4
-    """First tokens of the text that always stay."""
     repeat_chunk: int = 2048
     """Tokens of the text that are repeated at once; fewer where the model's positions leave no room."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, sinks=self.sinks)
         at_least(1, repeat_chunk=self.repeat_chunk)
         if self.positions != "original":
             raise ValueError(f"keys stay where they stood in the text, got positions={self.positions}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatchingSettings(KVzipSettings):
-    """Settings of `attention_matching`."""
-
-    query_tokens: int = 1024
-    """Tokens whose queries are matched, at most, of all chunks together."""
-    ridge: float = 1e-3
-    """Weight of staying near the values that were read, against that of an average slot's attention."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, query_tokens=self.query_tokens)
-        if not self.ridge > 0:
-            raise ValueError(f"ridge must be positive, got {self.ridge}")

@@ -23,7 +23,6 @@ from transformers.cache_utils import DynamicCache
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments, parse_value
 from ttabench.core.types import Ask, Observe
-from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
@@ -31,7 +30,7 @@ from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
-from ttabench.methods.parts.amount import Amount, in_tokens
+from ttabench.methods.parts.amount import in_tokens
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.spec import MethodSpec
 
@@ -90,19 +89,11 @@ def build(wanted: Press) -> Any:
             raise UnknownName(f"argument of {wanted.name}", key, [name for name in taken if name != place])
         given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
     try:
-        return cls(**given)
-    except (AssertionError, TypeError, ValueError) as error:
+        press = cls(**given)
+        press.compression_ratio = press.compression_ratio  # presses that cannot be told what to keep refuse it
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", WRITE) from None
-
-
-def takes_a_budget(press: Any) -> bool:
-    """Whether a press can be told which share of the tokens to remove."""
-    try:
-        before = press.compression_ratio
-        press.compression_ratio = before
-    except (AttributeError, AssertionError, ValueError):  # so presses say that they cannot
-        return False
-    return isinstance(before, int | float)
+    return press
 
 
 def removed_share(kept: int, total: int) -> float:
@@ -151,7 +142,7 @@ def _placed(lm: LM) -> Callable[..., tuple[Any, dict[str, Any]]]:
     return place
 
 
-class KvPress(BaseMethod[Any]):
+class KvPress(BaseMethod[KvPressSettings]):
     """The cache of the context after a press. State: keys, values [L, 1, H, P, D] and next; a `RaggedCache` where a
     press keeps more of one layer or head than of another."""
 
@@ -161,10 +152,9 @@ class KvPress(BaseMethod[Any]):
     needs = ("hooks", "gaps", "shape")
     wanted: ClassVar[Press]
 
-    def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
+    def __init__(self, lm: LM, settings: KvPressSettings) -> None:
         super().__init__(lm, settings)
-        self.budget: Amount | None = settings.budget if isinstance(settings, KvPressSettings) else None
-        self.growth = "constant" if isinstance(self.budget, int) else "linear"
+        self.growth = "constant" if isinstance(settings.budget, int) else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
             fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
             raise UserError(f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
@@ -188,9 +178,9 @@ class KvPress(BaseMethod[Any]):
         return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)]})
 
     def evicts_nothing(self, tokens: int) -> bool:
-        """Whether the budget is as large as the text; a press without a budget is not known to keep all."""
+        """Whether the budget is as large as the text."""
         whole = tokens + len(self.lm.start_ids)
-        return self.budget is not None and in_tokens(self.budget, whole) >= whole
+        return in_tokens(self.settings.budget, whole) >= whole
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The compressed cache as a prefix."""
@@ -206,8 +196,7 @@ class KvPress(BaseMethod[Any]):
             fault = f"{fault}; kvpress does not say where the slots that stay stood."
             raise UserError(fault, "Read less, or use snapkv.")
         press = build(self.wanted)  # a new one for every text: presses remember
-        if self.budget is not None:
-            press.compression_ratio = removed_share(in_tokens(self.budget, total), total)
+        press.compression_ratio = removed_share(in_tokens(self.settings.budget, total), total)
         cache = DynamicCache()
         try:
             with compressing(self.lm) as hidden, press(self.lm.model):
@@ -250,10 +239,8 @@ def ragged(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> R
 def spec_of(text: str) -> MethodSpec:
     """The method of a press as it was typed."""
     wanted = parse(text)
-    spec = replace(KVPRESS, name=f"kvpress:{text}", members="")
-    if not takes_a_budget(build(wanted)):
-        spec = replace(spec, Settings=NoSettings, presets={}, keep=None)
+    build(wanted)
     made = type("KvPress", (KvPress,), {"wanted": wanted})
-    spec = replace(spec, where=made)
+    spec = replace(KVPRESS, name=f"kvpress:{text}", members="", where=made)
     setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type
     return spec
