@@ -17,7 +17,7 @@ from ttabench.core.types import Observe
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums, kept_slots
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.random_slots import RandomSlots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
@@ -55,12 +55,6 @@ def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
     some = column_sums(call(query, key), counted, block)
     torch.testing.assert_close(some, dense_sums(query[:, :, 6:], key))
     assert not column_sums(call(query, key), torch.zeros_like(counted), block).any()
-
-
-def test_ties_go_to_the_lower_slot_and_padding_fills_the_front() -> None:
-    scores = torch.tensor([[1.0, 2.0, 1.0, 1.0, 2.0], [-torch.inf, -torch.inf, -torch.inf, 0.0, 5.0]])[None, :, None]
-    slots = kept_slots(scores, torch.tensor([3, 3]))[0, :, 0]
-    assert slots.tolist() == [[0, 1, 4], [-1, 3, 4]]
 
 
 def test_rotation_is_the_models_own_and_can_be_undone() -> None:

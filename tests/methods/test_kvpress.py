@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import Tensor
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.methods.reading import logits, read
-from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
@@ -123,9 +121,3 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "kvpress", None)
     for words in (["eval", *common, "--method"], ["profile", "--methods"], ["list", "methods"]):
         assert one_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
-    pins = re.findall(r"(\S+)==(\S+)", INSTALL)
-    constraints = (ROOT / "constraints.txt").read_text().splitlines()
-    assert all(f"{package}=={version}" in constraints for package, version in pins)
-    assert INSTALL in (ROOT / "ttabench/methods/kvpress/kvpress.md").read_text()
-    session = (ROOT / "noxfile.py").read_text()
-    assert all(f'"{package}"' in session for package, _ in pins)

@@ -21,9 +21,8 @@ from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.settings import SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.settings import SnapKVSettings
 from ttabench.methods.eviction.snapkv import SnapKV
-from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress.method import INSTALL
@@ -68,24 +67,6 @@ def test_snapkv_keeps_what_its_press_keeps(lm: LM, budget: int | float, window: 
     index = read(ours, *TEXTS).tensors["index"][:, 0]
     assert torch.equal(kept_places(lm, read(press, *TEXTS)), index.long())
     torch.testing.assert_close(asked(press, *TEXTS), asked(ours, *TEXTS), **NOISE)
-
-
-@pytest.mark.parametrize("n_sink", [1, 4])
-def test_window_after_the_prefill_keeps_what_streamingllm_press_keeps(lm: LM, n_sink: int) -> None:
-    press = make(f"kvpress:StreamingLLMPress?n_sink={n_sink}", 40, lm)
-    ours = SlidingWindow(lm, WindowSettings(n_sink=n_sink, recent=40 - n_sink, mode="postprefill"))
-    places = kept_places(lm, read(press, *TEXTS))
-    assert torch.equal(places, read(ours, *TEXTS).tensors["index"][:, 0].long().expand_as(places))
-    torch.testing.assert_close(asked(press, *TEXTS), asked(ours, *TEXTS), **NOISE)
-
-
-@pytest.mark.parametrize("name", ["AdaKVPress(KnormPress)", "CriticalAdaKVPress(KnormPress)"])
-def test_presses_share_out_their_budget_exactly(lm: LM, name: str) -> None:
-    method, kept = make(f"kvpress:{name}", 40, lm), 40
-    state = read(method, *TEXTS)
-    assert state.tensors["counts"].sum((1, 2)).tolist() == [lm.kv_heads * kept] * lm.layers
-    assert state.tensors["next"].tolist() == [123]
-    assert (asked(method, *TEXTS) - asked(make("kvpress:KnormPress", 123, lm), *TEXTS)).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("name", ["FinchPress", "KVzipPress", "KeyRerotationPress(KnormPress)"])

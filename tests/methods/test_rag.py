@@ -195,12 +195,6 @@ def test_texts_are_averaged_and_normalised_as_the_files_say(tmp_path: Path) -> N
             DenseRetriever(folder, CPU)
 
 
-def test_length_is_that_of_the_files(tmp_path: Path) -> None:
-    encoder = DenseRetriever(sentence(tmp_path, sentence_bert_config={"max_seq_length": 6}), CPU)
-    first = hidden(bert(), "Ada lives in Port")  # CLS, four tokens, SEP: what fits into six
-    torch.testing.assert_close(encoder.questions(["ADA lives in Port Ansel."])[0][0], normalize(first.mean(0), dim=0))
-
-
 def test_an_encoder_finds_each_text_by_itself(tmp_path: Path) -> None:
     method = Rag(tiny_llama(), RagSettings(retriever=sentence(tmp_path)))
     state = method.adapt(method.begin(1), [[Observe(text=text)] for text in WRITTEN])

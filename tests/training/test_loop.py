@@ -54,19 +54,6 @@ def test_an_update_is_about_as_large_as_one_of_adam_and_vectors_move_as_with_ada
             torch.testing.assert_close(left, right)
 
 
-def test_a_stack_moves_as_its_matrices_would_alone() -> None:
-    torch.manual_seed(0)
-    stack, gradient = SlotLinear(3, 6, 4, bias=False), torch.randn(3, 6, 4)
-    alone = [SlotLinear(1, 6, 4, bias=False) for _ in range(3)]
-    for place, each in enumerate(alone):
-        each.weight.data.copy_(stack.weight[place : place + 1])
-        each.weight.grad = gradient[place : place + 1].clone()
-    stack.weight.grad = gradient
-    for modules in (stack, *alone):
-        Muon(modules, lr=1e-2, betas=(0.9, 0.99)).step()
-    torch.testing.assert_close(stack.weight, torch.cat([each.weight for each in alone]))
-
-
 @pytest.fixture
 def lm() -> LM:
     return tiny_llama()

@@ -136,18 +136,6 @@ def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None
         replace(CONFIG, best=True, validate_every=0)
 
 
-def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path)
-    first = train(method(lm), episodes(), config)
-    told: list[int] = []
-    again = train(method(lm), episodes(), config, lambda step, _: told.append(step))
-    assert (again.steps, again.losses, told) == (4, first.losses, [])
-    longer = train(method(lm), episodes(), replace(config, steps=6), lambda step, _: told.append(step))
-    assert (longer.steps, told) == (6, [5, 6])
-    anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
-    assert anew.losses == first.losses[:2]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
