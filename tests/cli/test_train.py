@@ -12,10 +12,9 @@ from tests.conftest import MAC, Command, one_line
 from ttabench.methods.checkpoint_header import header
 
 
-def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_a_finished_training_is_stored_anew(ttabench: Command, common: list[object], tmp_path: Path) -> None:
     words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--documents", 2]
-    short = ttabench(*words, "--steps", 2, "--out", tmp_path / "short")
-    assert "Note: 2 steps of the 1,200 of its recipe: too few to judge the method by." in short.err.splitlines()
+    assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short").code == 0
     assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short", "--quiet").err == ""
     again = (*words, "--steps", 2, "--out", tmp_path / "short", "--stored", "float16")
     stamp = (tmp_path / "short" / "adapter.safetensors").read_bytes()

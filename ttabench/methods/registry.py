@@ -111,13 +111,8 @@ def formula(name: str) -> Formula:
 
 
 def find(name: str) -> MethodSpec:
-    """The method of this name.
-
-    Raises:
-        UnknownName: no such method; the message names the closest one.
-        UserError: it is of an optional package that is missing, or knows no such method; a package or file that offers
-            it fails, or holds none.
-    """
+    """The method of this name; an UnknownName that names the closest one, or a UserError where the package or file that
+    offers it is missing or fails."""
     if name in methods():
         return methods()[name]
     if len(parts_of(name)) > 1:

@@ -92,12 +92,8 @@ def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
 def training_item(
     lm: LM, ask: Ask, max_prompt: int | None = None, *, follows: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Prompt and target ids of a query with its first gold answer, or its right option.
-
-    Args:
-        max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
-        follows: whether other text stands before the prompt in the window.
-    """
+    """Prompt and target ids of a query with its first gold answer, or its right option. `max_prompt`: the prompt keeps
+    its last so many tokens, the answer is never cut; `follows`: whether other text stands before it in the window."""
     prompt = prompt_ids(lm, ask, follows=follows)
     if max_prompt is not None:
         prompt = prompt[max(0, len(prompt) - max_prompt) :]

@@ -80,8 +80,6 @@ class TrainPlan:
     earlier: Sequence[Stage]
     last: Stage
     options: TrainOptions
-    recipe_steps: int
-    """Steps of the recipe where nobody says otherwise."""
     notify: Callable[[str], None] = no_word
     """Told in one line what else is worth knowing."""
 
@@ -161,8 +159,7 @@ def plan_training(
     *earlier, last = _stages(request, recipe, out)
     for stage in (last, *earlier):
         _config(stage, options, make_plan(stage.request, options.seed))
-    steps = recipe_of(resolved.spec, preset, {}).steps
-    return TrainPlan(earlier=earlier, last=last, options=options, recipe_steps=steps, notify=notify)
+    return TrainPlan(earlier=earlier, last=last, options=options, notify=notify)
 
 
 def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
@@ -244,15 +241,11 @@ def train(
 
     Arguments are named as the command's options are. `settings` and `task_options` are those that differ from preset
     and card, `recipe` fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
-
-    Raises:
-        UserError: an unknown name, a setting that does not fit, data or model that are not there, a folder in use, a
-            loss that is not finite; one line that says what to do.
+    A UserError says in one line what does not fit, and what to do.
     """
     known = [field.name for field in fields(Recipe)]
-    for name in recipe:
-        if name not in known:
-            raise UnknownName("field of a recipe", name, known)
+    if unknown := next((name for name in recipe if name not in known), ""):
+        raise UnknownName("field of a recipe", unknown, known)
     request = RunRequest(
         method=method,
         task=task,

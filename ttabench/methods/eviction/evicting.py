@@ -171,11 +171,15 @@ def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Ro
         keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
-    if kept is None:
-        return EvictedCache(keys, values, index_BT[None, :, None], read_B)
-    index = index_BT[None, :, None].expand(kept.index.shape[0], -1, kept.index.shape[2], -1)
-    parts = ((kept.keys, keys), (kept.values, values), (kept.index, index))
-    return EvictedCache(*(torch.cat(both, 3) for both in parts), read_B)
+    new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
+    return new if kept is None else behind(kept, new)
+
+
+def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
+    """One in front of the other; what was read is what the later one says."""
+    keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
+    index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
+    return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments, parse_value
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
@@ -112,7 +113,7 @@ def compressing(lm: LM) -> Iterator[list[Any]]:
     modules: list[nn.Module] = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
     touched = [lm.decoder, *modules]
     before = [(dict(vars(module)), dict(module._modules)) for module in touched]
-    hooks = [module.register_forward_pre_hook(_placed(lm), with_kwargs=True) for module in modules]
+    hooks = [module.register_forward_pre_hook(_placed, with_kwargs=True) for module in modules]
     try:
         for module in modules:
             vars(module)["masked_key_indices"] = None
@@ -128,18 +129,10 @@ def compressing(lm: LM) -> Iterator[list[Any]]:
             module._modules.update(children)
 
 
-def _placed(lm: LM) -> Callable[..., tuple[Any, dict[str, Any]]]:
+def _placed(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A hook that tells attention at which positions its tokens stand."""
-
-    def place(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        past = kwargs["past_key_values"].get_seq_length(module.layer_idx)
-        behind = past + kwargs["hidden_states"].shape[1]
-        if behind > lm.max_positions:
-            fault = f"A context of {behind} tokens exceeds the {lm.max_positions} positions of {lm.name}."
-            raise UserError(fault, "Read less (--task-set documents=N) or give a --model with more positions.")
-        return args, {"cache_position": torch.arange(past, behind, device=kwargs["hidden_states"].device), **kwargs}
-
-    return place
+    hidden_BTD = kwargs["hidden_states"]
+    return args, {"cache_position": torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device), **kwargs}
 
 
 class KvPress(BaseMethod[KvPressSettings]):
@@ -190,6 +183,7 @@ class KvPress(BaseMethod[KvPressSettings]):
     def _compressed(self, ids: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """What a press leaves of every layer: keys, values [H, P, D], and which slots a head still sees [H, P]."""
         total, name = len(ids), self.wanted.name
+        check_fits(self.lm, None, [total])
         first, behind = torch.zeros(1), torch.full((1,), total + ASKED)
         if not all(bool(near(0, 0, behind, first)) for near in ways_of(self.lm).local.values()):
             fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -124,7 +123,7 @@ class Rag(BaseMethod[RagSettings]):
             from ttabench.methods.rag.dense import DenseRetriever
 
             self.retriever = DenseRetriever(settings.retriever, lm.device)
-        self._settled: tuple[weakref.ref[Tensor], Scorer] | None = None
+        self._settled: tuple[Tensor, Scorer] | None = None
 
     def begin(self, rows: int) -> State:
         """No documents."""
@@ -165,9 +164,8 @@ class Rag(BaseMethod[RagSettings]):
     def _scores(self, state: State, asks: Sequence[Ask]) -> NDArray[np.float32]:
         """How well each document matches each question, [Q, K]; the index stays while one state is asked."""
         texts = state.tensors["texts"]
-        if self._settled is None or self._settled[0]() is not texts:
-            scorer = self.retriever.scorer(items(state.tensors, self.retriever.tensor))
-            self._settled = weakref.ref(texts), scorer
+        if self._settled is None or self._settled[0] is not texts:
+            self._settled = texts, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
         asked = self.retriever.questions([ask.question_text for ask in asks])
         return np.stack([self._settled[1](question) for question in asked])
 
