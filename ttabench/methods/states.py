@@ -209,8 +209,13 @@ class StateFolder:
     def _check(self) -> None:
         """Refuse what is there, where it is not ours to replace, or not to be replaced."""
         content = self._header()
-        ours = {LOCK_FILE} if content is None else {LOCK_FILE, HEADER_FILE, TENSORS_FILE, *content["files"]}
-        if others := self._names() - ours:
+        ours, files = (
+            ({LOCK_FILE}, {}) if content is None else ({LOCK_FILE, HEADER_FILE, TENSORS_FILE}, content["files"])
+        )
+        others = {
+            name for name in self._names() - ours if not (name in files and files[name] == digest(self.path / name))
+        }
+        if others:
             fault = f"{self.path} holds {min(others)}, which is of no adapted state and is not replaced."
             raise UserError(fault, "Give another --out, or move it away.")
         if content is not None and not self.force and (not self.asked or content.get("asked") != self.asked):
