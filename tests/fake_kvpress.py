@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -55,7 +55,6 @@ class LastPress(ScorerPress):
     """Keeps the last tokens, the newest first: an order that is not the text's."""
 
     least: int = 0
-    order: Literal["newest", "oldest"] = "newest"
 
     def __post_init__(self) -> None:
         assert self.least >= 0, "least must not be negative"
@@ -63,8 +62,7 @@ class LastPress(ScorerPress):
     def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         assert keys.shape[2] > self.least, f"at least {self.least} tokens are needed"
         count = self.kept(keys)
-        both = keys[:, :, -count:], values[:, :, -count:]
-        return both if self.order == "oldest" else (both[0].flip(2), both[1].flip(2))
+        return keys[:, :, -count:].flip(2), values[:, :, -count:].flip(2)
 
 
 @dataclass

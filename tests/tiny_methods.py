@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ttabench.contract.case import PROMPTS, TEXTS, asks, observes
-from ttabench.core.types import Ask, Episode, Generate, Observe
+from ttabench.contract.case import PROMPTS, TEXTS, asks, episode, observes
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.mac import TINY as TINY_MAC
@@ -49,21 +49,8 @@ def teach(method: BaseMethod[Any]) -> None:
 
 
 def tiny_mac(lm: LM, **settings: Any) -> Mac:
-    from dataclasses import replace
-
     return Mac(lm, replace(TINY_MAC, **settings))
 
 
 def trainable() -> list[str]:
     return [name for name in methods() if find(name).trainable]
-
-
-def episode(key: str = "e", documents: int = 3) -> Episode:
-    """Documents that say where somebody lives, then a question about each."""
-    people = [f"{key}{index}" for index in range(documents)]
-    read = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
-    asked = [
-        Ask(prompt=f"Where does {who} live?", key=who, want=Generate(answers=(f"{who}ville",)), source_key=who)
-        for who in people
-    ]
-    return Episode(key=key, steps=(*read, *asked))

@@ -19,10 +19,10 @@ from ttabench.core.version import __version__
 if TYPE_CHECKING:
     from ttabench.run.session import Session
     from ttabench.sweep.by_name import compare, evaluate, load
-    from ttabench.training.by_name import train
+    from ttabench.training.stages import train
 
 __all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
-_WHERE = {"Session": "run.session", "train": "training.by_name"}
+_WHERE = {"Session": "run.session", "train": "training.stages"}
 _RUNS = "sweep.by_name"
 
 

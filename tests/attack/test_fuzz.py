@@ -163,7 +163,7 @@ DAMAGED: dict[str, tuple[str, int, list[Words]]] = {
 FLAGS: dict[str, str] = {
     "eval": "method task source split limit preset set task-set seed seeds checkpoint state device dtype batch-size "
             "bos threads memory-limit base-checkpoint model nonsense keep metric",
-    "train": "lr warmup schedule beta2 clip decay accumulate save-every validate-every stored rounds documents "
+    "train": "lr warmup schedule beta2 clip decay save-every validate-every stored rounds documents "
              "questions preset set task split checkpoint memory-limit",
     "compare": "metric format task method size",
     "profile": "methods prefill generate dtype piece-tokens model preset set repeat format",

@@ -124,8 +124,5 @@ def test_the_pieces_that_an_answer_looks_at_are_told(ttabench: Command, notes: P
         assert len(shares) == 5
         assert shares == sorted(shares, reverse=True)
         assert shares[0] <= sum(shares) < 1
-    (found,) = ttabench("ask", *words, "rag", "--json").json()["methods"]
-    assert [each["pieces"][0]["name"] for each in found["answers"]] == ["notes.txt#0", "notes.txt#1"]
-    assert found["answers"][0]["pieces"][0].keys() == {"name", "share", "score"}
     (bare,) = ttabench("ask", *words, "icl", "--json").json()["methods"]
     assert "pieces" not in bare["answers"][0]

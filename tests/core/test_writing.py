@@ -18,7 +18,6 @@ ALLOWED = {
     "records.folder": "unlink",  # what is left of a run that is whole
     "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
     "core.child": "TemporaryDirectory|open",  # what a process says
-    "methods.states": "mkdtemp",  # beside what it becomes
     "contract.promises": "TemporaryDirectory",  # a state that is written to be read back
     "lm.loading.safetensors_io": "save_file",
     "cli.ending": "open",  # on nothing, where standard output is closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from tests.methods.test_eviction import dense_sums
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
-from ttabench.core.types import Observe
-from ttabench.lm.forward.patching import encoded, select_rows
-from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
@@ -53,22 +51,6 @@ def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterato
     for ids in [prompt, *([token] for token in tokens)]:
         hidden_BTD = window.feed(torch.tensor([ids]))
         yield window.prefix(), hidden_BTD[:, -1]
-
-
-@pytest.mark.parametrize(
-    ("make", "positions"), [(tiny_llama, "original"), (tiny_llama, "cache"), (tiny_gpt2, "original")]
-)
-def test_the_budget_holds_at_every_step(make: Callable[[], LM], positions: str) -> None:
-    lm = make()
-    patch = patch_of(method(lm, positions=positions))
-    assert patch.prefix is not None
-    read = int(rule_of(patch.prefix).kept.next)
-    for number, (prefix, _) in enumerate(steps(lm, patch, [65] * 5, list(range(70, 90)))):
-        kept, total = rule_of(prefix).kept, read + 5 + number
-        assert prefix.keys_LBHPD[0].shape[2] == kept.index.shape[-1] == 12
-        assert (kept.index[..., -6:] == torch.arange(total - 6, total)).all(), "the last six always stay"
-        assert kept.next.tolist() == [total]
-        assert prefix.next_position_B.tolist() == [total if positions == "original" else 12]
 
 
 @pytest.mark.parametrize("gqa", [True, False])
@@ -142,17 +124,3 @@ def test_scores_are_those_of_decoding_and_asking_changes_nothing() -> None:
     loss, count = nll(lm, patch, [(prompt, options[0]) for prompt, options in ITEMS])
     assert count == 6
     torch.testing.assert_close(loss, -sum(values[0] for values in choose(lm, patch, ITEMS)), **NOISE)
-
-
-def test_pieces_in_the_window_go_with_the_prompt() -> None:
-    """Tokens read on top of the patch evict nothing before something is asked, and count then."""
-    lm = tiny_llama()
-    patch, piece = patch_of(method(lm)), piece_ids(lm, Observe(text="One more."), first=False)
-    read = encoded(lm, replace(patch, tokens_BT=torch.tensor([piece])))
-    assert read.prefix is not None
-    assert read.prefix.keys_LBHPD[0].shape[2] == 12 + len(piece)
-    in_two = list(steps(lm, read, [65, 66], [70, 71, 72]))
-    at_once = list(steps(lm, patch, [*piece, 65, 66], [70, 71, 72]))
-    for (one, hidden), (other, same) in zip(in_two, at_once, strict=True):
-        assert torch.equal(rule_of(one).kept.index, rule_of(other).kept.index)
-        torch.testing.assert_close(hidden, same, **NOISE)

@@ -17,10 +17,9 @@ from ttabench.core.types import Observe
 from ttabench.lm.attention.interface import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.evicting import EvictingMethod, column_sums, kept_slots
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.random_slots import RandomSlots, drawn
+from ttabench.methods.eviction.random_slots import RandomSlots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
@@ -58,12 +57,6 @@ def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
     assert not column_sums(call(query, key), torch.zeros_like(counted), block).any()
 
 
-def test_ties_go_to_the_lower_slot_and_padding_fills_the_front() -> None:
-    scores = torch.tensor([[1.0, 2.0, 1.0, 1.0, 2.0], [-torch.inf, -torch.inf, -torch.inf, 0.0, 5.0]])[None, :, None]
-    slots = kept_slots(scores, torch.tensor([3, 3]))[0, :, 0]
-    assert slots.tolist() == [[0, 1, 4], [-1, 3, 4]]
-
-
 def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     lm = tiny_llama()
     rotary = rotary_of(lm)
@@ -92,11 +85,6 @@ SMALL: dict[str, Any] = {
     "window": WindowSettings(n_sink=2, recent=10),
     "window-postprefill": WindowSettings(n_sink=2, recent=10, mode="postprefill"),
     "random_slots": RandomSlotsSettings(budget=12),
-}
-SHARES: dict[str, Any] = {
-    "snapkv": SnapKVSettings(budget=0.2, window=0.1),
-    "h2o": H2OSettings(),
-    "random_slots": RandomSlotsSettings(),
 }
 AWARE = SnapKVSettings(budget=20, window=6, query_aware=True)
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
@@ -142,17 +130,6 @@ def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
     assert logits(method, state).isfinite().all()
 
 
-@pytest.mark.parametrize("name", SHARES)
-def test_shares_grow_with_the_text(name: str) -> None:
-    method = make(name, SHARES[name], tiny_llama())
-    assert method.growth == "linear"
-    for count in (1, 2, 4):
-        state = read(method, *TEXTS[:count])
-        tokens = int(state.tensors["next"])
-        expected = 2 * (tokens // 10) if name == "h2o" else tokens // 5
-        assert state.tensors["keys"].shape[3] == expected
-
-
 def kept_places(settings: RandomSlotsSettings) -> Tensor:
     """int32 [L, H, P]"""
     places: Tensor = read(RandomSlots(tiny_llama(), settings), *TEXTS).tensors["index"][:, 0]
@@ -165,16 +142,8 @@ def test_a_random_choice_is_its_own_for_every_head_and_seed_and_the_same_in_part
     assert all(head[0] == 0 for head in heads), "the first token always stays"
     assert len({tuple(head) for head in heads}) == len(heads) > 1
     assert not torch.equal(places, kept_places(RandomSlotsSettings(budget=12, seed=1)))
-    for parts in ({"chunk": 17}, {"join": False}, {"chunk": 9, "positions": "cache"}):
+    for parts in ({"chunk": 17}, {"chunk": 9, "positions": "cache"}):
         assert torch.equal(places, kept_places(RandomSlotsSettings(budget=12, **parts)))  # type: ignore[arg-type]
-
-
-def test_a_random_choice_prefers_no_place() -> None:
-    """Of 4,096 heads each keeps a fifth of 100 places: every place about 819 times, and neighbours no more often."""
-    stays = drawn(torch.arange(100)[None, None, None], 64, 64, seed=0).flatten(0, 2).argsort(-1).argsort(-1) >= 80
-    spread = (4096 * 0.2 * 0.8) ** 0.5
-    assert ((stays.sum(0) - 4096 * 0.2).abs() < 4 * spread).all()
-    assert abs(float((stays[:, 1:] & stays[:, :-1]).float().mean()) - 0.2 * 19 / 99) < 0.002
 
 
 @pytest.mark.parametrize("positions", ["original", "cache"])
@@ -193,16 +162,3 @@ def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, posi
     found = aware._looked_at(held, asked)
     assert torch.equal(found.index, kept.index[..., :-count])
     torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)
-
-
-def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -> None:
-    method = SnapKV(tiny_llama(), replace(AWARE, window=12))
-    kept = EvictedCache.of(read(method, *TEXTS))
-    assert kept is not None
-    short, long = asks("Who?", "Where does Ada live?")
-    found = method._looked_at(kept, [short, long])
-    assert not torch.equal(found.index[:, 0], found.index[:, 1])
-    tokens = int(kept.next)
-    assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
-    in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
-    assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import Tensor
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.methods.reading import logits, read
-from tests.places import ROOT
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
@@ -46,8 +44,8 @@ def asked(method: Any, *texts: str) -> Tensor:
 def test_names_are_parsed() -> None:
     assert parse("SnapKVPress") == Press(name="SnapKVPress")
     assert parse("A?x=1&y=a,b") == Press(name="A", arguments={"x": "1", "y": "a,b"})
-    inner = Press(name="B", arguments={"x": "1"}), Press(name="C", wrapped=(Press(name="D"),))
-    assert parse("A(B?x=1, C(D))?z=2") == Press(name="A", wrapped=inner, arguments={"z": "2"})
+    inner = Press(name="B", arguments={"x": "1"})
+    assert parse("A(B?x=1)?z=2") == Press(name="A", wrapped=inner, arguments={"z": "2"})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,8 @@ def test_names_are_parsed() -> None:
             "kvpress:LastPress?compression_ratio=0.5",
             r"no compression_ratio here \(got 0.5\): .*budget=0.5",
         ),
-        ("kvpress:AdaKVPress(LastPress,LastPress)", "takes 1 press in its brackets, got 2"),
+        ("kvpress:LastPress(LastPress)", "LastPress takes no press in brackets"),
+        ("kvpress:AdaKVPress(LastPress,LastPress)", "is not the name of a press"),
     ],
 )
 def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
@@ -71,14 +70,9 @@ def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str
 
 
 def test_a_budget_is_met_exactly() -> None:
-    """Of slots that are counted by head, by layer, or of all heads or layers together."""
     for total in range(1, 300):
         for kept in range(1, total + 3):
-            stays = min(kept, total)
-            assert int(total * (1 - removed_share(kept, total))) == stays
-            for heads in (1, 4, 224):
-                more, fewer = (removed_share(kept, total, heads, counts_removed=down) for down in (False, True))
-                assert int(total * heads * (1 - more)) == total * heads - int(total * heads * fewer) == heads * stays
+            assert int(total * (1 - removed_share(kept, total))) == min(kept, total)
 
 
 def test_a_full_budget_is_full_context_and_a_small_one_is_felt(presses: None) -> None:
@@ -87,17 +81,6 @@ def test_a_full_budget_is_full_context_and_a_small_one_is_felt(presses: None) ->
     for name in ("kvpress:LastPress", ADA):
         torch.testing.assert_close(asked(make(name, 400, lm), *TEXTS), expected, **NOISE)
         assert (asked(make(name, 12, lm), *TEXTS) - expected).abs().max() > 1e-2
-
-
-def test_the_state_says_what_stayed_and_goes_on_behind_what_was_read(presses: None) -> None:
-    method = make("kvpress:LastPress", 12)
-    state = read(method, *TEXTS)
-    assert (method.name, method.growth) == ("kvpress:LastPress", "constant")
-    assert make("kvpress:LastPress", 0.5).growth == "linear"
-    assert state.labels == {"cache_reduced": True, "needs_eager": False}
-    assert state.tensors["keys"].shape == (2, 1, 2, 12, 8)
-    assert (state.tensors["next"].tolist(), state.meta["tokens_read"]) == ([123], [122])
-    assert read(make(ADA, 400), *TEXTS).labels["cache_reduced"] is False
 
 
 def test_heads_keep_slots_of_their_own(presses: None) -> None:
@@ -112,18 +95,14 @@ def test_heads_keep_slots_of_their_own(presses: None) -> None:
     torch.testing.assert_close(state.tensors["keys"], kept, **NOISE)
 
 
-def test_a_run_is_recorded_with_its_labels(
+def test_a_run_is_recorded_and_a_state_is_asked(
     ttabench: Command, common: list[object], presses: None, tmp_path: Path
 ) -> None:
     words = ["eval", "--method", ADA, "--set", "budget=16", *common, "--task-set", "documents=2"]
     ran = ttabench(*words)
     assert ran.code == 0, ran.err
-    note = f"{ADA} removed slots from the cache"
-    assert note in " ".join(ran.err.split())
     record = load_record(next((tmp_path / "runs").iterdir()))
-    assert record.method["labels"] == {"cache_reduced": True, "needs_eager": False}
     assert record.config["method"] == record.method["name"] == ADA
-    assert note in record.notes
     assert "is stored already" in ttabench(*words).err
     assert "No analytic cost is known" in ttabench(*words, "--dry-run").err
     notes, state = tmp_path / "notes.txt", tmp_path / "state"
@@ -142,9 +121,3 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "kvpress", None)
     for words in (["eval", *common, "--method"], ["profile", "--methods"], ["list", "methods"]):
         assert one_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
-    pins = re.findall(r"(\S+)==(\S+)", INSTALL)
-    constraints = (ROOT / "constraints.txt").read_text().splitlines()
-    assert all(f"{package}=={version}" in constraints for package, version in pins)
-    assert INSTALL in (ROOT / "ttabench/methods/kvpress/kvpress.md").read_text()
-    session = (ROOT / "noxfile.py").read_text()
-    assert all(f'"{package}"' in session for package, _ in pins)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import observes
-from ttabench.contract.promises import episode
+from ttabench.contract.case import episode
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import forward

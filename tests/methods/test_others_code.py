@@ -158,19 +158,3 @@ def test_a_state_of_a_file_is_asked_with_the_file_that_the_user_names(
     (same,) = ttabench(*asked, copy).json()["methods"]
     assert same["answers"] == told["answers"], "wherever it lies"
     assert "another version of the method" in one_line(ttabench(*asked, other))
-
-
-def test_an_edited_helper_of_a_file_is_another_run(tiny_base: Path, tmp_path: Path) -> None:
-    """Also one that is imported only when the method works."""
-    (tmp_path / "mine.py").write_text(FILE.replace("        rows =", "        import widths\n        rows ="))
-    words = ["eval", "--method", "./mine.py", "--task", "streamingqa", "--model", str(tiny_base), "--source", "mini",
-             "--task-set", "documents=2", "--dry-run", "--json"]  # fmt: skip
-    ids = []
-    for width in (16, 17):
-        (tmp_path / "widths.py").write_text(f"WIDTH = {width}\n")
-        command = [sys.executable, "-m", "ttabench", *words]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=300)
-        assert done.returncode == 0, done.stderr
-        ids.append(json.loads(done.stdout)["runs"][0]["id"])
-    assert ids[0] != ids[1]

@@ -76,14 +76,6 @@ def test_a_patch_that_no_question_changes_is_made_once(spy: Spy) -> None:
     assert spy.calls[-2:] == [("adapt", 1), ("patch", 1)]
 
 
-def test_a_question_that_a_method_looks_at_is_handed_over(spy: Spy) -> None:
-    spy.looks_at_question = True
-    session = Session(spy.lm, spy)
-    session.patch(asks(*PROMPTS))
-    session.patch(asks(*PROMPTS[:1]))
-    assert spy.calls == [("patch", 3), ("patch", 1)]
-
-
 def test_a_session_by_names_reads_asks_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

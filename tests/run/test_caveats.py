@@ -24,7 +24,7 @@ AT_THE_BORDER: dict[str, tuple[dict[str, Any], str]] = {
     "window": ({"n_sink": 4, "recent": HELD - 4}, "recent"),
     "window postprefill": ({"mode": "postprefill", "n_sink": 0, "recent": HELD}, "recent"),
     "snapkv": ({"budget": HELD, "window": 4}, "budget"),
-    "h2o": ({"heavy": 6, "recent": HELD - 6, "evict_decode": False}, "heavy"),
+    "random_slots": ({"budget": HELD}, "budget"),
     "kvpress:LastPress": ({"budget": HELD}, "budget"),
 }
 """Settings that keep all of these words, and which of them keeps less when it is one less."""

@@ -61,18 +61,15 @@ WRITES = ((safetensors_io, "save_file"), (files, "moved"), (files, "remove"), (f
           (Path, "write_bytes"), (Path, "replace"))  # fmt: skip
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> list[str]:
-    """Kill at the `at`-th write from now on, before or after it is done; returns the names of the writes so far."""
+def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
+    """Kill after the `at`-th write from now on; returns the names of the writes so far."""
     seen: list[str] = []
 
     def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             seen.append(name)
-            number = len(seen)
-            if number == at and not after:
-                raise Killed
-            result = original(*arguments, **named)
-            if number == at and after:
+            number, result = len(seen), original(*arguments, **named)
+            if number == at:
                 raise Killed
             return result
 
@@ -88,14 +85,13 @@ def whole(lm: LM, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, T
     """Weights and losses of a training that nothing stopped, and how many writes it took."""
     out, trained = tmp_path_factory.mktemp("whole"), method(lm)
     with pytest.MonkeyPatch.context() as patch:
-        seen = killing(patch, 0, after=False)
+        seen = killing(patch, 0)
         record = train(trained, episodes(), replace(CONFIG, out=out), validation={"v": [episode("v")]})
     return weights(trained), record.losses, len(seen)
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_a_kill_at_any_write_leads_to_the_same_weights(
-    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, after: bool
+def test_a_kill_after_any_write_leads_to_the_same_weights(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path
 ) -> None:
     expected, losses, writes = whole
     assert writes > 20
@@ -103,7 +99,7 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         out = tmp_path / f"{at}"
         config = replace(CONFIG, out=out)
         with pytest.MonkeyPatch.context() as patch:
-            killing(patch, at, after=after)
+            killing(patch, at)
             with pytest.raises(Killed):
                 train(method(lm), episodes(), config, validation={"v": [episode("v")]})
         again = method(lm)
@@ -118,33 +114,19 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         assert steps == [1, 2, 2, 3, 4, 4]
 
 
-def test_the_best_step_is_kept_whatever_is_killed(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_step_is_kept(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = type(method(lm))
 
     def grown(self: Any, episodes: Any) -> dict[str, float]:
         return {"loss": float(sum(each.abs().sum() for each in weights(self).values()))}
 
     monkeypatch.setattr(kind, "validate", grown)
-    best, two = replace(CONFIG, best=True), method(lm)
-    judged = {"v": [episode("v")], "w": [episode("w")]}
+    two, best, judged = method(lm), method(lm), {"v": [episode("v")], "w": [episode("w")]}
     train(two, episodes(), replace(CONFIG, steps=2, out=None, resume=False))
-    with pytest.MonkeyPatch.context() as patch:
-        seen = killing(patch, 0, after=False)
-        train(method(lm), episodes(), replace(best, out=tmp_path / "whole"), validation=judged)
-    assert len(seen) > 20
-    for at in range(1, len(seen) + 1):
-        config, again = replace(best, out=tmp_path / f"{at}"), method(lm)
-        with pytest.MonkeyPatch.context() as patch:
-            killing(patch, at, after=False)
-            with pytest.raises(Killed):
-                train(method(lm), episodes(), config, validation=judged)
-        record = train(again, episodes(), config, validation=judged)
-        first, last = record.validation
-        assert record.steps == len(record.losses) == 4
-        assert record.best() == 2
-        assert last["loss"] == last["v loss"] == last["w loss"] > first["loss"]
-        for found in (weights(again), weights(checkpoints.load(kind, lm, tmp_path / f"{at}"))):
-            assert all(torch.equal(found[name], each) for name, each in weights(two).items()), f"killed at write {at}"
+    record = train(best, episodes(), replace(CONFIG, best=True, out=tmp_path), validation=judged)
+    assert (record.steps, record.best()) == (4, 2)
+    for found in (weights(best), weights(checkpoints.load(kind, lm, tmp_path))):
+        assert all(torch.equal(found[name], each) for name, each in weights(two).items())
 
 
 def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None:
@@ -152,35 +134,6 @@ def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None
         train(method(lm), episodes(), replace(CONFIG, out=tmp_path, best=True))
     with pytest.raises(ValueError, match="best needs validations"):
         replace(CONFIG, best=True, validate_every=0)
-
-
-def test_an_interrupted_training_goes_on_from_its_last_save(
-    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path
-) -> None:
-    config = replace(CONFIG, out=tmp_path)
-
-    def interrupted(step: int, _: object) -> None:
-        if step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(method(lm), episodes(), config, interrupted)
-    again, told = method(lm), []
-    record = train(again, episodes(), config, lambda step, _: told.append(step))
-    assert (record.losses, told) == (whole[1], [3, 4])
-    assert all(torch.equal(weights(again)[name], each) for name, each in whole[0].items())
-
-
-def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
-    config = replace(CONFIG, out=tmp_path)
-    first = train(method(lm), episodes(), config)
-    told: list[int] = []
-    again = train(method(lm), episodes(), config, lambda step, _: told.append(step))
-    assert (again.steps, again.losses, told) == (4, first.losses, [])
-    longer = train(method(lm), episodes(), replace(config, steps=6), lambda step, _: told.append(step))
-    assert (longer.steps, told) == (6, [5, 6])
-    anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
-    assert anew.losses == first.losses[:2]
 
 
 @pytest.mark.parametrize(
@@ -199,10 +152,7 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("where", "failing", "good"),
-    [(safetensors_io, "save_file", 2), (safetensors_io, "save_file", 3), (files, "moved", 6), (files, "moved", 7)],
-)
+@pytest.mark.parametrize(("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "moved", 7)])
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
     lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str, good: int
 ) -> None:
@@ -227,24 +177,6 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     assert train(again, episodes(), config).losses == whole[1]
 
 
-@pytest.mark.parametrize("name", ["lora", "streamadapter"])
-def test_accumulated_parts_are_one_large_batch(lm: LM, name: str) -> None:
-    """Answers of different lengths: parts are weighed by their target tokens."""
-    batches = [
-        [episode(key, documents=count) for key, count in (("a", 1), ("bc" * 9, 3), ("d", 2), ("e", 1), ("f", 1))]
-    ]
-    runs = {}
-    for parts in (1, 2, 3, 9):
-        trained = tiny_method(name, lm)
-        config = TrainConfig(steps=1, lr=1e-2, accumulate=parts)
-        told: list[float] = []
-        train(trained, batches, config, lambda _, parts, told=told: told.append(parts["gradient"]))  # type: ignore[misc]
-        record = train(tiny_method(name, lm), batches, config)
-        runs[parts] = (record.losses[0], told[0])
-    for parts in (2, 3, 9):
-        assert runs[parts] == pytest.approx(runs[1], rel=1e-5)
-
-
 def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
     plain, judged = method(lm), method(lm)
     first = train(plain, episodes(), replace(CONFIG, out=tmp_path / "a", validate_every=0))
@@ -266,9 +198,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["plain", "force"])
-@pytest.mark.parametrize(
-    "name", ["adapter.safetensors", "adapter.json", "curve.jsonl", "training.safetensors", LIST_FILE]
-)
+@pytest.mark.parametrize("name", ["adapter.json", LIST_FILE])
 def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name: str, resume: bool) -> None:
     (tmp_path / name).write_text('{"step": 1}')
     told: list[int] = []
@@ -278,36 +208,3 @@ def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name
     assert refused.value.hint == "Give another --out, or move it away."
     assert not told
     assert contents(tmp_path).items() - {(".lock", b"")} == {(name, b'{"step": 1}')}
-
-
-def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
-    config, out = replace(CONFIG, out=tmp_path / "out"), tmp_path / "out"
-    train(method(lm), episodes(), config)
-    mine = ("thesis.txt", ".movie.mkv.part", ".backup.part/letters.txt")
-    for name in mine:
-        (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_text("mine")
-    assert train(method(lm), episodes(), replace(config, steps=2, resume=False)).steps == 2
-    assert train(method(lm), episodes(), replace(config, steps=3)).steps == 3, "it goes on beside all that"
-    assert {name: each for name, each in contents(out).items() if name in mine} == dict.fromkeys(mine, b"mine")
-
-
-def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is returned from a folder that cannot be written, and its digest stays."""
-    config, first = replace(CONFIG, out=tmp_path), method(lm)
-    record = train(first, episodes(), config, validation={"v": [episode("v")]})
-    before = contents(tmp_path)
-
-    def refused(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    for name in ("mkstemp", "mkdtemp"):
-        monkeypatch.setattr(files, name, refused)
-    again = method(lm)
-    found = train(again, episodes(), config, validation={"v": [episode("v")]})
-    assert (found.losses, found.validation) == (record.losses, record.validation)
-    assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
-    training_state.check(tmp_path, resume=True)
-    with pytest.raises(UserError, match="Read-only file system"):
-        train(method(lm), episodes(), replace(config, steps=6))
-    assert contents(tmp_path) == before

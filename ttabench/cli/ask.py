@@ -178,11 +178,10 @@ def _reply(
         tick("answered", len(by_key), len(asks))
     told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
     shares = session.piece_shares(asks) if looking else None
-    if shares is not None:  # of each question the pieces that it looks at most, and what they were chosen by
+    if shares is not None:  # of each question the pieces that it looks at most
         for number, one in enumerate(told):
             one["pieces"] = [
                 {"name": shares.names[place], "share": float(shares.shares_QK[number, place])}
-                | ({} if shares.scores_QK is None else {"score": float(shares.scores_QK[number, place])})
                 for place in shares.largest(number, LARGEST)
             ]
     known = [one for one in told if "answers" in one]

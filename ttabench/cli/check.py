@@ -54,21 +54,21 @@ def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> 
     else:  # those typed stand on top of the settings that it is checked with
         at = replace(spec, presets={"checked": spec.checked})
         settings = settings_of(at, typed_settings(spec, changes), "checked")
-    from ttabench.contract.promises import cases, verdicts
+    from ttabench.contract.promises import PROMISES, cases, verdict
     from ttabench.core.environment import quiet_libraries
 
     quiet_libraries()
     checked, refused = cases(spec, settings)
     told = []
-    for verdict in verdicts(checked):
-        told.append(verdict)
+    for sentence in PROMISES:
+        told.append(found := verdict(sentence, checked))
         if not json:
-            sentence = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
-            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{sentence}")
-    kept = sum(verdict.kept for verdict in told)
+            line = sentence if found.kept else f"{sentence}: {found.told}"
+            render.print_line(f"{'kept' if found.kept else 'BROKEN':<8}{line}")
+    kept = sum(found.kept for found in told)
     if json:
         about = {"method": spec.name, "bases": list(checked), "refused": refused}
-        render.print_json({**about, "promises": [asdict(verdict) for verdict in told]})
+        render.print_json({**about, "promises": [asdict(found) for found in told]})
     else:
         for line in refused:
             render.remark(f"Note: {line}")

@@ -61,6 +61,3 @@ def train(
     where = f"--task {plan.last.request.task}{source} {request.base_words}"  # of a mixture, its first task
     words = f"--method {quote(request.method)} {where} --checkpoint {out}"
     o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)
-    if record.steps < plan.recipe_steps and talking:
-        short = f"{record.steps:,} steps of the {plan.recipe_steps:,} of its recipe: too few to judge the method by"
-        render.remark(f"Note: {short}.")

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ttabench.core.types import Ask, Generate, Observe
+from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
@@ -121,6 +121,20 @@ def asks(*prompts: str, answer: str = "Port Ansel") -> list[Ask]:
     return [Ask(prompt=prompt, key=prompt, want=want) for prompt in prompts]
 
 
+QUESTIONS = asks(*PROMPTS)
+
+
+def episode(key: str = "e", documents: int = 3) -> Episode:
+    """Documents that say where somebody lives, then a question about each."""
+    people = [f"{key}{index}" for index in range(documents)]
+    texts = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
+    asked = [
+        Ask(prompt=f"Where does {who} live?", key=who, want=Generate(answers=(f"{who}ville",)), source_key=who)
+        for who in people
+    ]
+    return Episode(key=key, steps=(*texts, *asked))
+
+
 def read(method: BaseMethod[Any], *texts: str) -> State:
     """One reader that has read these texts as the method says: one at a time, or what it wants together at once."""
     state = method.begin(1)
@@ -158,10 +172,9 @@ def tensors_of(patch: Patch) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-ABSOLUTE, RELATIVE = 1e-4, 1e-4
+APART = 1e-4
 """How far numbers of one computation in two orders may lie apart: a share of the largest (or of 1), and of each.
-A window of StreamAdapter reads through deltas made of what it read before: in float32 rows of a batch were seen 3.6e-5
-of the largest logit apart from rows alone, in float64 2e-14."""
+In float32 rows of a batch were seen 3.6e-5 of the largest logit apart from rows alone."""
 
 
 class Broken(Exception):
@@ -176,7 +189,7 @@ def near(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
         if one.shape != other.shape:
             raise Broken(f"{what}: shapes {tuple(one.shape)} and {tuple(other.shape)}")
         apart, most = (one.float() - other.float()).abs(), other.float().abs().max().clamp(min=1.0)
-        if not bool((apart <= ABSOLUTE * most + RELATIVE * other.float().abs()).all()):
+        if not bool((apart <= APART * (most + other.float().abs())).all()):
             raise Broken(f"{what} differ by up to {float(apart.max()):.2g}")
 
 

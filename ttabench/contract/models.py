@@ -25,11 +25,10 @@ from ttabench.methods import registry
 from ttabench.methods.session import Session
 
 TEXT = Observe(text="Mira Tolen keeps nine grey geese by the mill, and a heron.")
-QUESTIONS = (("How many geese?", "nine"), ("Who?", "Mira"), ("By what are they?", "a mill"))
 NEW_TOKENS = 4
 ASKS = tuple(
     Ask(prompt=question, key=question, want=Generate(answers=(answer,), max_new_tokens=NEW_TOKENS))
-    for question, answer in QUESTIONS
+    for question, answer in (("How many geese?", "nine"), ("Who?", "Mira"), ("By what are they?", "a mill"))
 )
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "none": {},

@@ -1,14 +1,14 @@
 """The promises by their sentences: each function returns where its promise is kept, and raises `Broken` where not.
 
 PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))
-verdicts(cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told=""), ...
+verdict(sentence, cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told="")
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,11 +23,13 @@ from torch import nn
 from ttabench.contract.case import (
     BASES,
     PROMPTS,
+    QUESTIONS,
     TEXTS,
     Broken,
     Case,
     answers,
     asks,
+    episode,
     equal,
     logits,
     near,
@@ -36,9 +38,7 @@ from ttabench.contract.case import (
     tensors_of,
 )
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.cost.formula import NoSettings
-from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints
 from ttabench.methods.none.method import NoContext
@@ -64,50 +64,38 @@ def _promise(sentence: str) -> Callable[[Callable[[Case], None]], None]:
 
 @_promise("its settings can be stored, and it has parameters exactly where its spec says trainable")
 def _described(case: Case) -> None:
-    as_json = json.loads(json.dumps(asdict(case.settings)))
-    if restored(case.spec, as_json) != case.settings:
+    if restored(case.spec, json.loads(json.dumps(asdict(case.settings)))) != case.settings:
         raise Broken("settings are others once they were JSON")
-    if not case.spec.summary:
-        raise Broken("the spec has no summary")
     parameters = len(list(case.untrained().modules().parameters()))
     if bool(parameters) != case.spec.trainable:
         raise Broken(f"trainable={case.spec.trainable}, and modules() has {parameters} parameters")
 
 
-@_promise("asking twice, and in another order, gives the same answers")
+@_promise("asking twice, in another order or one by one gives the same answers")
 def _asked_again(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
+    method = case.method()
     state = read(method, *TEXTS)
-    first = answers(method, state, questions)
-    if answers(method, state, questions) != first:
-        raise Broken("the second time answers are others")
-    if answers(method, state, questions[::-1])[::-1] != first:
+    together, patch = logits(method, state, QUESTIONS), method.patch(state, QUESTIONS)
+    equal("patches of the same state", tensors_of(method.patch(state, QUESTIONS)), tensors_of(patch))
+    if answers(method, state, QUESTIONS[::-1])[::-1] != answers(method, state, QUESTIONS):
         raise Broken("answers depend on the order of the questions")
-    patch = method.patch(state, questions)
-    equal("patches of the same state", tensors_of(method.patch(state, questions)), tensors_of(patch))
-
-
-@_promise("questions of one batch do not meet")
-def _alone_or_together(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    state = read(method, *TEXTS)
-    for ask, together in zip(questions, logits(method, state, questions), strict=True):
-        near("logits of a question in a batch and alone", [together], logits(method, state, [ask]))
+    for ask, logits_TV in zip(QUESTIONS, together, strict=True):
+        near("logits of a question in a batch and alone", [logits_TV], logits(method, state, [ask]))
 
 
 @_promise("adapting nothing gives the base model")
 def _nothing_read(case: Case) -> None:
-    method, questions = case.untrained(), asks(*PROMPTS)
-    base = logits(NoContext(case.base(), NoSettings()), State(1), questions)
-    for rows in (1,) if method.one_reader else (1, len(questions)):
-        near(f"logits of {rows} rows that read nothing and the base model's",
-              logits(method, method.begin(rows), questions), base)  # fmt: skip
+    method = case.untrained()
+    base = logits(NoContext(case.base(), NoSettings()), State(1), QUESTIONS)
+    for rows in (1,) if method.one_reader else (1, len(QUESTIONS)):
+        ours = logits(method, method.begin(rows), QUESTIONS)
+        near(f"logits of {rows} rows that read nothing and the base model's", ours, base)
 
 
 @_promise("what is read arrives, unless the spec says that the state stays empty")
 def _reading_arrives(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    before, after = logits(method, method.begin(1), questions), logits(method, read(method, *TEXTS), questions)
+    method = case.method()
+    before, after = (logits(method, state, QUESTIONS) for state in (method.begin(1), read(method, *TEXTS)))
     moved = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
     if (moved > ARRIVES) != (method.growth != "none"):
         raise Broken(f"growth is {method.growth!r}, and logits move by up to {moved:.2g}")
@@ -115,7 +103,7 @@ def _reading_arrives(case: Case) -> None:
 
 @_promise("a row alone equals the row in a batch, or no batch begins where the method says one_reader")
 def _rows_apart(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
+    method = case.method()
     if method.one_reader:
         with suppress(UserError):
             method.begin(2)
@@ -126,39 +114,25 @@ def _rows_apart(case: Case) -> None:
     state, chunks = method.begin(len(first)), [observes(*first), observes(*second)]
     for part in [chunks] if method.reads == "once" else [[chunk] for chunk in chunks]:
         state = method.adapt(state, part)
-    together = logits(method, state, questions)
+    together = logits(method, state, QUESTIONS)
     for row, pieces in enumerate(zip(first, second, strict=True)):
-        alone = logits(method, read(method, *pieces), [questions[row]])
+        alone = logits(method, read(method, *pieces), [QUESTIONS[row]])
         near(f"logits of row {row} in a batch and alone", [together[row]], alone)
-
-
-@_promise("a patch has a row a question where it looks at questions, and else one that serves all")
-def _patch_rows(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    state = read(method, *TEXTS)
-    patch = method.patch(state, questions)
-    if not method.looks_at_question:
-        if odd := [tuple(tensor.shape) for tensor in tensors_of(patch) if tensor.shape[0] != 1]:
-            raise Broken(f"looks_at_question is false, and the patch has tensors of shape {odd[0]}")
-        return
-    chosen, wanted = select_rows(patch, [2, 0]), method.patch(state, [questions[2], questions[0]])
-    near("selected rows of a patch and the patch of these questions", tensors_of(chosen), tensors_of(wanted))
 
 
 @_promise("what is read together may be cut anywhere, where the method says so")
 def _cut_anywhere(case: Case) -> None:
     """With `reads="pieces"`; else what stands between two questions comes in one call, see `Session`."""
-    method, questions = case.method(), asks(*PROMPTS)
+    method = case.method()
     if method.reads != "pieces":
         return
-    at_once = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS)])
-    one_by_one = read(method, *TEXTS)
-    if at_once.meta != one_by_one.meta:
+    at_once, apart = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS)]), read(method, *TEXTS)
+    if at_once.meta != apart.meta:
         raise Broken("meta of a state read at once and piece by piece differ")
-    if at_once.nbytes != one_by_one.nbytes:
-        raise Broken(f"a state has {at_once.nbytes:,} bytes read at once, {one_by_one.nbytes:,} piece by piece")
-    near("logits of states read at once and piece by piece", logits(method, at_once, questions),
-          logits(method, one_by_one, questions))  # fmt: skip
+    if at_once.nbytes != apart.nbytes:
+        raise Broken(f"a state has {at_once.nbytes:,} bytes read at once, {apart.nbytes:,} piece by piece")
+    ours, theirs = (logits(method, state, QUESTIONS) for state in (at_once, apart))
+    near("logits of states read at once and piece by piece", ours, theirs)
 
 
 @_promise("states are values: neither reading on nor asking changes one")
@@ -167,8 +141,8 @@ def _values(case: Case) -> None:
     state = read(method, TEXTS[0])
     kept, meta = {name: tensor.clone() for name, tensor in state.tensors.items()}, json.dumps(state.meta)
     if method.reads != "once":
-        answers(method, method.adapt(state, [observes(TEXTS[1])]), asks(*PROMPTS))
-    answers(method, state, asks(*PROMPTS))
+        answers(method, method.adapt(state, [observes(TEXTS[1])]), QUESTIONS)
+    answers(method, state, QUESTIONS)
     if json.dumps(state.meta) != meta:
         raise Broken("meta of a state changed")
     equal("tensors of a state before and after", list(state.tensors.values()), list(kept.values()))
@@ -176,26 +150,24 @@ def _values(case: Case) -> None:
 
 @_promise("a stored state gives an equal patch, and can be read on")
 def _stored(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    state = read(method, *TEXTS)
+    method = case.method()
+    states = [read(method, *TEXTS)]
     belongs = {"method": method.name, "fingerprint": method.lm.fingerprint, "checkpoint": "", "settings": {}}
     with TemporaryDirectory() as folder:
-        save_state(Path(folder), state, belongs)
-        loaded = load_state(Path(folder), belongs)
-    equal("patches of a state and of the stored one", tensors_of(method.patch(loaded, questions)),
-           tensors_of(method.patch(state, questions)))  # fmt: skip
-    if method.reads == "once":
-        return
-    more = observes("One more text.")
-    equal("patches of both after one more piece", tensors_of(method.patch(method.adapt(loaded, [more]), questions)),
-           tensors_of(method.patch(method.adapt(state, [more]), questions)))  # fmt: skip
+        save_state(Path(folder), states[0], belongs)
+        states.append(load_state(Path(folder), belongs))
+    ours, loaded = (tensors_of(method.patch(state, QUESTIONS)) for state in states)
+    equal("patches of a state and of the stored one", loaded, ours)
+    if method.reads != "once":
+        more = [observes("One more text.")]
+        ours, loaded = (tensors_of(method.patch(method.adapt(state, more), QUESTIONS)) for state in states)
+        equal("patches of both after one more piece", loaded, ours)
 
 
 @_promise("the bytes of the state grow as the method says: none, constant or linear")
 def _bytes_follow_growth(case: Case) -> None:
     method = case.method()
-    linear = method.growth == "linear"
-    texts, counts = (GULLS, (4, 8, 12, 16)) if linear else (TEXTS, (1, 2, 3, 4))
+    texts, counts = (GULLS, (4, 8, 12, 16)) if method.growth == "linear" else (TEXTS, (1, 2, 3, 4))
     sizes = [read(method, *texts[:count]).nbytes for count in counts]
     steps = [after - before for before, after in pairwise(sizes)]
     kept = {
@@ -208,49 +180,12 @@ def _bytes_follow_growth(case: Case) -> None:
         raise Broken(f"growth is {method.growth!r}, and {read_in} equal pieces leave {sizes} bytes")
 
 
-@_promise("two runs with one seed are bit for bit the same")
+@_promise("two runs with one seed, and two readers of one method, are bit for bit the same")
 def _repeatable(case: Case) -> None:
-    first, second = (logits(method, read(method, *TEXTS), asks(*PROMPTS)) for method in (case.method(), case.method()))
+    method, other = case.method(), case.method()
+    first, second, third = (logits(one, read(one, *TEXTS), QUESTIONS) for one in (method, other, method))
     equal("logits of two runs", first, second)
-
-
-@_promise("what is asked later never changes what was answered before")
-def _later_questions(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    alone = Session(method.lm, method)
-    alone.read(observes(*TEXTS[:2]))
-    wanted = [answer.prediction for answer in alone.answer(questions[:1])]
-    session = Session(method.lm, method)
-    session.read(observes(*TEXTS[:2]))
-    predictions = [answer.prediction for answer in session.answer(questions)][:1]
-    if predictions != wanted:
-        raise Broken("a question is answered otherwise when more are asked with it")
-    if method.reads != "once":
-        session.read(observes(*TEXTS[2:]))
-        session.answer(questions[::-1])
-    again = Session(method.lm, method)
-    again.read(observes(*TEXTS[:2]))
-    if [answer.prediction for answer in again.answer(questions[:1])] != wanted:
-        raise Broken("a new reader of the same texts answers otherwise than the first one: the method remembers")
-
-
-@_promise("shares of kept pieces are told where the spec says so, and sum to 1")
-def _pieces_looked_at(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    shares, declared = method.piece_shares(read(method, *TEXTS), questions), case.spec.piece_shares(case.settings)
-    if (shares is not None) != declared:
-        raise Broken(f"the spec says piece_shares={declared}, and the method {'none' if declared else 'has them'}")
-    if shares is None:
-        return
-    shape = (len(questions), len(shares.names))
-    if tuple(shares.shares_QK.shape) != shape or not shares.names or not shares.meaning:
-        raise Broken(f"shares of shape {tuple(shares.shares_QK.shape)}, where {shape} of a meaning are to be told")
-    if not bool((shares.shares_QK >= 0).all()):
-        raise Broken("a share is below 0, or no number")
-    near("sums of the shares of each question and 1", [shares.shares_QK.sum(1)], [torch.ones(len(questions))])
-    alone = method.piece_shares(read(method, *TEXTS), questions[1:2])
-    assert alone is not None, "the same state"
-    near("shares of a question in a batch and alone", [shares.shares_QK[1:2]], [alone.shares_QK])
+    equal("logits of the first reader and of a later one", first, third)
 
 
 @_promise("nothing of a right answer reaches the state or what is generated")
@@ -276,9 +211,8 @@ def _hooks(model: nn.Module) -> int:
 
 @_promise("nothing is left behind after an exception: no hook, no changed weight, no gradient")
 def _cleaned_up(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
-    model = method.lm.model
-    state = read(method, *TEXTS)
+    method = case.method()
+    model, state = method.lm.model, read(method, *TEXTS)
     before, weights = _hooks(model), {name: p.detach().clone() for name, p in model.named_parameters()}
 
     class Middle(Exception):
@@ -289,7 +223,7 @@ def _cleaned_up(case: Case) -> None:
 
     handle = model.get_submodule(method.lm.linear_names()[-1]).register_forward_pre_hook(fail)
     with suppress(Middle):
-        logits(method, state, questions)
+        logits(method, state, QUESTIONS)
         raise Broken("the base model's last linear map was never called")
     handle.remove()
     if _hooks(model) != before:
@@ -299,17 +233,6 @@ def _cleaned_up(case: Case) -> None:
         raise Broken("weights of the base model are others")
     if any(p.requires_grad for p in after.values()):
         raise Broken("weights of the base model ask for gradients")
-
-
-def episode(key: str, documents: int) -> Episode:
-    """Documents that say where somebody lives, then a question about each."""
-    people = [f"{key}{index}" for index in range(documents)]
-    texts = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
-    asked = [
-        Ask(prompt=f"Where does {who} live?", key=who, want=Generate(answers=(f"{who}ville",)), source_key=who)
-        for who in people
-    ]
-    return Episode(key=key, steps=(*texts, *asked))
 
 
 @_promise("training reaches every parameter and no weight of the base")
@@ -331,14 +254,14 @@ def _trained(case: Case) -> None:
 
 @_promise("a stored checkpoint gives an equal patch")
 def _checkpoint(case: Case) -> None:
-    method, questions = case.method(), asks(*PROMPTS)
     if not case.spec.trainable:
         return
+    method = case.method()
     with TemporaryDirectory() as folder:
         checkpoints.save(method, Path(folder))
         loaded = checkpoints.load(type(method), method.lm, Path(folder))
-    equal("patches of a method and of the stored one", tensors_of(loaded.patch(read(loaded, *TEXTS), questions)),
-           tensors_of(method.patch(read(method, *TEXTS), questions)))  # fmt: skip
+    ours, theirs = (tensors_of(one.patch(read(one, *TEXTS), QUESTIONS)) for one in (method, loaded))
+    equal("patches of a method and of the stored one", theirs, ours)
 
 
 @dataclass(frozen=True)
@@ -367,19 +290,12 @@ def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
     return by_base, [f"not on {name}: {error}" for name, error in refused.items()]
 
 
-def verdicts(checked: Mapping[str, Case]) -> Iterator[Verdict]:
-    """One after the other, in the order of `PROMISES`."""
-    return (verdict(sentence, checked) for sentence in PROMISES)
-
-
 def verdict(sentence: str, checked: Mapping[str, Case]) -> Verdict:
     """Whether a promise is kept on every base; the first one on which it is not tells."""
     for name, case in checked.items():
         try:
             PROMISES[sentence](case)
-        except Broken as broken:
-            return Verdict(sentence, kept=False, told=f"on {name}: {broken}")
         except (Exception, SystemExit) as error:  # a method of somebody else may do anything
-            line = f"{type(error).__name__}: {error}".splitlines()[0]
-            return Verdict(sentence, kept=False, told=f"on {name}: {line}")
+            kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
+            return Verdict(sentence, kept=False, told=f"on {name}: {kind}{error}".splitlines()[0])
     return Verdict(sentence, kept=True)

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ttabench.core.bounds import at_least
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.patch import Patch, State
 from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.parts.newest import appended, window_of
 from ttabench.methods.spec import MethodSpec
@@ -29,9 +28,6 @@ class {Name}Settings:
 
     tokens: int = 128
     """Last tokens that stay in the window."""
-
-    def __post_init__(self) -> None:
-        at_least(1, tokens=self.tokens)
 
 
 class {Name}(BaseMethod[{Name}Settings]):

@@ -28,14 +28,11 @@ class PieceShares:
     """float32 on the CPU, at least 0; every row sums to 1."""
     meaning: str
     """Meaning of a share, in words."""
-    scores_QK: Tensor | None = None
-    """float32, what pieces were chosen by, where they were: how well each matches a question."""
 
     def largest(self, question: int, most: int) -> list[int]:
-        """Places of at most so many pieces with the largest shares above 0; of equal ones by score, then in order."""
+        """Places of at most so many pieces with the largest shares above 0; of equal ones in order."""
         shares = self.shares_QK[question].tolist()
-        scores = shares if self.scores_QK is None else self.scores_QK[question].tolist()
-        order = sorted(range(len(shares)), key=lambda place: (-shares[place], -scores[place]))
+        order = sorted(range(len(shares)), key=lambda place: -shares[place])
         return [place for place in order[:most] if shares[place] > 0]
 
 
@@ -50,12 +47,8 @@ Reads: TypeAlias = Literal["pieces", "run", "once"]
 class BaseMethod(Generic[SettingsT]):
     """A way to adapt, with defaults: Mem(t) = adapt(Mem(t-1), c(t)); O(t) ~ f(. | patch(Mem(t), I(t))).
 
-    Args:
-        lm: the frozen base model.
-        settings: an instance of the `Settings` of its spec.
-
-    Raises:
-        UserError: the base model lacks what the method needs.
+    Made of the frozen base model and an instance of the `Settings` of its spec; a UserError where the base model lacks
+    what the method needs.
     """
 
     spec: ClassVar[MethodSpec]
@@ -89,14 +82,9 @@ class BaseMethod(Generic[SettingsT]):
         return self.spec.name
 
     def begin(self, rows: int) -> State:
-        """An empty state for `rows` independent readers.
-
-        Raises:
-            UserError: several rows, and the method has `one_reader`.
-        """
+        """An empty state for `rows` independent readers; a UserError for several where the method has `one_reader`."""
         if rows > 1 and self.one_reader:
-            fault = f"{self.name} reads for one reader, not {rows}."
-            raise UserError(fault, "Read one context at a time.")
+            raise UserError(f"{self.name} reads for one reader, not {rows}.", "Read one context at a time.")
         return State(rows, meta={"tokens_read": [0] * rows})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
@@ -105,16 +93,10 @@ class BaseMethod(Generic[SettingsT]):
         raise NotImplementedError
 
     def combined(self, state: State, other: State) -> State:  # noqa: ARG002  # for methods that can
-        """What has read all that one reader of `state` and one of `other` have read, made of the two states alone.
-
-        Methods whose memories add up override this.
-
-        Raises:
-            UserError: states of this method, or of these settings, cannot be put together.
-        """
-        raise UserError(
-            f"Two states of {self.name} cannot be put together.", "Read all texts with one command: --context A B."
-        )
+        """What has read all that one reader of `state` and one of `other` have read, made of the two states alone; a
+        UserError where they cannot be put together. Methods whose memories add up override this."""
+        fault = f"Two states of {self.name} cannot be put together."
+        raise UserError(fault, "Read all texts with one command: --context A B.")
 
     def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were. For

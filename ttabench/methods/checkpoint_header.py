@@ -111,9 +111,10 @@ def standing(model: str) -> tuple[str, str] | None:
     """The base model that a peft folder given as a model names, and the folder; None of anything else."""
     try:
         folder = Path(model).expanduser()
-        if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
-            return None
+        is_adapter = (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
     except (OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+        return None
+    if not is_adapter:
         return None
     config = config_of(folder)
     hint = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."

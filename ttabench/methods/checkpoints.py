@@ -43,9 +43,8 @@ def save(
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint; each file is replaced at once, the header last. `dtype`: number format of the stored
-    parameters; they are float32 again once loaded; `stands_on`: name and digest of the checkpoint that the base model
-    carries."""
+    """Write a checkpoint, the header last. `dtype`: number format of stored parameters, which are float32 again once
+    loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
     parameters = dict(method.modules().named_parameters())
     tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}
     header = Header(

@@ -25,23 +25,23 @@ GROUP = "ttabench.methods"
 
 def _of_package(offer: Offer) -> MethodSpec:
     """The method that an installed package offers."""
-    spec = offer.load()
+    spec, mend = offer.load(), f"Mend or uninstall {offer.package}."
     where = f"{GROUP} {offer.name!r} of {offer.package}"
     if not isinstance(spec, MethodSpec) or spec.name != offer.name:
-        named = f"calls itself {spec.name!r}" if isinstance(spec, MethodSpec) else "is no MethodSpec"
-        raise UserError(f"{where} {named}.", f"Uninstall {offer.package}, or let it offer one of that name.")
-    if fault := _fault(spec):
-        raise UserError(f"{where} {fault}.", f"Mend or uninstall {offer.package}.")
-    return replace(spec, origin=offer.origin)
+        raise UserError(f"{where} is no MethodSpec of that name.", mend)
+    return replace(_sound(spec, where, mend), origin=offer.origin)
 
 
-def _fault(spec: MethodSpec) -> str:
-    """The fault of the spec of somebody else, as the end of a sentence; "" for none."""
-    if spec.name in (*methods(), *families()):
-        return f"has a name of ttabench's own, {spec.name}"
+def _sound(spec: MethodSpec, where: str, mend: str) -> MethodSpec:
+    """The spec of somebody else, if nothing is wrong with it."""
+    fault = "" if is_dataclass(spec.Settings) else "has Settings that are no dataclass"
     if not NAME.fullmatch(spec.name):
-        return f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
-    return "" if is_dataclass(spec.Settings) else "has Settings that are no dataclass"
+        fault = f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
+    if spec.name in (*methods(), *families()):
+        fault = f"has a name of ttabench's own, {spec.name}"
+    if fault:
+        raise UserError(f"{where} {fault}.", mend)
+    return spec
 
 
 FIRST = ("none", "icl", "window", "snapkv", "h2o")
@@ -83,12 +83,10 @@ def _in_file(file: str, wanted: str) -> MethodSpec:
         spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
         if not isinstance(spec, MethodSpec):
             continue
-        fault = _fault(spec)
+        where = f"{path}: {cls.__name__}"
         if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
-            fault = "is no BaseMethod with an adapt and a patch of its own"
-        if fault:
-            raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
-        specs[spec.name] = replace(spec, where=cls, origin=code_at(path))
+            raise UserError(f"{where} is no BaseMethod with an adapt and a patch of its own.", "Mend the file.")
+        specs[spec.name] = replace(_sound(spec, where, "Mend the file."), where=cls, origin=code_at(path))
     return one_of("method", path, wanted, specs, 'Give a class there `spec = MethodSpec(name="...")`.')
 
 
@@ -105,12 +103,7 @@ def formulas() -> Mapping[str, Formula]:
 
 
 def formula(name: str) -> Formula:
-    """The cost formula of a method.
-
-    Raises:
-        UnknownName: no such method; the message names the closest one.
-        UserError: no cost of it is known.
-    """
+    """The cost formula of a method; a UserError where there is no such method, or none is known."""
     spec = find(name)
     if spec.cost is None:
         raise UserError(f"No cost on paper is known of {name}.", "Leave it out.")
@@ -118,13 +111,8 @@ def formula(name: str) -> Formula:
 
 
 def find(name: str) -> MethodSpec:
-    """The method of this name.
-
-    Raises:
-        UnknownName: no such method; the message names the closest one.
-        UserError: it is of an optional package that is missing, or knows no such method; a package or file that offers
-            it fails, or holds none.
-    """
+    """The method of this name; an UnknownName that names the closest one, or a UserError where the package or file that
+    offers it is missing or fails."""
     if name in methods():
         return methods()[name]
     if len(parts_of(name)) > 1:
@@ -140,9 +128,8 @@ def find(name: str) -> MethodSpec:
         return _of_package(offered(GROUP)[name])
     if len(name) <= LONGEST_NAME and Path(f"{name}.py").is_file():
         raise UserError(f"Unknown method {name!r}.", f"Did you mean the file './{name}.py'?")
-    raise UnknownName(
-        "method", name, sorted([*methods(), *offered(GROUP), *(f"{family_name}:..." for family_name in families())])
-    )
+    names = [*methods(), *offered(GROUP), *(f"{family_name}:..." for family_name in families())]
+    raise UnknownName("method", name, sorted(names))
 
 
 def parts_of(name: str) -> list[str]:
@@ -164,25 +151,15 @@ def is_file(name: str) -> bool:
 
 
 def find_installed(name: str) -> MethodSpec:
-    """The method of this name, where a record or a checkpoint says it: a file is executed only where it was typed.
-
-    Raises:
-        UserError: see `find`; a file of Python.
-    """
+    """The method of this name, where a record or a checkpoint says it: no file, which is executed only where typed."""
     if is_file(name):
         raise UnknownName("method", name[:200], sorted(methods()))
     return find(name)
 
 
 def known_settings(name: str, origin: str = "") -> dict[str, Json]:
-    """Defaults of the settings of a method, also of one whose optional package is missing.
-
-    Args:
-        origin: of the package that offered it, see `Offer.origin`, or a digest of its file; "" for ttabench's own.
-
-    Raises:
-        UserError: whatever `find` raises; the method of that name is of another origin.
-    """
+    """Defaults of the settings of a method, also of one whose optional package is missing; a UserError where the method
+    of that name is not here, or of another origin: a package, see `Offer.origin`, or "" for ttabench's own."""
     family = families().get(name.partition(":")[0]) if len(parts_of(name)) == 1 else None
     spec = family or find_installed(name)
     if spec.origin != origin:
@@ -191,13 +168,6 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:
-    """The cost of a method on paper, None where that is not known.
-
-    Args:
-        method: it, or its name.
-        settings: what differs from its defaults.
-        shape: the base model.
-        work: what is read and asked.
-    """
+    """The cost of a method on paper, None where that is not known. `settings`: what differs from its defaults."""
     known = formula(method) if isinstance(method, str) else method
     return known.cost(restored(known, settings), shape, work) if known.cost else None

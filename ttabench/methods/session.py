@@ -22,14 +22,8 @@ bar to move."""
 
 
 class Session:
-    """A method on a base model, with a state that grows as it reads.
-
-    Args:
-        lm: the frozen base model.
-        method: on that model.
-        state: what was read before; by default nothing.
-        rows: independent readers, where no state says how many.
-    """
+    """A method on a base model, with a state that grows as it reads, by default from nothing. `rows`: independent
+    readers, where no state says how many."""
 
     def __init__(self, lm: LM, method: BaseMethod[Any], state: State | None = None, *, rows: int = 1) -> None:
         self.lm, self.method = lm, method
@@ -64,11 +58,8 @@ class Session:
         return len(self._unread)
 
     def flush_some(self) -> int:
-        """Adapt to as much as goes together; returns how many pieces a reader that was.
-
-        Raises:
-            UserError: the text does not fit the model, or the method refuses it.
-        """
+        """Adapt to as much as goes together; returns how many pieces a reader that was. A UserError where the text does
+        not fit the model, or the method refuses it."""
         count = min(READ_AT_ONCE, self.pending) if self.method.reads == "pieces" else self.pending
         if count:
             self._kept = None
@@ -91,10 +82,8 @@ class Session:
     def patch(self, asks: Sequence[Ask]) -> Patch:
         """The encoded patch for queries with one window of pieces in front of them; several readers: one query each.
 
-        Where the method does not look at the question it is made once, for all queries until something more is read.
-
-        Raises:
-            UserError: what stands in the window does not fit the model.
+        Where the method does not look at the question it is made once, for all queries until something more is read. A
+        UserError where what stands in the window does not fit the model.
         """
         assert asks, "a patch is for queries"
         self.flush()
@@ -114,10 +103,8 @@ class Session:
         return encoded(self.lm, replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device)))
 
     def context_slots(self, patch: Patch, ask: Ask) -> int:
-        """Keys and values of context that a query reads under its patch, in tokens; not those of its own window.
-
-        Where heads see slots of their own, so many as they see on average.
-        """
+        """Keys and values of context that a query reads under its patch, in tokens, on average over heads; not those of
+        its own window."""
         prefix = patch.prefix
         if prefix is None:
             return 0
@@ -130,11 +117,8 @@ class Session:
 
     @torch.no_grad()
     def answer(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[Answer]:
-        """Answers to queries of one mode and one window, in one batch; asking changes nothing.
-
-        Raises:
-            UserError: a query does not fit the model's positions.
-        """
+        """Answers to queries of one mode and one window, in one batch; asking changes nothing. A UserError where
+        one does not fit the model's positions."""
         return answer(self.lm, patch or self.patch(asks), asks)
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -38,12 +38,10 @@ def typed_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
 def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
     """Settings of a method by key: texts become values of their type, values stay."""
     hints = get_type_hints(spec.Settings)
-    known = [field.name for field in fields(spec.Settings)]
     typed: dict[str, Json] = {}
     for text, value in changes.items():
-        key = key_of(text, known)
-        if key not in known:
-            _refuse_key(spec, key, known)
+        if (key := key_of(text, hints)) not in hints:
+            _refuse_key(spec, key, list(hints))
         where = f"--set {key} of {spec.name}"
         typed[key] = parse_value(value, hints[key], where) if isinstance(value, str) else value
     return typed
@@ -121,9 +119,8 @@ def _refuse_key(spec: Formula, key: str, known: list[str]) -> None:
 
 def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
     """(key, type, default) of every setting of a method, for `list methods` and the dry run."""
-    hints = get_type_hints(spec.Settings)
-    rows: list[tuple[str, str, Json]] = []
-    for field in fields(spec.Settings):
-        default = field.default if field.default is not MISSING else getattr(spec.Settings(), field.name)
-        rows.append((field.name, type_name(hints[field.name]), default))
-    return rows
+    hints, plain_settings = get_type_hints(spec.Settings), spec.Settings()
+    return [
+        (field.name, type_name(hints[field.name]), getattr(plain_settings, field.name))
+        for field in fields(spec.Settings)
+    ]

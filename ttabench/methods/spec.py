@@ -47,11 +47,7 @@ class MethodSpec(Formula):
     """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
 
     def load(self) -> type[Any]:
-        """The class, imported now; a subclass of `BaseMethod`.
-
-        Raises:
-            UserError: it is of another package, and cannot be imported.
-        """
+        """The class, imported now, a subclass of `BaseMethod`; a UserError where that of another package fails."""
         if isinstance(self.where, type):
             return self.where
         module, _, attribute = self.where.partition(":")

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, PART, locked, moved, remove, sweep, unwritable, write_atomically
+from ttabench.core.files import (
+    LOCK_FILE,
+    PART,
+    locked,
+    moved,
+    remove,
+    replacing_folder,
+    sweep,
+    unwritable,
+    write_atomically,
+)
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
+STAGED = f".state{PART}"
+"""Folder of files that are whole and about to move to their places."""
 ANEW = "Make it anew with `ttabench adapt`."
 READ, READ_KEYS = "read", ("file", "digest", "pieces")
 """Where a header says which files the state has read, and what of each."""
@@ -114,7 +124,7 @@ def _difference(field: str, content: Mapping[str, Json], belongs: Mapping[str, J
         names = [name for name in sorted({*made, *given}) if made.get(name) != given.get(name)]
         made, given = (", ".join(f"{name}={side.get(name)}" for name in names) for side in (made, given))
     if field == "fingerprint":
-        made, given = (f"{side.get('model')} ({str(side.get(field))[:8]})" for side in (content, belongs))
+        made, given = content.get("model"), belongs.get("model")
     return f"{made or 'none'} rather than {given or 'none'}"
 
 
@@ -131,7 +141,8 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
 
 
 class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; nothing else is touched."""
+    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; one with other files is
+    refused."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
         self.path, self.force = path, force
@@ -140,7 +151,6 @@ class StateFolder:
     def held(self) -> Iterator[None]:
         """Hold the folder while a state is made for it."""
         self._check()
-        made = not self.path.exists()
 
         def refuse() -> None:
             raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
@@ -150,13 +160,8 @@ class StateFolder:
         except OSError as error:
             raise unwritable(self.path, error) from None
         with locked(self.path, refuse):
-            try:
-                sweep(self.path)
-                self._check()
-                yield
-            finally:
-                if made and {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE}:
-                    remove(self.path)
+            sweep(self.path)
+            yield
 
     def write(
         self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
@@ -165,52 +170,44 @@ class StateFolder:
         are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
         header, see `save_state`."""
         try:
-            scratch = Path(mkdtemp(dir=self.path, prefix=".", suffix=PART))
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        try:
-            if lora is not None:
-                lora(scratch / PEFT)
-            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
-            self._refuse_foreign()
+            with replacing_folder(self.path / STAGED) as scratch:
+                if lora is not None:
+                    lora(scratch / PEFT)
+                save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
             remove(self.path / PEFT)
             for name in (HEADER_FILE, TENSORS_FILE, PEFT):
-                if (scratch / name).exists():
-                    moved(scratch / name, self.path / name)
+                if (self.path / STAGED / name).exists():
+                    moved(self.path / STAGED / name, self.path / name)
+            remove(self.path / STAGED)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        finally:
-            with suppress(OSError):
-                remove(scratch)
         return self._header() or {}
+
+    def _names(self) -> set[str]:
+        """Names of what lies in the folder and in its peft folder, without what is being written."""
+        try:
+            names = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        return names - {PEFT} | {f"{PEFT}/{entry.name}" for entry in (self.path / PEFT).glob("*")}
 
     def _check(self) -> None:
         """Refuse what is there, where it is not ours to replace, or not to be replaced."""
-        try:
-            there = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)} - {LOCK_FILE}
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise unwritable(self.path, error) from None
         content = self._header()
-        if content is None and there and not self.force:
-            fault = f"{self.path} holds {min(there)}, which is of no adapted state."
-            raise UserError(fault, "Give another --out; --force writes beside it.")
+        ours, files = (
+            ({LOCK_FILE}, {}) if content is None else ({LOCK_FILE, HEADER_FILE, TENSORS_FILE}, content["files"])
+        )
+        others = {
+            name for name in self._names() - ours if not (name in files and files[name] == digest(self.path / name))
+        }
+        if others:
+            fault = f"{self.path} holds {min(others)}, which is of no adapted state and is not replaced."
+            raise UserError(fault, "Give another --out, or move it away.")
         if content is not None and not self.force:
             fault = f"{self.path} holds a state of {content['method']}."
             raise UserError(fault, "Replace it with --force, or give another --out.")
-        self._refuse_foreign()
-
-    def _refuse_foreign(self) -> None:
-        """Refuse to replace what the header there, if there is one, does not name with its digest."""
-        content, folder = self._header(), self.path / PEFT
-        known = {} if content is None else content["files"]
-        foreign = [self.path / HEADER_FILE, self.path / TENSORS_FILE] if content is None else []
-        parts = sorted(folder.glob("*")) if folder.is_dir() and not folder.is_symlink() else [folder]
-        foreign += [one for one in parts if not (one.is_file() and known.get(f"{PEFT}/{one.name}") == digest(one))]
-        if there := next(filter(os.path.lexists, foreign), None):
-            fault = f"{there} was not written by `adapt` and is not replaced, even with --force."
-            raise UserError(fault, "Give another --out, or move it away.")
 
     def _header(self) -> dict[str, Any] | None:
         """Content of the state.json there, None where it is none of ours."""

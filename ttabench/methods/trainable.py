@@ -25,30 +25,13 @@ class Trainable(BaseMethod[SettingsT]):
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
         checkpoint, with the episodes of its first step."""
 
-    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """Add the gradient of the training loss of these episodes to the parameters.
-
-        Args:
-            episodes: of one optimiser step.
-            parts: take the episodes in so many groups, one after the other, each weighed by its target tokens: the
-                memory of one group, and the gradient of all at once wherever the loss is a mean over target tokens.
-
-        Returns:
-            the named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling.
-        """
-        size = -(-len(episodes) // parts)
-        groups = [episodes[begin : begin + size] for begin in range(0, len(episodes), size)]
-        counts = [self._targets(group) for group in groups] if len(groups) > 1 else [1]
-        parts_of_loss: dict[str, Tensor] = {}
-        for group, count in zip(groups, counts, strict=True):
-            scaled = {name: part * (count / sum(counts)) for name, part in self.loss_parts(group).items()}
-            torch.stack(list(scaled.values())).sum().backward()  # type: ignore[no-untyped-call]
-            for name, part in scaled.items():
-                parts_of_loss[name] = parts_of_loss[name] + part.detach() if name in parts_of_loss else part.detach()
-        return {**parts_of_loss, "loss": torch.stack(list(parts_of_loss.values())).sum()}
-
-    def _targets(self, episodes: Sequence[Episode]) -> int:
-        return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Add the gradient of the training loss of the episodes of an optimiser step to the parameters; returns the
+        named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling."""
+        parts = self.loss_parts(episodes)
+        loss = torch.stack(list(parts.values())).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {name: part.detach() for name, part in {**parts, "loss": loss}.items()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Validation figures of episodes that are not trained on; by default "loss", that of training, and its parts
@@ -97,12 +80,8 @@ def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
 def training_item(
     lm: LM, ask: Ask, max_prompt: int | None = None, *, follows: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Prompt and target ids of a query with its first gold answer, or its right option.
-
-    Args:
-        max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
-        follows: whether other text stands before the prompt in the window.
-    """
+    """Prompt and target ids of a query with its first gold answer, or its right option. `max_prompt`: the prompt keeps
+    its last so many tokens, the answer is never cut; `follows`: whether other text stands before it in the window."""
     prompt = prompt_ids(lm, ask, follows=follows)
     if max_prompt is not None:
         prompt = prompt[max(0, len(prompt) - max_prompt) :]

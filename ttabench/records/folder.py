@@ -39,7 +39,9 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 def typed(cls: type[T], value: object) -> T:
     """A dataclass from JSON values, strict about their types: by way of JSON a mapping stands for a dataclass."""
-    checked: T = _adapter(cls).validate_json(json.dumps(value), strict=True)
+    checked: T = _adapter(cls).validate_json(  # type: ignore[arg-type]  # a class can be hashed
+        json.dumps(value), strict=True
+    )
     return checked
 
 

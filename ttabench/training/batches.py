@@ -46,11 +46,7 @@ def _taken(request: RunRequest, words: str) -> RunRequest:
 
 
 def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Further tasks, as their cards and `also` say.
-
-    Raises:
-        UserError: no such task, or its source or an option cannot be used.
-    """
+    """Further tasks, as their cards and `also` say; a UserError where one cannot be used."""
     return [make_plan(_taken(request, words), seed) for words in also]
 
 
@@ -68,7 +64,7 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
     return {"also": tasks} if tasks else {}
 
 
-def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
+def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int) -> Iterator[list[Episode]]:
     """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
     its own; ends where the task whose turn it is has no more. Of several tasks each reads `batch_documents` pieces."""
     steps = -(-recipe.steps // len(plans))
@@ -79,7 +75,7 @@ def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumula
             episodes = plan.task.training(seed + 1_000_003 * lesson, documents, recipe.questions, base)
             first = list(islice(episodes, len(plans) > 1))  # a book of a mixture has as many pieces as it has
             read = max((len(episode.observes()) for episode in first), default=0)
-            streams.append((chain(first, episodes), recipe.episodes(max(documents, read)) * accumulate))
+            streams.append((chain(first, episodes), recipe.episodes(max(documents, read))))
         tasks.append(lessons(streams, steps, recipe.rounds))
     for task in cycle(tasks):
         batch = next(task, None)
@@ -89,14 +85,9 @@ def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumula
 
 
 def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
-    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
-
-    Args:
-        streams: for each lesson its episodes, and how many of them a step takes.
-        steps: of the whole training.
-        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
-            too few for so many, every step is the next lesson.
-    """
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other. `streams`: for
+    each lesson its episodes, and how many of them a step takes; `rounds`: how often all lessons come in turn, with many
+    of which they are mixed; where steps are too few for so many, every step is the next lesson."""
     turns = len(streams) * rounds
     for step in range(steps):
         stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from ttabench.core.bounds import at_least
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
 from ttabench.core.types import Episode, Json
 from ttabench.methods.recipe import Recipe
@@ -23,12 +24,8 @@ UNSAID = ("out", "resume", "also", "first", "documents", "rounds", "questions", 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Batches, saves and validations of a training, and how its checkpoint is stored."""
+    """Tasks, saves and validations of a training, and how its checkpoint is stored."""
 
-    accumulate: Annotated[
-        int,
-        Declared("Micro-batches of a step: so many times --batch-documents, in the memory of one batch.", RECIPE),
-    ] = 1
     also: Annotated[
         tuple[str, ...],
         Declared("A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
@@ -72,22 +69,21 @@ class TrainConfig(Recipe, TrainOptions):
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
-        least = {"steps": 1, "accumulate": 1, "validate_every": 0, "save_every": 0, "warmup": 0, "decay": 0}
-        for name, value in least.items():
-            if not value <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
-        if not (0 < self.lr < math.inf and self.clip > 0):
-            raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
-        if not 0 <= self.beta2 < 1:
+        at_least(1, steps=self.steps)
+        at_least(0, validate_every=self.validate_every, save_every=self.save_every, warmup=self.warmup)
+        numbers = {"lr": self.lr, "clip": self.clip, "decay": self.decay, "beta2": self.beta2}
+        for name, value in numbers.items():
+            if not (0 < value < math.inf or (value == 0 and name in ("decay", "beta2"))):
+                raise ValueError(f"{name} must be a positive number, got {value}")
+        if self.beta2 >= 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
         if self.best and not self.validate_every:
             raise ValueError("best needs validations")
-        if self.resume and self.out is None:
-            raise ValueError("resume needs out")
+        assert not self.resume or self.out is not None, "resume needs out"
 
     def recipe(self) -> dict[str, Json]:
         """The values that a resumed training must share with the stopped one."""
-        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
+        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "seed", "fresh"]
         names += ["best", *(["steps"] if self.schedule == "cosine" else [])]
         return {name: getattr(self, name) for name in names}
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -36,7 +35,7 @@ def train(
     on_step: OnStep | None = None,
     validation: Mapping[str, Sequence[Episode]] | None = None,
 ) -> TrainRecord:
-    """Train a method in place and leave it ready for use.
+    """Train a method in place and leave it ready for use; a UserError where that cannot be done.
 
     Args:
         batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
@@ -44,18 +43,12 @@ def train(
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes of each task that are judged every `config.validate_every` steps; of several tasks, "loss"
             is the mean of theirs, whose figures stand beside it as "TASK loss".
-
-    Raises:
-        UserError: the method has no parameters, the episodes end, a loss is not finite, the best step is to be kept
-            and nothing is validated, or the folder cannot be used.
     """
     validation = {task: episodes for task, episodes in (validation or {}).items() if episodes}
     if config.best and not validation:
         raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
     if not isinstance(method, Trainable):
         raise untrainable(method.name)
-    if (record := training_state.finished(method, config)) is not None:
-        return record
     with training_state.locked(config.out, resume=config.resume) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
 
@@ -69,17 +62,11 @@ class _Training:
         self.record = TrainRecord()
         self.best: Mapping[str, torch.Tensor] = {}
         """Parameters of the lowest validation loss so far, where they are kept."""
-        if config.out is not None:
-            self._begin(config.out)
-        self.curve = training_state.Curve(config, self.record)
-
-    def _begin(self, out: Path) -> None:
-        if not self.config.resume:
-            training_state.discard(out)
-            return
-        if (taken := training_state.taken_up(out, self.method, self.config, self.optimiser)) is not None:
+        if config.out is not None and not config.resume:
+            training_state.discard(config.out)
+        elif taken := config.out and training_state.taken_up(config.out, method, config, self.optimiser):
             self.record, self.best = taken
-            training_state.publish(out, self.method, self.record, self.config, self.best)
+        self.curve = training_state.Curve(config, self.record)
 
     def run(
         self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Mapping[str, Sequence[Episode]]
@@ -123,10 +110,10 @@ class _Training:
         with forked_draws(self.method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
-            parts = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
+            parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}
         if not math.isfinite(parts["loss"]):
             raise UserError(f"The loss of step {step} is {parts['loss']}.", "Lower the learning rate, or clip more.")
-        norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
+        norm = torch.nn.utils.clip_grad_norm_(method.modules().parameters(), config.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = rate(config, step)
         return {**parts, "gradient": norm.item()}
@@ -148,14 +135,10 @@ class _Training:
 
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:
-    parameters, betas = _parameters(method), (0.9, config.beta2)
+    adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.decay}
     if config.optimizer == "muon":
-        return Muon(method.modules(), lr=config.lr, betas=betas, weight_decay=config.decay)
-    return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.decay)
-
-
-def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
-    return list(method.modules().parameters())
+        return Muon(method.modules(), **adam)
+    return torch.optim.AdamW(method.modules().parameters(), **adam)
 
 
 def untrainable(name: str) -> UserError:

@@ -25,64 +25,45 @@ LIKE_ADAM = 0.2
 """Root mean square of Adam's updates, about."""
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.AdamW):
     """Muon for the matrices of modules, Adam for what else they have: embeddings, gains, shifts, prompts.
 
     A parameter of three dimensions is a stack of matrices.
 
     Args:
         modules: whose parameters are trained, in the order of `parameters()`.
-        betas: Adam's decays.
-        weight_decay: decoupled from the gradient, of both.
+        adam: options of Adam, of which `lr` and `weight_decay` hold for both.
     """
 
-    def __init__(self, modules: nn.Module, lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
+    def __init__(self, modules: nn.Module, **adam: Any) -> None:
         self.matrices = {id(matrix) for matrix in matrices(modules)}
-        super().__init__(list(modules.parameters()), {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        super().__init__(modules.parameters(), **adam)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient; those of matrices are spent by it."""
         assert closure is None, "Muon evaluates nothing again"
         for group in self.param_groups:
-            moved = [matrix for matrix in group["params"] if matrix.grad is not None]
-            turned = sorted((matrix for matrix in moved if id(matrix) in self.matrices), key=_shape)
-            for (rows, columns), alike in groupby(turned, _shape):
-                self._turn(list(alike), group, LIKE_ADAM * max(rows, columns) ** 0.5)
-            for matrix in moved:
-                if id(matrix) not in self.matrices:
-                    self._adam(matrix, group)
+            moved = [matrix for matrix in group["params"] if matrix.grad is not None and id(matrix) in self.matrices]
+            for _, alike in groupby(sorted(moved, key=_shape), _shape):
+                self._turn(list(alike), group["lr"], group["weight_decay"])
+        super().step()
 
-    def _turn(self, alike: list[Tensor], group: dict[str, Any], scale: float) -> None:
+    def _turn(self, alike: list[nn.Parameter], rate: float, decay: float) -> None:
         """Update matrices of one shape [M, N], or stacks of them, all at once."""
-        momenta = [self._momentum(matrix) for matrix in alike]
-        ahead = [_gradient(matrix).lerp(momentum, MOMENTUM) for matrix, momentum in zip(alike, momenta, strict=True)]
-        stacked_SMN = torch.cat([matrix.reshape(-1, *matrix.shape[-2:]) for matrix in ahead])
-        sizes = [matrix.shape[:-2].numel() for matrix in alike]
-        for matrix, update in zip(alike, torch.split(orthogonal(stacked_SMN), sizes), strict=True):
-            matrix.mul_(1 - group["lr"] * group["weight_decay"])
-            matrix.add_(update.view_as(matrix), alpha=-group["lr"] * scale)
-
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        """Mean of the gradients so far, with today's."""
-        state = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["exp_avg"].lerp_(_gradient(parameter), 1 - MOMENTUM)
-        return momentum
-
-    def _adam(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        (beta1, beta2), state, gradient = group["betas"], self.state[parameter], _gradient(parameter)
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
-        step = state["step"].item()
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].lerp_(gradient.square(), 1 - beta2)
-        spread = (state["exp_avg_sq"] / (1 - beta2**step)).sqrt_().add_(1e-8)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(state["exp_avg"], spread, value=-group["lr"] / (1 - beta1**step))
+        ahead = []
+        for matrix in alike:
+            gradient, matrix.grad, state = matrix.grad, None, self.state[matrix]  # Adam leaves alone what has none
+            assert gradient is not None
+            if not state:
+                state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(matrix)
+            state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
+            ahead.append(gradient.lerp(state["exp_avg"], MOMENTUM).reshape(-1, *_shape(matrix)))
+        updates = torch.split(orthogonal(torch.cat(ahead)), [len(stack) for stack in ahead])
+        scale = LIKE_ADAM * max(_shape(alike[0])) ** 0.5
+        for matrix, update in zip(alike, updates, strict=True):
+            matrix.mul_(1 - rate * decay)
+            matrix.add_(update.view_as(matrix), alpha=-rate * scale)
 
 
 def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
@@ -114,8 +95,3 @@ def orthogonal(stacked_SMN: Tensor) -> Tensor:
 
 def _shape(parameter: Tensor) -> tuple[int, int]:
     return parameter.shape[-2], parameter.shape[-1]
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad

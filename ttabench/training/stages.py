@@ -6,19 +6,18 @@ itself with other settings, whose parameters are trained on. Its checkpoint lies
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core.digests import changed, hashed, text_of
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import as_typed, assignments, whole_numbers
 from ttabench.core.types import Tick, no_tick, no_word
-from ttabench.methods.checkpoint_header import HEADER, header, is_peft
+from ttabench.methods.checkpoint_header import is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
@@ -81,30 +80,16 @@ class TrainPlan:
     earlier: Sequence[Stage]
     last: Stage
     options: TrainOptions
-    recipe_steps: int
-    """Steps of the recipe where nobody says otherwise."""
     notify: Callable[[str], None] = no_word
     """Told in one line what else is worth knowing."""
 
     def run(self, progress: Progress = lambda: nullcontext(no_tick)) -> TrainRecord:
-        """Train all stages whose checkpoints are not there yet; returns the record of the last."""
+        """Train all stages, of which those that are trained return at once; returns the record of the last."""
         before: Stage | None = None
         for number, stage in enumerate(self.earlier, 1):
             before = stage.behind(before)
-            if not self._is_done(before):
-                self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
+            self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
         return self._train(self.last.behind(before), "trained", progress)
-
-    def _is_done(self, stage: Stage) -> bool:
-        """Whether the checkpoint of a stage is what its training ends with."""
-        if not (self.options.resume and (stage.out / HEADER).exists()):
-            return False
-        plan = make_plan(stage.request, self.options.seed)
-        stored, config = header(stage.out), _config(stage, self.options, plan)
-        recorded = stored.training.get("config", {})
-        wanted = {**config.recipe(), "data": json.loads(json.dumps(config.data))}
-        same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
-        return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
 
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
@@ -126,7 +111,7 @@ class TrainPlan:
             config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
         method = plan.resolved.build(base)
         plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
-        batches = training_batches.batches(plans, recipe, base, options.seed, options.accumulate)
+        batches = training_batches.batches(plans, recipe, base, options.seed)
         validation: dict[str, list[Episode]] = {}
         for one in plans if options.validate_every else ():
             episodes = list(islice(self._validation(one, recipe, base), VALIDATION_EPISODES))
@@ -174,8 +159,7 @@ def plan_training(
     *earlier, last = _stages(request, recipe, out)
     for stage in (last, *earlier):
         _config(stage, options, make_plan(stage.request, options.seed))
-    steps = recipe_of(resolved.spec, preset, {}).steps
-    return TrainPlan(earlier=earlier, last=last, options=options, recipe_steps=steps, notify=notify)
+    return TrainPlan(earlier=earlier, last=last, options=options, notify=notify)
 
 
 def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
@@ -235,3 +219,51 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
         return TrainConfig(**said, out=stage.out, fresh=begins is None, data=data)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
+
+
+def train(
+    method: str,
+    task: str = "streamingqa",
+    *,
+    out: str | Path,
+    model: str = "nano",
+    source: str = "",
+    checkpoint: str = "none",
+    base_checkpoint: str = "",
+    preset: str = "",
+    settings: Mapping[str, object] | None = None,
+    task_options: Mapping[str, object] | None = None,
+    device: str = "auto",
+    options: TrainOptions | None = None,
+    **recipe: object,
+) -> TrainRecord:
+    """Train a method on a task as `ttabench train` does, all stages of its recipe; the same call resumes.
+
+    Arguments are named as the command's options are. `settings` and `task_options` are those that differ from preset
+    and card, `recipe` fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
+    A UserError says in one line what does not fit, and what to do.
+    """
+    known = [field.name for field in fields(Recipe)]
+    if unknown := next((name for name in recipe if name not in known), ""):
+        raise UnknownName("field of a recipe", unknown, known)
+    request = RunRequest(
+        method=method,
+        task=task,
+        split="train",
+        model=model,
+        source=source,
+        checkpoint=checkpoint,
+        base_checkpoint=base_checkpoint,
+        preset=preset,
+        settings=_assigned(settings),
+        task_options=_assigned(task_options),
+        device=device,
+    )
+    if isinstance(documents := recipe.get("documents"), int):
+        recipe["documents"] = (documents,)
+    return plan_training(request, recipe, options or TrainOptions(), Path(out)).run()
+
+
+def _assigned(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Values by name, as they are typed."""
+    return tuple(f"{key}={as_typed(value)}" for key, value in (values or {}).items())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -37,33 +37,23 @@ from ttabench.methods.checkpoints import WEIGHTS
 from ttabench.methods.trainable import Trainable
 from ttabench.records.folder import typed
 from ttabench.training.config import TrainConfig, TrainRecord
-from ttabench.training.muon import matrices
 
 SAVE, CURVE = "training.safetensors", "curve.jsonl"
 OURS = {"files": [HEADER, WEIGHTS, CURVE, SAVE]}
 """The list of what a training writes in its folder."""
 ANEW = "Start anew with --force."
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""Of Adam, for every parameter; of Muon, for its matrices, the first."""
 
 
 def check(out: Path, *, resume: bool) -> None:
     """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
-    if (out / "state.json").exists():
-        raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
     listed = out / LIST_FILE
     for name in () if _is_ours(listed) else (*OURS["files"], LIST_FILE):
         if os.path.lexists(out / name):
             fault = f"{out / name} was not written by `ttabench train` of this version and is not replaced"
             raise UserError(f"{fault}, even with --force.", "Give another --out, or move it away.")
-    there = resume and (out / HEADER).exists()
-    if there and not (out / SAVE).exists():
+    if resume and (out / HEADER).exists() and not (out / SAVE).exists():
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
-    try:
-        files.made(out, out)
-    except UserError:
-        if not there:  # else a training that is finished is returned all the same
-            raise
+    files.made(out, out)
 
 
 def _is_ours(listed: Path) -> bool:
@@ -125,27 +115,11 @@ def fill(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
                 parameter.copy_(values[name])
 
 
-def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
-    """The record of this training where it is done, the method then as it ended; nothing is written."""
-    out = config.out
-    if out is None or not (config.resume and (out / HEADER).exists() and (out / WEIGHTS).exists()):
-        return None
-    stored = header(out)
-    if (stored.step, stored.training.get("config", {}).get("stored")) != (config.steps, config.stored):
-        return None
-    taken = taken_up(out, method, config)
-    if taken is None or taken[0].steps != config.steps:
-        return None
-    method.modules().eval()
-    fill(method, taken[1])
-    return taken[0]
-
-
 def taken_up(
-    out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None = None
+    out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer
 ) -> tuple[TrainRecord, Mapping[str, Tensor]] | None:
-    """Take up the save, if there is one, as `keep` left it: fills the method, and the optimiser if given; returns its
-    record, and the best parameters so far where they are kept."""
+    """Take up the save, if there is one, as `keep` left it: fills the method and the optimiser, and stores its
+    checkpoint where another is there; returns its record, and the best parameters so far where they are kept."""
     if not (out / SAVE).exists():
         return None
     tensors, metadata = safetensors_io.read(out / SAVE, hint=ANEW)
@@ -155,47 +129,40 @@ def taken_up(
         record = typed(TrainRecord, state["record"])
         if record.steps != len(record.losses):
             raise ValueError("its record is of other steps")
-        best = _fill(method, config, optimiser, tensors)
+        best = _fill(method, optimiser, tensors)
     if config.best and record.best() == record.steps:
         best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
+    stored = header(out) if (out / HEADER).exists() else None  # a kill may have left that of the save before
+    if stored is None or (stored.step, stored.training["config"]["stored"]) != (record.steps, config.stored):
+        publish(out, method, record, config, best)
     return record, best
 
 
 def _fill(
-    method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None, tensors: Mapping[str, Tensor]
+    method: Trainable[Any], optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
     """Fill a method and its optimiser from the tensors of a save; returns its best parameters."""
     groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         groups[kind][rest] = tensor
+    parameters = dict(method.modules().named_parameters())
+    shapes = [parameter.shape for parameter in parameters.values()]
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
     for name, tensor in groups["moment"].items():
         index, _, kind = name.partition(".")
+        if tensor.shape != (() if kind == "step" else shapes[int(index)]):
+            raise ValueError(f"moment.{name} has the shape {tuple(tensor.shape)}")
         moments[int(index)][kind] = tensor
-    parameters = dict(method.modules().named_parameters())
     fault = safetensors_io.unfit(groups["parameter"], parameters)
-    fault = fault or safetensors_io.unfit(groups["moment"], _moments(method, config, moments.keys()))
     fault = fault or (safetensors_io.unfit(groups["best"], parameters) if groups["best"] else None)
     if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
         fault = f"{broken} holds values that are not finite"
     if fault is not None:
         raise ValueError(fault)
     fill(method, groups["parameter"])
-    if optimiser is not None:
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return groups["best"]
-
-
-def _moments(method: Trainable[Any], config: TrainConfig, moved: Iterable[int]) -> dict[str, Tensor]:
-    """The tensors that an optimiser keeps of these parameters, by their place and its own name; values mean nothing."""
-    turned = {id(matrix) for matrix in matrices(method.modules())} if config.optimizer == "muon" else set()
-    parameters = dict(enumerate(method.modules().parameters()))
-    return {
-        f"{index}.{name}": torch.zeros(()) if name == "step" else parameters[index]
-        for index in moved
-        for name in (MOMENTS[:1] if id(parameters[index]) in turned else MOMENTS)
-    }
 
 
 def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
@@ -214,7 +181,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for group, values in wanted.items():
         before = stored.get(group, {})
-        for key in dict.fromkeys([*values, *before]):
+        for key in {**values, **before}:
             if values.get(key) != before.get(key):
                 fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
                 raise UserError(fault, "Give the same as before, another --out, or --force to start anew.")

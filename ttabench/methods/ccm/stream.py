@@ -20,7 +20,7 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.comp_tokens import CompTokens
-from ttabench.methods.eviction.evicted_cache import EvictedCache, behind, extended
+from ttabench.methods.eviction.evicting import EvictedCache, behind, extended
 
 
 class Stream:

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, in_window, read_again
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book, in_window, read_again
 from ttabench.cost.shape import LEARNED_POSITIONS, Shape
 from ttabench.methods.eviction.settings import (
-    BEGINS_WITH,
-    FIT_STEPS,
     STREAM_BLOCK,
     H2OSettings,
     KVzipSettings,
-    MatchingSettings,
     RandomSlotsSettings,
     ReadingSettings,
     SnapKVSettings,
@@ -30,7 +26,7 @@ from ttabench.methods.spec import MethodSpec
 
 def _parts(settings: ReadingSettings, shape: Shape, work: Workload) -> list[int]:
     """Tokens of the parts after which something is evicted, as `EvictingMethod` cuts them."""
-    first, *others = work.runs if settings.join else work.pieces
+    first, *others = work.runs
     parts = []
     for text in (first + shape.starts, *others):
         count = 1 if settings.chunk is None else -(-text // settings.chunk)
@@ -98,12 +94,10 @@ def _snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | No
 
 
 def _h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
-    """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot.
-
-    evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
-    """
+    """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot. The
+    same of the prompt, which is evicted from as a whole, and of every token that is written."""
     cost = _cost(settings, shape, work, lambda part, kept, _: _watched(shape, part, kept), carried=1)
-    if not settings.evict_decode or not work.pieces:
+    if not work.pieces:
         return cost
     kept, prompt, one = cost.ask_slots - work.asked, work.prompt_tokens, replace(shape, dense=False)
     most = settings.kept(shape.starts + work.tokens + prompt)
@@ -132,54 +126,6 @@ def _window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
     return _cost(cut, shape, work, lambda part, *_: turned * part, by_head=False, band=band)
 
 
-def _kvzip(settings: KVzipSettings, shape: Shape, work: Workload, *, carried: int = 1) -> Cost:
-    """KVzip (arXiv 2505.23416, section 3): read, and read again behind all of it, with attention once more. Slots of
-    all heads stand one after the other; they are as wide as the fullest head when asked, which may hold all."""
-
-    def watching(part: int, kept: int, _: int) -> int:
-        again = 2 * shape.layers * shape.width
-        chunks = _repetitions(settings, part)
-        return sum(shape.forward(words, kept + part) + again * shape.pairs(words, slots) for slots, words in chunks)
-
-    cost = _cost(settings, shape, work, watching, carried=carried)
-    if not work.pieces:
-        return cost
-    kept, heads, parts = cost.ask_slots - work.asked, shape.layers * shape.kv_heads, _parts(settings, shape, work)
-    read, again = sum(parts), max(words for part in parts for _, words in _repetitions(settings, part))
-    held = kept if settings.uniform else read
-    return replace(
-        cost,
-        state_bytes=shape.slot_floats * kept * work.value_bytes + SINGLE * heads * (kept * (1 + carried) + 1) + INTEGER,
-        adapt_slots=cost.adapt_slots + again,
-        ask_slots=held + work.asked,
-        ask_flops=answer(shape, work, held, begun=True),
-        positions=read + max(again, work.asked),
-    )
-
-
-def _repetitions(settings: KVzipSettings, part: int) -> list[tuple[int, int]]:
-    """Slots that compete in each chunk of a part, and the tokens of its repetition; a later one begins with the last
-    tokens of the chunk before."""
-    sizes = [min(settings.repeat_chunk, part - begin) for begin in range(0, part, settings.repeat_chunk)]
-    first, later = (round(len(text) / CHARACTERS_A_TOKEN) + 1 for text in (settings.prompt, settings.prompt_later))
-    more = [(0, first), *[(settings.sinks, later + BEGINS_WITH)] * (len(sizes) - 1)]
-    return [(size + sinks, size + words) for size, (sinks, words) in zip(sizes, more, strict=True)]
-
-
-def _attention_matching(settings: MatchingSettings, shape: Shape, work: Workload) -> Cost:
-    """Attention Matching (arXiv 2602.16284, section 3): KVzip, and two least-squares problems a head."""
-    cost = _kvzip(settings, shape, work, carried=2)
-    read = kept = flops = 0
-    for part in _parts(settings, shape, work) if work.pieces else ():
-        read += part
-        tokens = min(settings.query_tokens, sum(words for _, words in _repetitions(settings, part)))
-        queries, slots, size = tokens * shape.heads // shape.kv_heads, kept + part, shape.head_dim
-        kept = min(slots, settings.kept(read))
-        fitted = 2 * queries * kept * (2 * kept + 2 * size + 1) + FIT_STEPS * 2 * kept * kept
-        flops += 4 * queries * slots * size + fitted + 2 * kept**3 // 3 + 2 * kept * kept * size
-    return replace(cost, adapt_flops=cost.adapt_flops + shape.layers * shape.kv_heads * flops)
-
-
 def _h2o_keeps(amount: Amount) -> dict[str, Json]:
     """Half of it each."""
     if isinstance(amount, float):
@@ -189,6 +135,15 @@ def _h2o_keeps(amount: Amount) -> dict[str, Json]:
     return {"heavy": amount // 2, "recent": amount - amount // 2}
 
 
+JOINED: dict[str, Json] = {"join": True}
+REPEATED: dict[str, Json] = {
+    **JOINED,
+    "uniform": False,
+    "sinks": 4,
+    "prompt": "\n\nRepeat the previous context exactly.",
+    "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
+}
+"""Settings that are gone, of all methods and of those that read the text again."""
 WINDOW = MethodSpec(
     name="window",
     summary="the first and the last tokens: StreamingLLM",
@@ -200,6 +155,7 @@ WINDOW = MethodSpec(
     # a share is known when all is read
     keep=lambda amount: as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
     checked=WindowSettings(n_sink=2, recent=10),
+    retired=JOINED,
     paper="2309.17453",
 )
 SNAPKV = MethodSpec(
@@ -211,18 +167,13 @@ SNAPKV = MethodSpec(
         "nano": SnapKVSettings(budget=256),
         "stream": SnapKVSettings(budget=512, chunk=512, positions="auto"),
         "streamadapter": SnapKVSettings(window=0.1, budget=0.2),
-        "class-default": SnapKVSettings(window=64, budget=320, kernel=5, pool="avg"),
-        "init-default": SnapKVSettings(budget=2048, kernel=5, pool="avg"),
-        "longbench-1024": SnapKVSettings(budget=1024),
-        "longbench-2048": SnapKVSettings(budget=2048),
-        "longbench-4096": SnapKVSettings(budget=4096),
     },
     growth="constant",
     cost=_snapkv,
     # at most half of it goes to the window, so that the attention which it pays decides about the other half
     keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     checked=SnapKVSettings(budget=16, window=4),
-    retired={"group": "mean"},
+    retired={"group": "mean", **JOINED},
     paper="2404.14469",
 )
 H2O = MethodSpec(
@@ -238,6 +189,7 @@ H2O = MethodSpec(
     cost=_h2o,
     keep=_h2o_keeps,
     checked=H2OSettings(heavy=8, recent=8),
+    retired={"evict_decode": True, **JOINED},
     paper="2306.14048",
 )
 KVZIP = MethodSpec(
@@ -246,22 +198,30 @@ KVZIP = MethodSpec(
     where="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
     growth="linear",
-    cost=_kvzip,
     keep=as_budget,
     checked=KVzipSettings(budget=12),
-    retired={"score": "max"},
+    retired={"score": "max", **REPEATED},
     paper="2505.23416",
 )
 ATTENTION_MATCHING = MethodSpec(
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
     where="ttabench.methods.eviction.attention_matching:AttentionMatching",
-    Settings=MatchingSettings,
+    Settings=KVzipSettings,
     growth="linear",
-    cost=_attention_matching,
     keep=as_budget,
-    checked=MatchingSettings(budget=12),
-    retired={"score": "max", "keys": "kvzip", "queries": "repeat", "fit_bias": True, "fit_values": True, "seed": 0},
+    checked=KVzipSettings(budget=12),
+    retired={
+        "score": "max",
+        "query_tokens": 1024,
+        "ridge": 0.001,
+        **REPEATED,
+        "keys": "kvzip",
+        "queries": "repeat",
+        "fit_bias": True,
+        "fit_values": True,
+        "seed": 0,
+    },
     paper="2602.16284",
 )
 RANDOM_SLOTS = MethodSpec(
@@ -274,5 +234,6 @@ RANDOM_SLOTS = MethodSpec(
     cost=_cost,
     keep=as_budget,
     checked=RandomSlotsSettings(budget=16),
+    retired=JOINED,
 )
 METHODS = (WINDOW, SNAPKV, H2O, RANDOM_SLOTS, KVZIP, ATTENTION_MATCHING)

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ttabench.lm.model import LM
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import RaggedCache
-from ttabench.methods.eviction.evicting import grouped
+from ttabench.methods.eviction.evicting import RaggedCache, grouped
 from ttabench.methods.eviction.kvzip import KVzip, Queries, Text, packed
-from ttabench.methods.eviction.settings import FIT_STEPS, MatchingSettings
 
+FIT_STEPS = 60
+"""Of accelerated projected gradient descent on the weights whose logarithms are biases."""
+RIDGE = 1e-3
+"""Weight of staying near the values that were read, against that of an average slot's attention."""
 LOWEST, HIGHEST = math.exp(-3.0), math.exp(3.0)
 """Of weights: outside, few queries decide, and others see a slot too much or not at all."""
 
@@ -39,12 +40,12 @@ def weights_of(columns_QS: Tensor, mass_Q: Tensor) -> Tensor:
     return weights_S
 
 
-def values_of(scores_QP: Tensor, values_PD: Tensor, picked_S: Tensor, bias_S: Tensor, ridge: float) -> Tensor:
+def values_of(scores_QP: Tensor, values_PD: Tensor, picked_S: Tensor, bias_S: Tensor) -> Tensor:
     """[S, D]: values of the kept slots with which they give the output of all; near those that were read."""
     read_SD, output_QD = values_PD[picked_S], scores_QP.softmax(-1) @ values_PD
     paid_QS = (scores_QP[:, picked_S] + bias_S).softmax(-1).nan_to_num()  # of a query that sees none of them
     gram_SS = paid_QS.T @ paid_QS
-    gram_SS.diagonal().add_(ridge * gram_SS.diagonal().mean().clamp(min=1e-12))
+    gram_SS.diagonal().add_(RIDGE * gram_SS.diagonal().mean().clamp(min=1e-12))
     change_SD: Tensor = torch.linalg.solve(gram_SS, paid_QS.T @ (output_QD - paid_QS @ read_SD))
     return read_SD + change_SD
 
@@ -53,11 +54,7 @@ class AttentionMatching(KVzip):
     """State: KVzip's, with a bias of every slot."""
 
     spec = eviction.ATTENTION_MATCHING
-    settings: MatchingSettings
-
-    def __init__(self, lm: LM, settings: MatchingSettings) -> None:
-        super().__init__(lm, settings)
-        self.query_tokens = settings.query_tokens
+    query_tokens = 1024
 
     @torch.no_grad()
     def _kept(self, text: Text) -> RaggedCache:
@@ -72,7 +69,7 @@ class AttentionMatching(KVzip):
                 else:
                     columns_QP = (scores_QP - scores_QP.amax(-1, keepdim=True)).exp()
                     bias_S = weights_of(columns_QP[:, picked_S], columns_QP.sum(-1)).log()
-                    values_SD = values_of(scores_QP, values_PD, picked_S, bias_S, self.settings.ridge)
+                    values_SD = values_of(scores_QP, values_PD, picked_S, bias_S)
                 bias.append(added_HP[head, picked_S] + bias_S)
                 values.append(values_SD)
         return packed(text, stays_LHP, bias=torch.cat(bias), values=torch.cat(values).to(text.values.dtype))

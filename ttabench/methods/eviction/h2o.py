@@ -14,11 +14,19 @@ from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
 from ttabench.lm.forward.rotary import Rotary
-from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
-from ttabench.methods.eviction.evicting import ColumnSums, EvictingMethod, by_row, grouped, kept_slots, newest, observed
+from ttabench.methods.eviction.evicting import (
+    ColumnSums,
+    EvictedCache,
+    EvictingMethod,
+    by_row,
+    grouped,
+    joined,
+    kept_slots,
+    newest,
+    observed,
+)
 from ttabench.methods.eviction.settings import H2OSettings
 
 
@@ -26,10 +34,7 @@ class H2O(EvictingMethod[H2OSettings]):
     """The cache of the context, compressed by how much attention its slots have received."""
 
     spec = eviction.H2O
-
-    def __init__(self, lm: LM, settings: H2OSettings) -> None:
-        super().__init__(lm, settings)
-        self.asked = 256 if settings.evict_decode else 0
+    asked = 256
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         whole = scored(observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept)
@@ -38,7 +43,7 @@ class H2O(EvictingMethod[H2OSettings]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
         patch, kept = super().patch(state, asks), EvictedCache.of(state)
-        if kept is None or patch.prefix is None or not self.settings.evict_decode:
+        if kept is None or patch.prefix is None:
             return patch
         return replace(patch, prefix=replace(patch.prefix, eviction=HeavyHitters(kept, self.rotary, self.settings)))
 

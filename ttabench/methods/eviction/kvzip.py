@@ -23,11 +23,17 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import RaggedCache
-from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, grouped, seen
-from ttabench.methods.eviction.settings import BEGINS_WITH, KVzipSettings
+from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, RaggedCache, grouped, seen
+from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.parts.cached import read_on
 
+PROMPT = "\n\nRepeat the previous context exactly."
+LATER = "\n\nRepeat the part of the previous context exactly, starting with"
+"""What asks for the repetition of the first chunk, and of those that follow."""
+SINKS = 4
+"""First tokens of the text, which always stay, as in kvpress, and compete with any chunk."""
+BEGINS_WITH = 8
+"""Tokens at the end of a repeated chunk that the prompt of the next one names."""
 STAYS = torch.finfo(torch.float32).max
 """Score of a slot that must stay."""
 
@@ -45,11 +51,10 @@ class Queries:
 @dataclass
 class Repetition:
     """A watcher of one chunk being repeated. `text`: slots of the text, of which the chunk is a part; `chunk`: its
-    first slot, and the one behind it; `sinks`: first slots that compete with any chunk."""
+    first slot, and the one behind it."""
 
     text: int
     chunk: tuple[int, int]
-    sinks: int
     kept_queries: int = 0
     scores: dict[int, Tensor] = field(default_factory=dict)
     """float32 [H, chunk], by layer: the largest attention that each slot of the chunk receives."""
@@ -67,12 +72,8 @@ class Repetition:
 
     def _scored(self, call: Call) -> Tensor:
         heads, slots, tokens, (first, behind) = call.key.shape[1], call.key.shape[2], call.query.shape[2], self.chunk
-        sinks = min(self.sinks, first)
-        shared = (
-            (0, sinks),
-            (first, behind),
-            (slots - tokens, slots),
-        )  # what shares the attention: sinks, chunk, repetition
+        sinks = min(SINKS, first)
+        shared = ((0, sinks), (first, behind), (slots - tokens, slots))  # the attention: sinks, chunk, repetition
         columns = torch.cat([torch.arange(*part, device=call.key.device) for part in shared])
         key_HDC = call.key[0][:, columns].float().transpose(1, 2)
         best_HC = torch.full((heads, behind - first), -1.0, device=call.key.device)
@@ -121,10 +122,9 @@ class KVzip(EvictingMethod[KVzipSettings]):
         return packed(text, self._stays(text))
 
     def _stays(self, text: Text) -> Tensor:
-        """bool [L, H, P]: the best slots, of every head or of all together; ties go to the earlier one."""
-        scores = text.scores if self.settings.uniform else text.scores.flatten()
-        heads = 1 if self.settings.uniform else text.scores.shape[0] * text.scores.shape[1]
-        budget = self.settings.kept(int(text.prefix.next_position_B)) * heads
+        """bool [L, H, P]: the best slots of all layers and heads together; ties go to the earlier one."""
+        scores = text.scores.flatten()
+        budget = self.settings.kept(int(text.prefix.next_position_B)) * self.lm.layers * self.lm.kv_heads
         order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
         stays = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True) & (scores > -math.inf)
         return stays.view_as(text.scores)
@@ -139,7 +139,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
         chunks, kept_queries = [], self.query_tokens // len(asked)
         for first, behind, words in asked:
             place = before + first, before + behind
-            chunks.append(Repetition(before + len(ids), place, self.settings.sinks, kept_queries))
+            chunks.append(Repetition(before + len(ids), place, kept_queries))
             with torch.no_grad(), watched(chunks[-1]):
                 window = Window(self.lm, whole, 1, room=len(words), retain=False)
                 window.feed(torch.tensor([words], device=self.lm.device))
@@ -154,7 +154,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
             own = torch.stack([chunk.scores[layer].to(keys.device) for layer in range(len(keys))])
             scores[..., chunk.chunk[0] - before : chunk.chunk[1] - before] = own
         if kept is None:
-            scores[..., : self.settings.sinks] = STAYS
+            scores[..., :SINKS] = STAYS
         else:
             assert kept.scores is not None, "what stayed has its scores"
             index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)
@@ -167,7 +167,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
     def _repetitions(self, ids: list[int], held: int, *, first_text: bool) -> Iterator[tuple[int, int, list[int]]]:
         """(first token, the one behind, what is read behind the text) of every chunk."""
         settings, encode = self.settings, self.lm.encode
-        prompts = [encode(text, follows=True) for text in (settings.prompt, settings.prompt_later)]
+        prompts = [encode(text, follows=True) for text in (PROMPT, LATER)]
         end = encode("\n", follows=True) if self.lm.chat is None else list(self.lm.chat.end_ids)
         opening = len(self.lm.start_ids) if first_text and self.lm.chat is not None else 0  # scored, but not repeated
         room = self.lm.max_positions - held - max(map(len, prompts)) - BEGINS_WITH - len(end)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
-from ttabench.methods.eviction.evicting import EvictingMethod, by_row, kept_slots
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, by_row, extended, kept_slots
 from ttabench.methods.eviction.settings import RandomSlotsSettings
 
 

@@ -10,18 +10,12 @@ from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
 
 STREAM_BLOCK = 512
 """Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
-BEGINS_WITH = 8
-"""Tokens at the end of a repeated chunk that the prompt of the next one names."""
-FIT_STEPS = 60
-"""Of accelerated projected gradient descent on the weights whose logarithms are biases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
     """Settings of every method that evicts."""
 
-    join: bool = True
-    """What is read between two questions is one text, evicted from once; false: evict after every piece."""
     chunk: int | None = None
     """Evict after at most so many tokens (a text is cut into equal parts): bounds peak memory and positions."""
     positions: Literal["auto", "original", "cache"] = "original"
@@ -134,15 +128,15 @@ class SnapKVSettings(BudgetSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class H2OSettings(ReadingSettings):
-    """Settings of `h2o`; the defaults are the released code's."""
+    """Settings of `h2o`; the defaults are the released code's.
+
+    It evicts after the prompt, too, then one slot a token of the answer; shares are those of context and prompt.
+    """
 
     heavy: Amount = 0.1
     """Heavy hitters kept in every layer and head; or their share of the tokens read."""
     recent: Amount = 0.1
     """Last tokens kept; or their share of the tokens read."""
-    evict_decode: bool = True
-    """Evict after the prompt, then one slot a token of the answer, as published; shares are those of context and
-    prompt. false: prompt and answer are appended and evict nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,40 +164,15 @@ class RandomSlotsSettings(BudgetSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class KVzipSettings(BudgetSettings):
-    """Settings of `kvzip`; the defaults are the released code's, with the first slots that kvpress keeps."""
+    """Settings of `kvzip` and `attention_matching`; the defaults are the released code's."""
 
     budget: Amount = 0.2
     """Slots kept, as their share of the tokens read or as a number of tokens, of all layers and heads together."""
-    uniform: bool = False
-    """The same number of slots for every layer and head; false: the best of all of them."""
-    sinks: int = 4
-    """First tokens of the text that always stay."""
     repeat_chunk: int = 2048
     """Tokens of the text that are repeated at once; fewer where the model's positions leave no room."""
-    prompt: str = "\n\nRepeat the previous context exactly."
-    """What asks for the repetition of the first chunk."""
-    prompt_later: str = "\n\nRepeat the part of the previous context exactly, starting with"
-    """The same for those that follow; the last tokens of the chunk before stand behind it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, sinks=self.sinks)
         at_least(1, repeat_chunk=self.repeat_chunk)
         if self.positions != "original":
             raise ValueError(f"keys stay where they stood in the text, got positions={self.positions}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatchingSettings(KVzipSettings):
-    """Settings of `attention_matching`."""
-
-    query_tokens: int = 1024
-    """Tokens whose queries are matched, at most, of all chunks together."""
-    ridge: float = 1e-3
-    """Weight of staying near the values that were read, against that of an average slot's attention."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, query_tokens=self.query_tokens)
-        if not self.ridge > 0:
-            raise ValueError(f"ridge must be positive, got {self.ridge}")

@@ -20,8 +20,18 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended
-from ttabench.methods.eviction.evicting import ColumnSums, EvictingMethod, by_row, grouped, kept_slots, newest, observed
+from ttabench.methods.eviction.evicting import (
+    ColumnSums,
+    EvictedCache,
+    EvictingMethod,
+    by_row,
+    check_room,
+    extended,
+    grouped,
+    kept_slots,
+    newest,
+    observed,
+)
 from ttabench.methods.eviction.settings import SnapKVSettings
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention.fused import in_two_parts, merge_partials, summed
 from ttabench.lm.attention.interface import Call, MaskFunction, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.rotary import Rotary
@@ -25,8 +24,16 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
-from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined
-from ttabench.methods.eviction.evicting import EvictingMethod, by_row, kept_slots, newest
+from ttabench.methods.eviction.evicting import (
+    EvictedCache,
+    EvictingMethod,
+    by_row,
+    check_room,
+    extended,
+    joined,
+    kept_slots,
+    newest,
+)
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
 
@@ -49,8 +56,6 @@ class Band:
         if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
             places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
             return replace(self, query_BT=places[0], key_BS=places[1])(call)
-        if in_two_parts(call.query.device):
-            return self._fused(call).transpose(1, 2)
         rows, count, tokens, size = call.query.shape
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
@@ -64,17 +69,6 @@ class Band:
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
-
-    def _fused(self, call: Call) -> Tensor:
-        """The same by kernels that write no scores: sinks and band apart where queries are turned; [B, N, T, D]."""
-        seen_BTS, dtype = self.seen(call.near), call.query.dtype
-        if not self.sinks:
-            return summed(call.query, call.key, call.value, call.scaling, bias=_bias(seen_BTS, dtype))[0]
-        sink_BS, first, turned = self._to_sinks(call)
-        key, value, bias = call.key[:, :, :first], call.value[:, :, :first], (seen_BTS & sink_BS[:, None])[..., :first]
-        sinks = summed(turned, key, value, call.scaling, bias=_bias(bias, dtype))
-        rest = _bias(seen_BTS & ~sink_BS[:, None], dtype)
-        return merge_partials(sinks, summed(call.query, call.key, call.value, call.scaling, bias=rest))
 
     def _to_sinks(self, call: Call) -> tuple[Tensor, int, Tensor]:
         """Which slots are sinks [B, S], how many there are up to the last one, and queries turned to where they stand
@@ -107,12 +101,6 @@ def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
     """[B, H, (N/H) T, D]: the queries of the heads that share keys, one after the other."""
     rows, _, _, size = query_BNTD.shape
     return query_BNTD.reshape(rows, heads, -1, size)
-
-
-def _bias(seen_BTS: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, 1, T, S]: what is added to the scores of slots that are seen, and of those that are not."""
-    bias_BTS = torch.zeros_like(seen_BTS, dtype=dtype)
-    return bias_BTS.masked_fill_(~seen_BTS, torch.finfo(dtype).min)[:, None]
 
 
 class SlidingWindow(EvictingMethod[WindowSettings]):

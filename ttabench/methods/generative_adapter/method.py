@@ -119,9 +119,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             rows += texts(*given, parts) if parts else answers(*given)
         return rows
 
-    def _targets(self, episodes: Sequence[Episode]) -> int:
-        return sum(row.targets for row in self.rows(episodes)) if self.parts_of_loss else super()._targets(episodes)
-
     def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
         """The chunks of one row: of each text by itself, what begins the first in front."""
         if self.settings.buffer:

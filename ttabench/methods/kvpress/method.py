@@ -9,93 +9,61 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
-from typing import Any, ClassVar, get_origin, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 from transformers.cache_utils import DynamicCache
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments, parse_value
 from ttabench.core.types import Ask, Observe
-from ttabench.cost.formula import NoSettings
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.evicted_cache import RaggedCache
+from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
-from ttabench.methods.parts.amount import Amount, in_tokens
+from ttabench.methods.parts.amount import in_tokens
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.spec import MethodSpec
 
 INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
 """kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
 WRITE = "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
-DEEPEST = 20
-"""Presses within each other."""
-OVER_ALL = {"KVzipPress": True, "KVgradPress": True, "FastKVzipPress": True, "KVComposePress": False}
-"""Presses that decide when all layers were read, after further passes or none, and share their budget out over all
-layers and heads; whether they count the slots that go, not those that stay (see `removed_share`)."""
-MOVING = {"KeyRerotationPress"}
-"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
-EAGER = {"ObservedAttentionPress", "KVComposePress"}
-"""Presses that read attention weights, which only eager attention hands out, all T x T of them."""
 ASKED = 256
 """Tokens of prompt and answer for which there must be room in a window of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Press:
-    """A press as it was typed."""
+    """A press as it was typed, with the one that it wraps."""
 
     name: str
-    wrapped: tuple[Press, ...] = ()
+    wrapped: Press | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
-
-    def all(self) -> list[Press]:
-        """This press and all it wraps."""
-        return [self, *(inner for press in self.wrapped for inner in press.all())]
 
 
 def parse(text: str) -> Press:
-    """A press as it was typed, with those it wraps and their arguments."""
-    press, rest = _parsed(text, inside=False) if text.count("(") <= DEEPEST else (None, text)
-    if press is None or rest:
+    """`NAME(PRESS)?KEY=VALUE&KEY=VALUE`, of which the name alone must be there."""
+    typed = re.fullmatch(r"(\w+)(?:\((.*)\))?(?:\?([^()?]*))?", text)
+    if typed is None or text.count("(") > 2:
         raise UserError(f"{text[:80]!r} is not the name of a press.", WRITE)
-    return press
+    name, wrapped, arguments = typed.groups()
+    pairs = [part for part in (arguments or "").split("&") if part]
+    inner = None if wrapped is None else parse(wrapped)
+    return Press(name=name, wrapped=inner, arguments=assignments(pairs, f"{name}?"))
 
 
-def _parsed(text: str, *, inside: bool) -> tuple[Press | None, str]:
-    """The press that a text begins with, None where it begins with none, and what stands behind it."""
-    match = re.match(r"\s*(\w+)\s*", text)
-    if match is None:
-        return None, text
-    wrapped, rest = list[Press](), text[match.end() :]
-    while rest[:1] == ("," if wrapped else "("):
-        inner, rest = _parsed(rest[1:], inside=True)
-        if inner is None:
-            return None, text
-        wrapped.append(inner)
-    if wrapped and rest[:1] != ")":
-        return None, text
-    rest = rest.removeprefix(")").lstrip() if wrapped else rest
-    typed = re.match(r"\?([^(),?]*)" if inside else r"\?([^()?]*)", rest)
-    pairs = [part for part in typed[1].split("&") if part] if typed else []
-    arguments = assignments(pairs, f"{match[1]}?")
-    return Press(name=match[1], wrapped=tuple(wrapped), arguments=arguments), rest[typed.end() :] if typed else rest
-
-
-def build(wanted: Press, *, within: bool = False) -> Any:
-    """A new press; `within`: another one."""
+def build(wanted: Press) -> Any:
+    """A new press."""
     try:
         kvpress = import_module("kvpress")
     except ImportError as error:
@@ -104,73 +72,54 @@ def build(wanted: Press, *, within: bool = False) -> Any:
     named = {name: getattr(kvpress, name) for name in kvpress.__all__ if name not in ("BasePress", "ScorerPress")}
     if not issubclass(cls := named.get(wanted.name, object), kvpress.BasePress):
         raise UnknownName("press", wanted.name, sorted(named))
-    if cls.__call__ is not kvpress.BasePress.__call__ and (within or wanted.name not in OVER_ALL):
-        fault = f"{wanted.name} reads in a way of its own, which does not run here, or not within another press."
+    if cls.__call__ is not kvpress.BasePress.__call__ or wanted.name == "KeyRerotationPress":
+        fault = f"{wanted.name} reads in a way of its own, which does not run here."
         raise UserError(fault, "Choose another press, or use kvpress's own pipeline.")
+    hints, given = get_type_hints(cls.__init__), dict[str, Any]()
     taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
-    hints = get_type_hints(cls.__init__)
-    places = [name for name in taken if "Press" in str(hints[name])]  # a press, perhaps one, or a list of them
-    presses = [build(press, within=True) for press in wanted.wrapped]
-    listed = len(places) == 1 and get_origin(hints[places[0]]) is list
-    if len(presses) > len(places) and not listed:
-        raise UserError(f"{wanted.name} takes {len(places)} press in its brackets, got {len(presses)}.", WRITE)
-    given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
+    place = next((name for name in taken if "Press" in str(hints[name])), "")
+    if wanted.wrapped is not None:
+        if not place:
+            raise UserError(f"{wanted.name} takes no press in brackets.", WRITE)
+        given[place] = build(wanted.wrapped)
     for key, text in wanted.arguments.items():
-        if key in places or key not in taken:
-            raise UnknownName(f"argument of {wanted.name}", key, [name for name in taken if name not in places])
+        if key == "compression_ratio":
+            fault = f"{wanted.name} takes no compression_ratio here (got {text}): --set budget says how much is kept."
+            raise UserError(fault, "Leave it out and give the share to keep, e.g. --set budget=0.5.")
+        if key == place or key not in taken:
+            raise UnknownName(f"argument of {wanted.name}", key, [name for name in taken if name != place])
         given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
     try:
-        return cls(**given)
-    except (AssertionError, TypeError, ValueError) as error:
+        press = cls(**given)
+        press.compression_ratio = press.compression_ratio  # presses that cannot be told what to keep refuse it
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", WRITE) from None
+    return press
 
 
-def takes_a_budget(press: Any) -> bool:
-    """Whether a press can be told which share of the tokens to remove."""
-    try:
-        before = press.compression_ratio
-        press.compression_ratio = before
-    except (AttributeError, AssertionError, ValueError):  # so presses say that they cannot
-        return False
-    return isinstance(before, int | float)
-
-
-def removed_share(kept: int, total: int, heads: int = 1, *, counts_removed: bool = False) -> float:
-    """The compression ratio at which so many of all tokens stay, in spite of rounding. `heads`: how many of them, of
-    all layers, the press counts together; `counts_removed`: whether it computes how many slots go, `int(slots * r)`,
-    and not how many stay, `int(slots * (1 - r))`."""
-    if kept >= total:
-        return 0.0
-    rest = 0.5 / heads
-    return (total - kept + rest) / total if counts_removed else 1.0 - (kept + rest) / total
+def removed_share(kept: int, total: int) -> float:
+    """The compression ratio at which so many of all tokens stay, `int(total * (1 - ratio))`, in spite of rounding."""
+    return 0.0 if kept >= total else 1.0 - (kept + 0.5) / total
 
 
 @contextmanager
-def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
+def compressing(lm: LM) -> Iterator[list[Any]]:
     """A model as presses expect it, and on the way out as it was before, whatever they set on its modules.
 
-    Attention is told `cache_position`, which transformers has not passed since 5.4. A press that asks for the model's
-    tokenizer gets this one, with a chat template only if one is used. Yields a list that holds on the way out, for
-    every layer, the (heads, slots) a press hides, or None.
+    Attention is told `cache_position`, which transformers has not passed since 5.4. Yields a list that holds on the way
+    out, for every layer, the (heads, slots) a press hides, or None.
     """
     masked: list[Any] = []
     modules: list[nn.Module] = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
     touched = [lm.decoder, *modules]
     before = [(dict(vars(module)), dict(module._modules)) for module in touched]
-    attention, loads = lm.model.config._attn_implementation, vars(AutoTokenizer)["from_pretrained"]
-    hooks = [module.register_forward_pre_hook(_placed(lm), with_kwargs=True) for module in modules]
-    tokenizer = copy(lm.tokenizer)
-    tokenizer.chat_template = None if lm.chat is None else tokenizer.chat_template
+    hooks = [module.register_forward_pre_hook(_placed, with_kwargs=True) for module in modules]
     try:
-        AutoTokenizer.from_pretrained = lambda *_, **__: tokenizer
         for module in modules:
             vars(module)["masked_key_indices"] = None
-        if eager:
-            lm.model.set_attn_implementation("eager")
         yield masked
         masked += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
     finally:
-        AutoTokenizer.from_pretrained = loads
         for hook in hooks:
             hook.remove()
         for module, (own, children) in zip(touched, before, strict=True):
@@ -178,27 +127,15 @@ def compressing(lm: LM, *, eager: bool) -> Iterator[list[Any]]:
             vars(module).update(own)
             module._modules.clear()
             module._modules.update(children)
-        if lm.model.config._attn_implementation != attention:
-            lm.model.set_attn_implementation(attention)
 
 
-def _placed(lm: LM) -> Callable[..., tuple[Any, dict[str, Any]]]:
+def _placed(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A hook that tells attention at which positions its tokens stand."""
-
-    def place(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        past = kwargs["past_key_values"].get_seq_length(module.layer_idx)
-        behind = past + kwargs["hidden_states"].shape[1]
-        if behind > lm.max_positions:
-            fault = f"A context of {behind} tokens exceeds the {lm.max_positions} positions of {lm.name}"
-            again = f"; the press reads {behind - past} of them a second time" if past else ""
-            hint = "Read less (--task-set documents=N) or give a --model with more positions."
-            raise UserError(f"{fault}{again}.", hint)
-        return args, {"cache_position": torch.arange(past, behind, device=kwargs["hidden_states"].device), **kwargs}
-
-    return place
+    hidden_BTD = kwargs["hidden_states"]
+    return args, {"cache_position": torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device), **kwargs}
 
 
-class KvPress(BaseMethod[Any]):
+class KvPress(BaseMethod[KvPressSettings]):
     """The cache of the context after a press. State: keys, values [L, 1, H, P, D] and next; a `RaggedCache` where a
     press keeps more of one layer or head than of another."""
 
@@ -207,22 +144,10 @@ class KvPress(BaseMethod[Any]):
     one_reader = True
     needs = ("hooks", "gaps", "shape")
     wanted: ClassVar[Press]
-    label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {
-        "cache_reduced": {
-            True: "removed slots from the cache",
-            False: "removed no slot from the cache, so its state is as large as the full cache",
-        },
-        "needs_eager": {
-            True: "reads attention weights, so the context was read with eager attention, whose memory grows with the"
-            " square of its length",
-        },
-    }
 
-    def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
+    def __init__(self, lm: LM, settings: KvPressSettings) -> None:
         super().__init__(lm, settings)
-        self.budget: Amount | None = settings.budget if isinstance(settings, KvPressSettings) else None
-        self.eager = bool({press.name for press in self.wanted.all()} & EAGER)
-        self.growth = "constant" if isinstance(self.budget, int) else "linear"
+        self.growth = "constant" if isinstance(settings.budget, int) else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
             fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
             raise UserError(f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
@@ -239,19 +164,16 @@ class KvPress(BaseMethod[Any]):
         ids = [*self.lm.start_ids, *chain(*pieces)]
         layers = self._compressed(ids)
         seen = [own for _, _, own in layers]
-        whole = all(int(own_HP.sum(-1).min()) == len(ids) for own_HP in seen)
         even = len({own_HP.shape for own_HP in seen}) == 1 and all(bool(own_HP.all()) for own_HP in seen)
-        moved = self.wanted.name in MOVING
-        next_B = torch.tensor([seen[0].shape[1] if moved else len(ids)], device=self.lm.device)
+        next_B = torch.tensor([len(ids)], device=self.lm.device)
         keys, values = (tuple(layer[part][None] for layer in layers) for part in (0, 1))
         tensors = cached(Prefix(keys, values, next_B)) if even else ragged(layers, next_B).tensors()
-        labels = {"cache_reduced": not whole, "needs_eager": self.eager}
-        return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)], "labels": labels})
+        return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)]})
 
     def evicts_nothing(self, tokens: int) -> bool:
-        """Whether the budget is as large as the text; a press without a budget is not known to keep all."""
+        """Whether the budget is as large as the text."""
         whole = tokens + len(self.lm.start_ids)
-        return self.budget is not None and in_tokens(self.budget, whole) >= whole
+        return in_tokens(self.settings.budget, whole) >= whole
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The compressed cache as a prefix."""
@@ -259,35 +181,31 @@ class KvPress(BaseMethod[Any]):
         return Patch(prefix=RaggedCache(**held).prefix() if "counts" in held else prefix_of(held))
 
     def _compressed(self, ids: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """What a press leaves of every layer: keys, values [H, P, D], and which slots a head still sees [H, P]; what it
-        read behind the text is left out."""
+        """What a press leaves of every layer: keys, values [H, P, D], and which slots a head still sees [H, P]."""
         total, name = len(ids), self.wanted.name
+        check_fits(self.lm, None, [total])
         first, behind = torch.zeros(1), torch.full((1,), total + ASKED)
         if not all(bool(near(0, 0, behind, first)) for near in ways_of(self.lm).local.values()):
             fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"
             fault = f"{fault}; kvpress does not say where the slots that stay stood."
             raise UserError(fault, "Read less, or use snapkv.")
         press = build(self.wanted)  # a new one for every text: presses remember
-        if self.budget is not None:
-            heads = self.lm.layers * self.lm.kv_heads if name in OVER_ALL else 1
-            kept, down = in_tokens(self.budget, total), OVER_ALL.get(name, False)
-            press.compression_ratio = removed_share(kept, total, heads, counts_removed=down)
+        press.compression_ratio = removed_share(in_tokens(self.settings.budget, total), total)
         cache = DynamicCache()
         try:
-            with compressing(self.lm, eager=self.eager) as hidden, press(self.lm.model):
+            with compressing(self.lm) as hidden, press(self.lm.model):
                 ids_BT = torch.tensor([ids], device=self.lm.device)
                 self.lm.decoder(input_ids=ids_BT, past_key_values=cache, use_cache=True)
+        except (UserError, torch.OutOfMemoryError):
+            raise
         except Exception as error:  # whatever a press of another package raises, it refuses this text
-            for cause in (error, error.__context__):  # some stumble as they clean up
-                if isinstance(cause, UserError | torch.OutOfMemoryError):
-                    raise cause from None
             reason = " ".join(str(error).split()) or type(error).__name__
             fault = f"{name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
             hint = "Give it other arguments (?key=value), more text, or choose another press."
             raise UserError(fault, hint) from error
         layers = []
         for layer, hidden_HP in zip(cache.layers, hidden, strict=True):
-            keys, values = layer.keys[0, :, :total], layer.values[0, :, :total]
+            keys, values = layer.keys[0], layer.values[0]
             seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
             if hidden_HP is not None:
                 seen[tuple(part.to(keys.device) for part in hidden_HP)] = False
@@ -315,14 +233,8 @@ def ragged(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> R
 def spec_of(text: str) -> MethodSpec:
     """The method of a press as it was typed."""
     wanted = parse(text)
-    spec = replace(KVPRESS, name=f"kvpress:{text}", members="")
-    if not takes_a_budget(build(wanted)):
-        spec = replace(spec, Settings=NoSettings, presets={}, keep=None)
-    elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
-        ratio = given[0].arguments["compression_ratio"]
-        fault = f"{given[0].name} takes no compression_ratio here (got {ratio}): --set budget says how much is kept."
-        raise UserError(fault, "Leave it out and give the share to keep, e.g. --set budget=0.5.")
+    build(wanted)
     made = type("KvPress", (KvPress,), {"wanted": wanted})
-    spec = replace(spec, where=made)
+    spec = replace(KVPRESS, name=f"kvpress:{text}", members="", where=made)
     setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type
     return spec

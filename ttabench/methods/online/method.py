@@ -72,11 +72,7 @@ class Descending(BaseMethod[DescentT]):
         return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Take all gradient steps.
-
-        Raises:
-            UserError: a loss or its gradient is not finite.
-        """
+        """Take all gradient steps; a UserError where a loss or its gradient is not finite."""
         tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
         steps = int(tensors["steps"])
         leaves, optimiser = self._optimiser({name: each[0] for name, each in tensors.items()}, steps)
@@ -88,10 +84,9 @@ class Descending(BaseMethod[DescentT]):
         for numbers in self.lessons(predicting, steps):
             slopes = self._slopes(leaves, optimiser, [(pieces[number], texts[number]) for number in numbers], steps)
             if not math.isfinite(slopes):
-                piece = pieces[numbers[0]]
-                fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}"
-                hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
+                name = pieces[numbers[0]].key or pieces[numbers[0]].text[:40]
+                fault = f"{self.name} stopped at document {name!r}: its loss or gradient is not finite."
+                raise UserError(fault, f"Give a smaller --set lr than {self.settings.lr:g}.")
             optimiser.step()
             steps += 1
         tensors["steps"].fill_(steps)

@@ -31,10 +31,6 @@ class RagSettings:
     in the order of their scores until it is full, the last one cut. None: `top` documents."""
     document_tokens: int = 512
     """A document keeps its first so many tokens of the base model."""
-    k1: float = 1.5
-    """bm25: how soon a word that is repeated counts no more."""
-    b: float = 0.75
-    """bm25: how much longer documents count less, from 0 to 1."""
 
     def __post_init__(self) -> None:
         if not self.retriever:
@@ -42,9 +38,6 @@ class RagSettings:
         if self.read is not None:
             check_amount("read", self.read)
         at_least(1, top=self.top, document_tokens=self.document_tokens)
-        at_least(0, k1=self.k1, b=self.b)
-        if self.b > 1:
-            raise ValueError(f"b must lie in [0, 1], got {self.b}")
 
     def room(self, read: int, starts: int) -> int | None:
         """Tokens of documents in front of a question, where the context has so many and a text begins with `starts`."""
@@ -80,11 +73,10 @@ RAG = MethodSpec(
     presets={"nano": RagSettings(top=1)},
     growth="linear",
     looks_at_question=True,
-    piece_shares=lambda _: True,
     cost=cost,
     keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),
-    retired={"question_retriever": ""},
+    retired={"question_retriever": "", "k1": 1.5, "b": 0.75},
     paper="2403.04317",
 )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Ask, Observe
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, PieceShares
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.rag import BM25, RAG, RagSettings
 
 if TYPE_CHECKING:
@@ -37,8 +35,9 @@ if TYPE_CHECKING:
 Scorer: TypeAlias = Callable[[Tensor], NDArray[np.float32]]
 """How well a question matches each document, [K]."""
 MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
-READ_ALIKE = "texts read for a question: all alike, whatever their scores"
 NUL = "\0"
+K1, B = 1.5, 0.75
+"""Of BM25: how soon a word that is repeated counts no more, and how much longer documents count less."""
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
 
 
@@ -82,10 +81,7 @@ def _hash(word: str) -> int:
 class WordRetriever:
     """BM25 of hashed words."""
 
-    tensor, identity = "words", ""
-
-    def __init__(self, k1: float, b: float) -> None:
-        self.k1, self.b = k1, b
+    tensor = "words"
 
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
         """The hashed words of each text, int64, in its order."""
@@ -98,7 +94,7 @@ class WordRetriever:
         """BM25 over these documents; 0 where one has no word of a question."""
         words_of_documents = [document.tolist() for document in documents]
         places = {word: place for place, word in enumerate(sorted(set().union(*words_of_documents)))}
-        index = bm25s.BM25(k1=self.k1, b=self.b)
+        index = bm25s.BM25(k1=K1, b=B)
         if places:
             ids = [[places[word] for word in words] for words in words_of_documents]
             index.index((ids, dict(places)), create_empty_token=False, show_progress=False)
@@ -122,28 +118,25 @@ class Rag(BaseMethod[RagSettings]):
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
-        self.retriever: WordRetriever | DenseRetriever = WordRetriever(settings.k1, settings.b)
+        self.retriever: WordRetriever | DenseRetriever = WordRetriever()
         if settings.retriever != BM25:
             from ttabench.methods.rag.dense import DenseRetriever
 
             self.retriever = DenseRetriever(settings.retriever, lm.device)
-        self._settled: tuple[weakref.ref[Tensor], Scorer] | None = None
+        self._settled: tuple[Tensor, Scorer] | None = None
 
     def begin(self, rows: int) -> State:
         """No documents."""
-        meta = {**super().begin(rows).meta, "truncated_documents": [0], "keys": [[]]}
-        return State(rows, meta={**meta, "retriever": self.retriever.identity})
+        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0], "keys": [[]]})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Keep the documents, and what their index is made of."""
-        self._check(state)
         lengths, most = [len(ids) for ids in new_ids(self.lm, state, chunks)[0]], self.settings.document_tokens
         kept = [self._cut(piece) if size > most else piece for (piece,), size in zip(chunks, lengths, strict=True)]
         meta = {
             "tokens_read": [state.meta["tokens_read"][0] + sum(min(size, most) for size in lengths)],
             "truncated_documents": [state.meta["truncated_documents"][0] + sum(size > most for size in lengths)],
             "keys": [[*state.meta["keys"][0], *(piece.key for piece in kept)]],
-            "retriever": self.retriever.identity,
         }
         indexed = self.retriever.documents([piece.text for piece in kept])
         tensors = appended(state.tensors, "texts", [packed(piece) for piece in kept])
@@ -158,18 +151,6 @@ class Rag(BaseMethod[RagSettings]):
         """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
         return [sorted(ids) for ids in self._read(state, self._scores(state, asks))]
 
-    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
-        """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
-        others; and how well each matches. None of no documents."""
-        if not asks or not any(state.meta["keys"]):
-            return None
-        scores_QK = self._scores(state, asks)
-        shares_QK = torch.zeros(scores_QK.shape)
-        for row, read in enumerate(self._read(state, scores_QK)):
-            shares_QK[row, list(read)] = 1 / len(read)
-        names = tuple(key or f"piece {number}" for number, key in enumerate(state.meta["keys"][0]))
-        return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=torch.tensor(scores_QK))
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
@@ -182,11 +163,9 @@ class Rag(BaseMethod[RagSettings]):
 
     def _scores(self, state: State, asks: Sequence[Ask]) -> NDArray[np.float32]:
         """How well each document matches each question, [Q, K]; the index stays while one state is asked."""
-        self._check(state)
         texts = state.tensors["texts"]
-        if self._settled is None or self._settled[0]() is not texts:
-            scorer = self.retriever.scorer(items(state.tensors, self.retriever.tensor))
-            self._settled = weakref.ref(texts), scorer
+        if self._settled is None or self._settled[0] is not texts:
+            self._settled = texts, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
         asked = self.retriever.questions([ask.question_text for ask in asks])
         return np.stack([self._settled[1](question) for question in asked])
 
@@ -208,13 +187,6 @@ class Rag(BaseMethod[RagSettings]):
                 left = None if left is None else left - len(found[number])
             by_question.append(found)
         return by_question
-
-    def _check(self, state: State) -> None:
-        if state.meta["retriever"] != self.retriever.identity:
-            fault = (
-                f"The index is of another encoder than {self.settings.retriever} is now (weights or pooling differ)."
-            )
-            raise UserError(fault, "Read the documents again with this one, or give that one.")
 
 
 def ranking(scores_K: NDArray[np.float32]) -> list[int]:
