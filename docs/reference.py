@@ -12,8 +12,7 @@ from ttabench import cost
 from ttabench.core.amounts import count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe
 from ttabench.report.comparison_tables import GLOSSARY
 from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
 from ttabench.report.page import build

@@ -20,7 +20,7 @@ from typing import Any
 from pandas import DataFrame
 
 from ttabench.core.amounts import size
-from ttabench.methods.checkpoint_header import trained_tasks, training_seed
+from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared

@@ -20,7 +20,7 @@ from typing import Any
 
 from ttabench.core.amounts import count
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header, trained_tasks
+from ttabench.methods.checkpoints import header, trained_tasks
 from ttabench.records.schema import load_record
 from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared

@@ -110,19 +110,3 @@ def test_answers_that_are_known_are_scored(ttabench: Command, state: Path, name:
     (told,) = ttabench("ask", "--questions", name, "--json").json()["methods"]
     assert told["scores"] == {"n": 2, "em": 1.0, "f1": 1.0}
     assert "n = 2 questions" in ttabench("ask", "--questions", name).out
-
-
-def test_the_pieces_that_an_answer_looks_at_are_told(ttabench: Command, notes: Path) -> None:
-    pieces = [*TEXT.replace(". ", ".\n").split("\n"), *(f"The pet of Mudun Prarov{n} is a goat." for n in range(6))]
-    notes.write_text("\n".join(pieces))
-    words = (*ASKED, "--context", notes, "--pieces", "lines", "--method")
-    (told,) = ttabench("ask", *words, "mac", "--json").json()["methods"]
-    assert told["share"].startswith("cross-attention")
-    for place, answer in enumerate(told["answers"]):
-        shares = [each["share"] for each in answer["pieces"]]
-        assert answer["pieces"][0]["name"] == f"notes.txt#{place}", "it holds the answer"
-        assert len(shares) == 5
-        assert shares == sorted(shares, reverse=True)
-        assert shares[0] <= sum(shares) < 1
-    (bare,) = ttabench("ask", *words, "icl", "--json").json()["methods"]
-    assert "pieces" not in bare["answers"][0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import Command, one_line
-from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoints import header
 
 
 def test_a_training_on_weights_that_changed_since_is_another_one(

@@ -38,7 +38,6 @@ from ttabench.methods.eviction.settings import (
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.rag import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter import StreamAdapterSettings
@@ -67,18 +66,12 @@ CASES: dict[str, tuple[str, Any]] = {
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
-    "uniform": ("uniform", OnlineSettings()),
-    "salient_spans": ("salient_spans", SalientSettings(spans="rule")),
-    "camels": ("camels", CamelsSettings()),
-    "cpt": ("cpt", CptSettings(epochs=2, batch=1)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),
 }
 MEASURED = [*(("nano", case) for case in CASES),
             *(("tinyllama", case) for case in ("icl", "snapkv", "mac", "ccm", "templora", "generative_adapter")),
-            *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "uniform", "streamadapter"))]  # fmt: skip
-ALONE = ("uniform", "salient_spans", "camels", "cpt")
-"""Methods that read each document by itself, without a joiner."""
+            *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter"))]  # fmt: skip
 QUICK = 4
 """Tokens of an answer."""
 

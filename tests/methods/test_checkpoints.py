@@ -19,8 +19,7 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoint_header import header
-from ttabench.methods.checkpoints import PEFT_WEIGHTS, save_lora
+from ttabench.methods.checkpoints import PEFT_WEIGHTS, header, save_lora
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.run.evaluation import merge_checkpoint
@@ -151,29 +150,29 @@ def mine(tiny_base: Path, tmp_path: Path) -> Path:
     return peft_folder(tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj", "v_proj"])
 
 
-def test_the_three_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
+def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
     def run(method: str, *words: object) -> Any:
         return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()["runs"][0]
 
     method, under = run("lora", "--checkpoint", mine), run("none", "--base-checkpoint", mine)
-    named, plain = run("none", "--model", mine), run("none")
-    assert named["id"] == under["id"] != plain["id"]
-    assert named["model"]["stands_on"]["name"] == method["config"]["checkpoint"] == str(mine)
-    assert named["model"]["stands_on"]["training"]["kind"] == method["method"]["training"]["kind"] == "peft"
+    plain = run("none")
+    assert under["id"] != plain["id"]
+    assert under["model"]["stands_on"]["name"] == method["config"]["checkpoint"] == str(mine)
+    assert under["model"]["stands_on"]["training"]["kind"] == method["method"]["training"]["kind"] == "peft"
     settings = method["method"]["settings"]
     assert (settings["rank"], settings["targets"], method["method"]["parameters"]) == (4, ["q_proj", "v_proj"], 896)
     one, other, base = (
-        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll") for ran in (method, named, plain)
+        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll") for ran in (method, under, plain)
     )
     assert one == pytest.approx(other, abs=1e-5)
     assert abs(one - base) > 1e-3
-    assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", named["id"], "--out", common[7]).out
+    assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", under["id"], "--out", common[7]).out
     assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
     assert ttabench("compare", common[7]).code == 0
     tensors, _ = safetensors_io.read(mine / PEFT_WEIGHTS)
     safetensors_io.write(mine / PEFT_WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
     assert run("lora", "--checkpoint", mine)["id"] != method["id"]
-    assert run("none", "--model", mine)["id"] != named["id"]
+    assert run("none", "--base-checkpoint", mine)["id"] != under["id"]
 
 
 @pytest.mark.filterwarnings("ignore")

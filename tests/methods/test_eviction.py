@@ -19,9 +19,8 @@ from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.random_slots import RandomSlots
 from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
-from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.snapkv import RandomSlots, SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext

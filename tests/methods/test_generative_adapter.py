@@ -16,10 +16,9 @@ from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.methods.generative_adapter import GenerativeAdapterSettings, generator
-from ttabench.methods.generative_adapter.generator import by_eigenvectors, directions, learned_directions
-from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.training import Row, row_logprobs
+from ttabench.methods.generative_adapter import GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.method import GenerativeAdapter, Row, row_logprobs
+from ttabench.methods.generative_adapter.networks import learned_directions
 from ttabench.methods.parts.lora import dense
 from ttabench.methods.trainable import answer_loss
 from ttabench.profiling.counting import Counter
@@ -43,19 +42,7 @@ def taught(lm: LM, **changes: Any) -> GenerativeAdapter:
 # --- what is summed and what it becomes ------------------------------------------------------------------------------
 
 
-def test_eigenvectors_give_the_singular_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of left and right vectors are told whatever their signs; of noise and of nothing, zeros."""
-    settings = GenerativeAdapterSettings(inner=24, inner_keys=32, rank=16)
-    draws = torch.Generator().manual_seed(0)
-    few, many, none = (torch.randn(24, n, generator=draws) @ torch.randn(n, 32, generator=draws) for n in (3, 40, 0))
-    sums = torch.stack([few, many, none])
-    left, right = directions(sums, settings)
-    monkeypatch.setattr(generator, "decomposed", by_eigenvectors)
-    again, to_right = directions(sums, settings)
-    torch.testing.assert_close(again @ to_right, left @ right, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("changes", [*NORMS, {"inner_keys": 6}])
+@pytest.mark.parametrize("changes", NORMS)
 def test_hooked_is_merged(changes: dict[str, Any]) -> None:
     lm = tiny_llama()
     method = taught(lm, **changes)
@@ -128,7 +115,6 @@ def test_the_loss_of_answers_is_that_of_use(changes: dict[str, Any]) -> None:
     for one in ([whole], [other], [mixed], [whole, other, mixed]):
         wanted = answer_loss(method, one)
         torch.testing.assert_close(method.loss_parts(one)["answer"], wanted, atol=1e-5, rtol=1e-5)
-    assert method.validate([whole, other])["answer_own"] == pytest.approx(float(answer_loss(method, [whole, other])))
 
 
 def test_singular_values_too_near_to_tell_apart_leave_the_delta_out() -> None:
@@ -146,11 +132,8 @@ def test_singular_values_too_near_to_tell_apart_leave_the_delta_out() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 5), (7, 4), (4, 7)])
 @pytest.mark.parametrize("tokens", [2, 9])
-@pytest.mark.parametrize("eigenvectors", [False, True])
-def test_the_exact_gradient_is_that_of_the_decomposition(
-    shape: tuple[int, int], tokens: int, eigenvectors: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of sums of many tokens, and of fewer than the rank; two rows at once; by what a GPU takes, too."""
+def test_the_exact_gradient_is_that_of_the_decomposition(shape: tuple[int, int], tokens: int) -> None:
+    """Of sums of many tokens, and of fewer than the rank; two rows at once."""
     settings = replace(TINY, rank=3, inner=8, gradient="exact")
     drawn = torch.Generator().manual_seed(0)
     values, keys = (torch.randn(2, tokens, size, generator=drawn, dtype=torch.float64) for size in shape)
@@ -161,8 +144,6 @@ def test_the_exact_gradient_is_that_of_the_decomposition(
 
     wanted = torch.linalg.svd(values.mT @ keys)
     rank = min(3, tokens)
-    if eigenvectors:
-        monkeypatch.setattr(generator, "decomposed", by_eigenvectors)
     torch.testing.assert_close(product(values, keys), wanted[0][..., :rank] @ wanted[2][..., :rank, :])
     inputs = (values.requires_grad_(), keys.requires_grad_())
     assert torch.autograd.gradcheck(product, inputs, eps=1e-6, atol=1e-5, rtol=1e-4)

@@ -28,7 +28,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.trained import shaped
+from ttabench.methods.parts.lora import shaped
 from ttabench.methods.states import load_state, save_state
 from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.templora import method as templora

@@ -18,10 +18,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import nll
-from ttabench.methods.mac import pooling
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.mac.networks import PrefixExpansion
-from ttabench.methods.mac.pooling import Aggregator
+from ttabench.methods.mac.networks import Aggregator, PrefixExpansion, latent
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -48,32 +46,6 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# The bank has no order, and its padding and blocks mean nothing.
-
-
-def test_shares_go_with_the_pieces_in_whatever_order_they_were_read(lm: LM) -> None:
-    mac, questions = tiny_mac(lm), asks(*PROMPTS)
-    pieces, order = observes(*TEXTS), [2, 0, 3, 1]
-    shares = mac.piece_shares(read(mac, *TEXTS), questions)
-    other = mac.piece_shares(mac.adapt(mac.begin(1), [[pieces[place]] for place in order]), questions)
-    assert shares is not None
-    assert other is not None
-    assert shares.names == ("d0", "d1", "d2", "d3")
-    assert other.names == tuple(f"d{place}" for place in order)
-    torch.testing.assert_close(other.shares_QK, shares.shares_QK[:, order], **CLOSE)
-    assert float(shares.shares_QK.std(1).min()) > 0
-    assert mac.piece_shares(mac.begin(1), questions) is None
-
-
-def test_shares_of_a_full_bank_name_all_that_an_entry_holds(lm: LM) -> None:
-    mac = tiny_mac(lm, bank_cap=2)
-    state = read(mac, *TEXTS)
-    shares = mac.piece_shares(state, asks(*PROMPTS))
-    assert shares is not None
-    assert [name.split(" + ") for name in shares.names] == state.meta["members"][0]
-    assert len(shares.names) == 2
-
-
 # Hierarchy.
 
 
@@ -85,12 +57,12 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
         shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
     expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
-    torch.testing.assert_close(pooling.latent(pool, x, entries, 3, "attended"), expected, **CLOSE)
+    torch.testing.assert_close(latent(pool, x, entries, 3, "attended"), expected, **CLOSE)
     assert len({tuple(each) for each in winners}) > 1
-    deeper = pooling.latent(pool, x, entries, 2, "attended")
+    deeper = latent(pool, x, entries, 2, "attended")
     assert float((deeper - expected).detach().abs().max()) > 1e-3
     flat = pool(x[None], entries[None, :3])[0]
-    torch.testing.assert_close(pooling.latent(pool, x, entries[:3], 3, "attended"), flat, **CLOSE)
+    torch.testing.assert_close(latent(pool, x, entries[:3], 3, "attended"), flat, **CLOSE)
 
 
 # Texts.

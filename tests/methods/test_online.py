@@ -24,7 +24,7 @@ from ttabench.lm.patch import State
 from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.online.camels import Camels
 from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
-from ttabench.methods.parts.trained import shaped
+from ttabench.methods.parts.lora import shaped
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
 PLAIN = OnlineSettings(lr=1e-3, dropout=False, pad_len=64)
@@ -136,7 +136,6 @@ def test_training_lowers_its_loss() -> None:
         optimiser.step()
     after = method.validate([one])
     assert after["loss"] < before["loss"]
-    assert after["uniform"] == before["uniform"]
 
 
 # salient spans

@@ -33,7 +33,7 @@ from itertools import chain
 
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.parts.kept import appended, window_of
 from ttabench.methods.spec import MethodSpec
 
 

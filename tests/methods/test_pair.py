@@ -60,19 +60,6 @@ def test_rag_and_mac_are_mac_asked_with_the_found_text_in_the_prompt() -> None:
     assert abs(both - likelihood("mac", asked)) > 0.1
 
 
-def test_the_first_part_that_tells_which_pieces_it_looks_at_is_heard(lm: LM) -> None:
-    for name, heard in (("rag+mac", "mac"), ("mac+rag", "mac")):
-        method = paired(name, lm)
-        shares = read(method, lm).piece_shares(QUESTION)
-        (part,) = [each for each in method.parts() if each.name == heard]
-        alone = read(part, lm).piece_shares(QUESTION)
-        assert shares is not None
-        assert alone is not None
-        assert shares.meaning == f"{heard}: {alone.meaning}"
-        torch.testing.assert_close(shares.shares_QK, alone.shares_QK)
-    assert read(paired("templora+none", lm), lm).piece_shares(QUESTION) is None
-
-
 def test_each_part_puts_what_it_puts_alone_and_changes_of_weights_add_up(lm: LM) -> None:
     for name in ("window+streamadapter", "templora+streamadapter"):
         pair = paired(name, lm)

@@ -41,7 +41,7 @@ def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, meth
         (peft / name).write_text(f"my own {name}")
     before = contents(tmp_path / "out")
     line = one_line(adapt(*force, method=method))
-    assert "holds peft/" in line
+    assert "peft was not written by this version" in line
     assert "--out" in line
     assert contents(tmp_path / "out") == before
 
@@ -49,29 +49,18 @@ def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, meth
 def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Path) -> None:
     assert adapt(method="templora").code == 0
     before = contents(tmp_path / "out")
-    assert "holds a state of templora. Replace it with --force" in one_line(adapt())
+    assert "holds a state already. Replace it with --force" in one_line(adapt())
     assert contents(tmp_path / "out") == before
     assert "peft" not in adapt("--force").json()
     after = contents(tmp_path / "out")
-    assert after.keys() == {"state.json", "state.safetensors", ".lock"}
+    assert after.keys() == {"state.json", "state.safetensors", ".lock", ".ttabench.json"}
     assert json.loads(after["state.json"])["method"] == "icl"
 
 
-def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
-    first = adapt(method="templora")
-    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
-    again = adapt(method="templora")
-    assert again.json() == first.json()
-    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before} == before
-    (tmp_path / "notes.txt").write_text("Ada Voss lives elsewhere.")
-    assert "holds a state of templora. Replace it with --force" in one_line(adapt(method="templora"))
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    assert adapt(method="templora").code == 0
-    (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
-    assert adapt(method="templora").json() == first.json()  # what is damaged is made again by what made it
+def test_a_lora_without_what_stands_in_the_window_says_so(adapt: Adapt) -> None:
+    assert "peft_without" not in adapt(method="templora").json()
     window = adapt("--force", "--set", "prefix=9", method="templora").json()
     assert "the last 8 tokens" in window["peft_without"]
-    assert "peft_without" not in first.json()
 
 
 def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
-from ttabench.methods.generative_adapter.generator import Generator, directions
-from ttabench.methods.generative_adapter.method import GenerativeAdapter
-from ttabench.methods.generative_adapter.training import Row, row_logprobs
+from ttabench.methods.generative_adapter.method import GenerativeAdapter, Row, row_logprobs
+from ttabench.methods.generative_adapter.networks import Generator, directions
 
 FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]

@@ -16,9 +16,9 @@ from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
-from ttabench.methods.mac import MacSettings, pooling
+from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.losses import loss_parts
-from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.mac.networks import MacNetworks, by_group, latent
 
 KEYS = {"gpt2": "out/qa_logits", "llama": "out/qa_logits_llama"}
 BASES = [(kind, key) for kind, key in KEYS.items() if key in load("mac").tensors]
@@ -240,9 +240,9 @@ def test_hierarchy_level_by_level(reference: Reference) -> None:
     level, group = reference.tensors["out/bank"][None], reference.spec["config"]["hier_window"]
     levels = sorted(key for key in reference.tensors if key.startswith("out/hier_level_"))
     for key in (*levels, "out/hier_final"):
-        level = pooling.by_group(aggregator, x, level, group)
+        level = by_group(aggregator, x, level, group)
         reference.check(level[0], key)
-    final = pooling.latent(aggregator, x, reference.tensors["out/bank"], group=group)
+    final = latent(aggregator, x, reference.tensors["out/bank"], group=group)
     reference.check(final, "out/hier_final")
 
 

@@ -34,7 +34,7 @@ def test_what_grows_and_what_does_not() -> None:
     def grows(method: str, key: str) -> bool:
         return bool(rows[method, 65_536][key] > rows[method, 1024][key])
 
-    constant = "none window snapkv lora templora streamadapter generative_adapter camels"
+    constant = "none window snapkv lora templora streamadapter generative_adapter"
     for method in constant.split():
         assert not grows(method, "state_bytes"), method
         assert not grows(method, "ask_flops"), method

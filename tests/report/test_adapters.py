@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Command
-from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoints import header
 from ttabench.report.listing import adapters_table
 from ttabench.run import resolve
 from ttabench.run.resolve import shipped

@@ -22,13 +22,14 @@ from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.networks import SlotLinear
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.spec import Recipe
 from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
-from ttabench.training.batches import batches, further, mixed
-from ttabench.training.loop import TrainConfig, lessons, rate, train
+from ttabench.training.config import TrainConfig, rate
+from ttabench.training.loop import train
 from ttabench.training.muon import Muon
+from ttabench.training.stages import batches, further, lessons, mixed
 
 
 def test_an_update_is_about_as_large_as_one_of_adam_and_vectors_move_as_with_adam() -> None:

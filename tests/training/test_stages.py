@@ -18,12 +18,12 @@ from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoints import header
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.mac import MAC as SPEC
-from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find
+from ttabench.methods.spec import Recipe, Stage
 from ttabench.run.evaluation import merge_checkpoint
 from ttabench.training import training_state
 

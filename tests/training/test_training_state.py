@@ -25,7 +25,8 @@ from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
 from ttabench.training import training_state
-from ttabench.training.loop import TrainConfig, train
+from ttabench.training.config import TrainConfig
+from ttabench.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +204,7 @@ def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name
     (tmp_path / name).write_text('{"step": 1}')
     told: list[int] = []
     config = replace(CONFIG, out=tmp_path, resume=resume)
-    with pytest.raises(UserError, match=rf"{name} was not written by `ttabench train`") as refused:
+    with pytest.raises(UserError, match=rf"{name} was not written by this version") as refused:
         train(method(lm), episodes(), config, lambda step, _: told.append(step))
     assert refused.value.hint == "Give another --out, or move it away."
     assert not told

@@ -34,8 +34,6 @@ SCORED = ("right answer", "#em", "#f1")
 """Columns of questions whose right answers are known."""
 TOGETHER = 32
 """Questions answered in one batch."""
-LARGEST = 5
-"""Pieces told beside an answer, at most."""
 
 
 @o.takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
@@ -91,7 +89,7 @@ def ask(
     lm, texts = ModelCache().get(request, chat_template=asked.chat), [*before, *new]
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
-        own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick, looking=json)
+        own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick)
         methods, notes = [own], [*misleading(lm, resolved), *warnings]
         for name in (name for name in (FLOOR, CEILING) if compare and name != own["method"]):
             if name == CEILING and lost:
@@ -100,7 +98,7 @@ def ask(
             alone = replace(request, method=name, preset="", settings=(), checkpoint="", keep=None, keep_tokens=None)
             seen = texts if name == CEILING else []
             try:
-                methods.append(_reply(lm, resolve_method(alone), None, seen, wanted, asks, tick, looking=False)[0])
+                methods.append(_reply(lm, resolve_method(alone), None, seen, wanted, asks, tick)[0])
             except UserError as error:
                 notes.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
     where = {"model": request.base_name, "method": own["method"], "state": None if earlier is None else str(earlier)}
@@ -149,10 +147,10 @@ def _read_again(folder: Path) -> tuple[list[Observe], str]:
 
 def _reply(
     lm: LM, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], questions: Sequence[OwnQuestion],
-    asks: Sequence[Ask], tick: Tick, *, looking: bool,
+    asks: Sequence[Ask], tick: Tick,
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
-    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them
-    (if `looking`, with the pieces that each question looks at); and where they would mislead."""
+    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them;
+    and where they would mislead."""
     import torch
 
     from ttabench.core.meter import Meter
@@ -177,13 +175,6 @@ def _reply(
         by_key |= {ask.key: answer for ask, answer in zip(batch, given, strict=True)}
         tick("answered", len(by_key), len(asks))
     told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
-    shares = session.piece_shares(asks) if looking else None
-    if shares is not None:  # of each question the pieces that it looks at most
-        for number, one in enumerate(told):
-            one["pieces"] = [
-                {"name": shares.names[place], "share": float(shares.shares_QK[number, place])}
-                for place in shares.largest(number, LARGEST)
-            ]
     known = [one for one in told if "answers" in one]
     scores = {"n": len(known), **{name: fmean(one[name] for one in known) for name in SCORES}} if known else None
     cost = {
@@ -195,8 +186,7 @@ def _reply(
     notes = state_caveats(method, state)
     if cut := sum(not answer.ended for answer in by_key.values()):
         notes.append(f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more")
-    share = {"share": shares.meaning} if shares else {}
-    return {"answers": told, "scores": scores, **share, "method": resolved.spec.name, "cost": cost}, notes
+    return {"answers": told, "scores": scores, "method": resolved.spec.name, "cost": cost}, notes
 
 
 def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def new(
     out: Annotated[Path, o.option(HOW, "Folder to write to.", "--out", "-o")] = Path(),
 ) -> None:
     """Write a working method to begin from: `ttabench new method NAME`."""
-    from ttabench.contract.skeleton import skeleton
+    from ttabench.contract import skeleton
     from ttabench.core.files import write_atomically
     from ttabench.core.plugins import NAME
 

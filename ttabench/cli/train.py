@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW, RUN
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.spec import Recipe
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 from ttabench.training.config import TrainOptions

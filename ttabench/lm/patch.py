@@ -30,18 +30,12 @@ class State:
     rows: int
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     meta: Mapping[str, Json] = field(default_factory=dict)
-    """JSON values only: document keys, tokens read, truncation, seeds of stochastic rules; and `labels`."""
+    """JSON values only: document keys, tokens read, truncation, seeds of stochastic rules."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
-
-    @property
-    def labels(self) -> Mapping[str, Json]:
-        """Labels of how the method came to this state, for readers of a record."""
-        by_name: Mapping[str, Json] = self.meta.get("labels", {})
-        return by_name
 
 
 def of_rows(tensor: Tensor, rows_N: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Growth, Json, Observe
+from ttabench.core.types import Ask, Growth, Observe
 from ttabench.lm.forward.ways import require
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.spec import MethodSpec
@@ -18,27 +17,6 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 
-@dataclass(frozen=True, kw_only=True)
-class PieceShares:
-    """Shares of the kept pieces in what each question looks at."""
-
-    names: tuple[str, ...]
-    """Keys of the pieces, in the order of the state; where an entry was made of several pieces: joined by " + "."""
-    shares_QK: Tensor
-    """float32 on the CPU, at least 0; every row sums to 1."""
-    meaning: str
-    """Meaning of a share, in words."""
-
-    def largest(self, question: int, most: int) -> list[int]:
-        """Places of at most so many pieces with the largest shares above 0; of equal ones in order."""
-        shares = self.shares_QK[question].tolist()
-        order = sorted(range(len(shares)), key=lambda place: -shares[place])
-        return [place for place in order[:most] if shares[place] > 0]
-
-
-TRAINED_APART = {
-    "passes_over_parts": {True: "trained on earlier and later pieces apart, because they were not read in one go"}
-}
 """The label of methods that pass over all that is read between two questions, see `BaseMethod.label_notes`."""
 SettingsT = TypeVar("SettingsT")
 Reads: TypeAlias = Literal["pieces", "run", "once"]
@@ -64,9 +42,6 @@ class BaseMethod(Generic[SettingsT]):
     """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
     one_reader: bool = False
     """Whether it reads for one reader at a time, as what trains on what it reads: no state of several rows begins."""
-    label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {}
-    """What notes of a run say of a label of its states, by the label's value: a sentence that goes on from the method's
-    name. A value without one is not mentioned; a label without any is shown as it stands."""
     needs: tuple[str, ...] = ()
     """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
 
@@ -98,20 +73,10 @@ class BaseMethod(Generic[SettingsT]):
         fault = f"Two states of {self.name} cannot be put together."
         raise UserError(fault, "Read all texts with one command: --context A B.")
 
-    def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were. For
-        runs whose answers come from another state (`run.runner`). Methods that can leave work out override this."""
-        return self.adapt(state, pieces)
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a
         row. Methods that do not look at the question return parts with one row per state row."""
         raise NotImplementedError
-
-    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:  # noqa: ARG002  # for some
-        """How much of what each question looks at lies in each kept piece of one reader's context. Where the spec
-        says that the method tells this (`MethodSpec.piece_shares`), it is None for an empty state alone."""
-        return None
 
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
@@ -124,12 +89,6 @@ class BaseMethod(Generic[SettingsT]):
     def modules(self) -> nn.ModuleDict:
         """Modules that are trained and saved."""
         return nn.ModuleDict()
-
-
-def labelled(state: State, name: str, holds: bool) -> dict[str, dict[str, Json]]:
-    """The labels of a state that goes on from this one, for its `meta`: one more where `holds`."""
-    labels = {**state.labels, **({name: True} if holds else {})}
-    return {"labels": labels} if labels else {}
 
 
 def tokens_read(state: State) -> list[int]:

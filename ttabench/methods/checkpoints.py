@@ -1,5 +1,6 @@
 """A trained method on disk: its parameters as safetensors, and in JSON what they belong to; and LoRA folders of peft.
 
+Importing this imports no torch: headers are read before anything else is.
 Shape letters: R rank · I/O features in and out.
 """
 
@@ -7,31 +8,150 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import torch
-from torch import nn
-from transformers.pytorch_utils import Conv1D
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm.loading import safetensors_io as files_of_tensors
-from ttabench.lm.loading.finite import first_not_finite
-from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch
-from ttabench.methods.base import BaseMethod
-from ttabench.methods.checkpoint_header import AGAIN, HEADER, MERGE, Header, config_of, header, is_peft, settings_in
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.lora.method import Lora
+from ttabench.methods.settings import restored
+from ttabench.methods.spec import MethodSpec
 
-WEIGHTS, PEFT_WEIGHTS = "adapter.safetensors", "adapter_model.safetensors"
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.lora.method import Lora
+
+HEADER, WEIGHTS = "adapter.json", "adapter.safetensors"
+CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of the base model's modules in peft's weights."""
+AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
+MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
+STARTS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base model's weights as they are."""
+HARMLESS = frozenset(
+    "auto_mapping corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
+    "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core "
+    "qalora_group_size rank_pattern revision runtime_config task_type".split()
+)
+"""Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The content of `adapter.json`."""
+
+    method: str
+    settings: dict[str, Json]
+    base_name: str
+    base_fingerprint: str
+    version: str
+    parameters: int
+    training: dict[str, Json]
+    step: int | None = None
+    """Optimiser steps; the weights say the same."""
+    stands_on: dict[str, str] = field(default_factory=dict)
+    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
+
+
+class PeftConfig(BaseModel):
+    """What `adapter_config.json` says, as peft names it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    peft_type: str = "LORA"
+    peft_version: str = ""
+    base_model_name_or_path: str | None = None
+    r: Annotated[int, Field(ge=1, le=2**20)] = 8
+    lora_alpha: Alpha = 8.0
+    alpha_pattern: dict[str, Alpha] | None = None
+    use_rslora: bool = False
+    bias: str = "none"
+    init_lora_weights: bool | str = True
+    target_modules: list[str] | str | None = None
+
+    def header(self) -> Header:
+        """The same in the words of our own header."""
+        listed = [] if isinstance(self.target_modules, str) else self.target_modules or []
+        targets = () if any("." in name for name in listed) else tuple(sorted(listed))
+        alpha = self.lora_alpha * (sqrt(self.r) if self.use_rslora else 1.0)
+        return Header(
+            method="lora",
+            settings=asdict(LoraSettings(rank=self.r, alpha=alpha, targets=targets)),
+            base_name=self.base_model_name_or_path or "",
+            base_fingerprint="",
+            version=f"peft {self.peft_version}".strip(),
+            parameters=0,
+            training={"kind": "peft", "peft_type": self.peft_type, "peft_version": self.peft_version},
+        )
+
+
+def config_of(folder: Path) -> PeftConfig:
+    """The configuration of a peft folder."""
+    with reading(folder / CONFIG, AGAIN):
+        config = PeftConfig.model_validate(object_of(folder / CONFIG, AGAIN))
+    if config.peft_type != "LORA":
+        raise UserError(f"{folder} is a peft adapter of type {config.peft_type}, not a LoRA.", MERGE)
+    unread = [name for name, value in (config.model_extra or {}).items() if value and name not in HARMLESS]
+    unread += [] if config.bias == "none" else [f"bias={config.bias}"]
+    unread += [] if config.init_lora_weights in STARTS else [f"init_lora_weights={config.init_lora_weights}"]
+    if unread:
+        raise UserError(f"{folder} is a LoRA with {min(unread)}, which is not read here.", MERGE)
+    return config
+
+
+def is_peft(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
+    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
+
+
+def header(folder: Path) -> Header:
+    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
+    if is_peft(folder):
+        return config_of(folder).header()
+    path, hint = folder / HEADER, "Train the method again."
+    if not path.is_file():
+        fault = f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there."
+        raise UserError(fault, "Make one with `ttabench train`.")
+    with reading(path, hint):
+        stored = TypeAdapter(Header).validate_json(json.dumps(object_of(path, hint)), strict=True)
+        if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
+            raise ValueError("stands_on has no name or digest")
+        return stored
+
+
+def trained_tasks(training: Mapping[str, Any]) -> list[str]:
+    """Names of the tasks that a checkpoint was trained on, the first one first; none where it does not say."""
+    data = training.get("config", {}).get("data", {})
+    return [str(task["task"]) for task in (data, *data.get("also", ())) if task.get("task")]
+
+
+def training_seed(training: Mapping[str, Any]) -> int | None:
+    """The seed that a checkpoint was trained with; None where nothing was trained, or it does not say."""
+    seed = training.get("config", {}).get("seed")
+    return None if seed is None else int(seed)
+
+
+def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
+    """The settings of a checkpoint, with changes."""
+    if changes and is_peft(folder):
+        raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
+    try:
+        return replace(restored(spec, header.settings), **changes)
+    except (TypeError, ValueError) as error:
+        fault = f"Settings of the checkpoint {folder} (ttabench {header.version}) do not fit: {error}."
+        raise UserError(fault, "Train again with this version.") from None
 
 
 def save(
@@ -45,6 +165,10 @@ def save(
 ) -> None:
     """Write a checkpoint, the header last. `dtype`: number format of stored parameters, which are float32 again once
     loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
+    import torch
+
+    from ttabench.lm.loading import safetensors_io
+
     parameters = dict(method.modules().named_parameters())
     tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}
     header = Header(
@@ -60,7 +184,7 @@ def save(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files_of_tensors.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
+        safetensors_io.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
     except OSError as error:
         raise unwritable(folder, error) from None
     write_atomically(folder / HEADER, json.dumps(asdict(header), indent=1) + "\n")
@@ -71,6 +195,11 @@ def load(
 ) -> BaseMethod[Any]:
     """The method stored in a folder, on this base model. `settings`: settings to change, those that do not change the
     parameters (hierarchy, bank_cap ...)."""
+    import torch
+
+    from ttabench.lm.loading import safetensors_io
+    from ttabench.lm.loading.finite import first_not_finite
+
     stored = header(folder)
     if stored.method not in (cls.spec.name, cls.spec.trained_as):
         raise UserError(
@@ -85,13 +214,13 @@ def load(
         fault = f"{folder} was trained on another base model ({theirs}) than {lm.name}, or than it stands on here."
         raise UserError(fault, f"Use {theirs}, or train on this one.")
     path = folder / WEIGHTS
-    tensors, metadata = files_of_tensors.read(path, hint="Copy the whole folder again, or train again.")
+    tensors, metadata = safetensors_io.read(path, hint="Copy the whole folder again, or train again.")
     if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
         fault = f"{path} is of step {step}, {HEADER} of step {stored.step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
     method = cls(lm, chosen)
     parameters = dict(method.modules().named_parameters())
-    if odd := files_of_tensors.unfit(tensors, parameters):
+    if odd := safetensors_io.unfit(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {odd}."
         raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
     if broken := first_not_finite(sorted(tensors.items())):
@@ -104,6 +233,8 @@ def load(
 
 def exportable(patch: Patch) -> bool:
     """Whether a patch has deltas and all of them are low-rank ones that every row shares."""
+    from ttabench.lm.patch import LowRank
+
     return bool(patch.deltas) and all(
         isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1
         for delta in patch.deltas.values()
@@ -111,12 +242,14 @@ def exportable(patch: Patch) -> bool:
 
 
 def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
-    """Write `adapter_config.json` and `adapter_model.safetensors`."""
+    """Write `adapter_config.json` and `adapter_model.safetensors` of an `exportable` patch."""
     from peft import LoraConfig
+    from transformers.pytorch_utils import Conv1D
 
-    tensors, ranks = {}, {}
-    for name, delta in patch.deltas.items():
-        assert isinstance(delta, LowRank), "only low-rank deltas are a LoRA"
+    from ttabench.lm.loading import safetensors_io
+
+    tensors, ranks, deltas = {}, {}, dict[str, Any](patch.deltas)
+    for name, delta in deltas.items():
         ranks[name] = delta.a_BRI.shape[1]
         tensors[f"{PREFIX}{name}.lora_A.weight"] = delta.a_BRI[0].float()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = delta.b_BOR[0].float()
@@ -138,7 +271,7 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(folder) as scratch:
             config.save_pretrained(scratch)
-            files_of_tensors.write(scratch / PEFT_WEIGHTS, tensors)
+            safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
     except OSError as error:
         raise unwritable(folder, error) from None
     return folder
@@ -146,27 +279,34 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
 
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     """A LoRA that peft trained on linear maps of the decoder's layers; what its scales differ in is in the factors."""
+    import torch
+    from peft.utils.other import get_pattern_key
+    from torch import nn
+
+    from ttabench.lm.loading import safetensors_io
+    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.methods.lora.method import Lora
+
     config, path = config_of(folder), folder / PEFT_WEIGHTS
-    if not path.exists() and path.with_suffix(".bin").exists():
-        raise UserError(f"{path} is missing; adapter_model.bin is a pickle, which is never read here.", AGAIN)
-    stored, _ = files_of_tensors.read(path, str(lm.device), AGAIN)
+    stored, _ = safetensors_io.read(path, str(lm.device), AGAIN)
     if broken := first_not_finite(sorted(stored.items())):
         raise UserError(f"{broken} of {path} holds values that are not finite.", "Train the adapter again.")
     tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
     names = [name for name in lm.linear_names() if any(key.startswith(f"{name}.lora_") for key in tensors)]
-    wanted = {}
+    wanted, scales, alphas = {}, {}, config.alpha_pattern or {}
     for name in names:
-        (features_in, features_out), rank = lm.linear_shape(name), config.rank(name)
+        (features_in, features_out), rank = lm.linear_shape(name), len(tensors.get(f"{name}.lora_A.weight", "?"))
         wanted[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
         wanted[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
-    odd = "it changes no linear map of a layer" if not names else files_of_tensors.unfit(tensors, wanted)
+        with reading(folder / CONFIG, AGAIN):
+            alpha = alphas.get(get_pattern_key(alphas, name), config.lora_alpha)
+        scales[name] = alpha / (sqrt(rank) if config.use_rslora else max(1, rank))
+    odd = "it changes no linear map of a layer" if not names else safetensors_io.unfit(tensors, wanted)
     if odd:
         base = config.base_model_name_or_path or "see its README"
         hint = f"Give the base model that it was trained on: {base}. {MERGE}"
         raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
     method = Lora(lm, settings, names)
     method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)
-    method.b = nn.ParameterList(
-        tensors[f"{name}.lora_B.weight"] * (config.scale(name) / settings.scale) for name in names
-    )
+    method.b = nn.ParameterList(tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names)
     return method

@@ -14,7 +14,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
-from ttabench.methods.base import BaseMethod, PieceShares
+from ttabench.methods.base import BaseMethod
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -63,7 +63,7 @@ class Session:
         count = min(READ_AT_ONCE, self.pending) if self.method.reads == "pieces" else self.pending
         if count:
             self._kept = None
-            self._state = self._adapted(self._state, self._unread[:count])
+            self._state = self.method.adapt(self._state, self._unread[:count])
             del self._unread[:count]
         return count
 
@@ -71,9 +71,6 @@ class Session:
         """Adapt to all that was read and not adapted to yet."""
         while self.flush_some():
             pass
-
-    def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        return self.method.adapt(state, pieces)
 
     def answering(self) -> State:
         """The state that answers: that of what was read, unless a subclass puts another in its place."""
@@ -120,14 +117,6 @@ class Session:
         """Answers to queries of one mode and one window, in one batch; asking changes nothing. A UserError where
         one does not fit the model's positions."""
         return answer(self.lm, patch or self.patch(asks), asks)
-
-    @torch.no_grad()
-    def piece_shares(self, asks: Sequence[Ask]) -> PieceShares | None:
-        """Which kept pieces of context these queries look at, of one reader; None where the method does not tell it,
-        or nothing was read."""
-        assert self.rows == 1, f"{self.rows} readers keep pieces of their own"
-        self.flush()
-        return self.method.piece_shares(self.answering(), asks)
 
     @torch.no_grad()
     def gold_likelihoods(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[tuple[float, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import (
-    LOCK_FILE,
+    LIST_FILE,
     PART,
     locked,
+    made,
     moved,
     remove,
     replacing_folder,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ttabench.lm.patch import State
 
 SCHEMA = 2
-HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
+OURS = HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
 STAGED = f".state{PART}"
 """Folder of files that are whole and about to move to their places."""
 ANEW = "Make it anew with `ttabench adapt`."
@@ -140,9 +142,37 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
         raise UserError(f"The state in {folder} does not fit {method} ({reason(error)}).", ANEW) from error
 
 
+def check_claim(folder: Path, names: Sequence[str]) -> None:
+    """Whether files of these names can be written in a folder, which is made if it does not exist: the list
+    `.ttabench.json` says that they are ours, and what else has one of these names is never replaced."""
+    listed = folder / LIST_FILE
+    try:
+        ours = not listed.is_symlink() and object_of(listed) == {"files": list(names)}
+    except UserError:
+        ours = False
+    if other := next((name for name in (*names, LIST_FILE) if not ours and os.path.lexists(folder / name)), ""):
+        fault = f"{folder / other} was not written by this version of ttabench and is not replaced, even with --force."
+        raise UserError(fault, "Give another --out, or move it away.")
+    made(folder, folder)
+
+
+@contextmanager
+def claimed(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
+    """Hold a folder while files of these names are written there, see `check_claim`; `busy`: what another process does
+    that holds it."""
+    check_claim(folder, names)
+
+    def refuse() -> None:
+        raise UserError(f"Another process {busy} {folder}.", "Wait for it, or give another --out.")
+
+    with locked(folder, refuse):
+        sweep(folder)
+        write_atomically(folder / LIST_FILE, json.dumps({"files": list(names)}) + "\n")
+        yield
+
+
 class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas; one with other files is
-    refused."""
+    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
         self.path, self.force = path, force
@@ -150,17 +180,11 @@ class StateFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder while a state is made for it."""
-        self._check()
-
-        def refuse() -> None:
-            raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        with locked(self.path, refuse):
-            sweep(self.path)
+        check_claim(self.path, OURS)
+        if (self.path / HEADER_FILE).exists() and not self.force:
+            fault = f"{self.path} holds a state already."
+            raise UserError(fault, "Replace it with --force, or give another --out.")
+        with claimed(self.path, OURS, "writes a state in"):
             yield
 
     def write(
@@ -175,46 +199,10 @@ class StateFolder:
                     lora(scratch / PEFT)
                 save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
             remove(self.path / PEFT)
-            for name in (HEADER_FILE, TENSORS_FILE, PEFT):
+            for name in OURS:
                 if (self.path / STAGED / name).exists():
                     moved(self.path / STAGED / name, self.path / name)
             remove(self.path / STAGED)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        return self._header() or {}
-
-    def _names(self) -> set[str]:
-        """Names of what lies in the folder and in its peft folder, without what is being written."""
-        try:
-            names = {entry.name for entry in self.path.iterdir() if not entry.name.endswith(PART)}
-        except FileNotFoundError:
-            return set()
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        return names - {PEFT} | {f"{PEFT}/{entry.name}" for entry in (self.path / PEFT).glob("*")}
-
-    def _check(self) -> None:
-        """Refuse what is there, where it is not ours to replace, or not to be replaced."""
-        content = self._header()
-        ours, files = (
-            ({LOCK_FILE}, {}) if content is None else ({LOCK_FILE, HEADER_FILE, TENSORS_FILE}, content["files"])
-        )
-        others = {
-            name for name in self._names() - ours if not (name in files and files[name] == digest(self.path / name))
-        }
-        if others:
-            fault = f"{self.path} holds {min(others)}, which is of no adapted state and is not replaced."
-            raise UserError(fault, "Give another --out, or move it away.")
-        if content is not None and not self.force:
-            fault = f"{self.path} holds a state of {content['method']}."
-            raise UserError(fault, "Replace it with --force, or give another --out.")
-
-    def _header(self) -> dict[str, Any] | None:
-        """Content of the state.json there, None where it is none of ours."""
-        path = self.path / HEADER_FILE
-        try:
-            content = {} if path.is_symlink() else object_of(path)
-        except UserError:
-            return None
-        named = all(isinstance(content.get(key), str) for key in ("ttabench", "method"))
-        return content if named and isinstance(content.get("files"), dict) else None
+        return header(self.path)

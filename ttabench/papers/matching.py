@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.methods.checkpoint_header import trained_tasks, training_seed
+from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, Cost, Place, Scale, paper, scale_of_model
 from ttabench.profiling.record import Figure, exactly, figure
 from ttabench.records.schema import RunRecord

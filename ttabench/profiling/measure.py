@@ -40,7 +40,8 @@ from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
 from ttabench.profiling.record import Figure, Row, added, exactly, figure, measured, peak
-from ttabench.training.loop import TrainConfig, train
+from ttabench.training.config import TrainConfig
+from ttabench.training.loop import train
 
 SPARE = 512
 """Positions beside context, prompt and answer: sinks, BOS, what a method keeps for itself."""

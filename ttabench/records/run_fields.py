@@ -53,7 +53,7 @@ class RunFields:
 
     model: Annotated[
         str,
-        Declared("Base LM: nano, a name (`list models`), a folder (peft's, too), a .gguf file, or a hub id.", RUN),
+        Declared("Base LM: nano, a name (`list models`), a folder, a .gguf file, or a hub id.", RUN),
     ] = NANO  # fmt: skip
     base_checkpoint: Annotated[
         str,

@@ -16,7 +16,7 @@ from ttabench.core import amounts, architectures
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import Header, header, trained_tasks
+from ttabench.methods.checkpoints import Header, header, trained_tasks
 from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.request import STANDING

@@ -11,7 +11,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.parts.amount import Amount
+from ttabench.methods.parts.settings import Amount
 from ttabench.methods.settings import typed_settings
 from ttabench.methods.spec import MethodSpec
 

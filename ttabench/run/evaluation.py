@@ -13,7 +13,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header as header_of
+from ttabench.methods.checkpoints import header as header_of
 from ttabench.records.folder import Obtained, RunFolder, obtained
 from ttabench.records.schema import RunRecord
 from ttabench.run.plan import Plan

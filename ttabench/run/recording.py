@@ -64,7 +64,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
     )
 
 
-def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:
+def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
     return {
         "name": method.name,
         "paper": method.spec.paper,
@@ -74,7 +74,6 @@ def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -
         "preset": plan.resolved.preset,
         "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
         "training": dict(plan.resolved.training),
-        **({"labels": by_name} if (by_name := labels(costs)) else {}),
     }
 
 
@@ -201,7 +200,7 @@ def caveats(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], n
     if lm.random_weights:
         notes.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     notes += nano_caveats(lm) if plan.task.source != "mini" else []
-    notes += [*_truncations(truncated(costs)), *label_caveats(method, costs)]
+    notes += _truncations(truncated(costs))
     notes += eviction_caveats(method, read) if plan.config.state_of == "own" else []
     return notes + ([f"n = {n}: figures of so few queries say little"] if n < FEW else [])
 
@@ -217,24 +216,6 @@ def nano_caveats(lm: LM) -> list[str]:
     """What the base model of the package makes of texts of others."""
     told = f"nano knows its miniature world alone: its answers about other texts say little; use --model {ENGLISH}"
     return [told] if lm.name == NANO else []
-
-
-def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
-    """Labels of the states of all episodes: a label holds where it held once."""
-    labels_by_name: dict[str, Json] = {}
-    for cost in costs:
-        labels_by_name |= {name: value or labels_by_name.get(name, value) for name, value in cost.labels.items()}
-    return labels_by_name
-
-
-def label_caveats(method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> list[str]:
-    """What the labels of a method's states mean, a sentence each."""
-    notes = []
-    for label, value in labels(costs).items():
-        known = next((one for one in (method, *method.parts()) if label in one.label_notes), None)
-        if known is not None and isinstance(value, bool) and value in known.label_notes[label]:
-            notes.append(f"{known.name} {known.label_notes[label][value]}")
-    return notes
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:

@@ -18,7 +18,6 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.methods.checkpoint_header import standing
 from ttabench.methods.registry import is_file
 from ttabench.methods.states import header as header_of
 from ttabench.records.run_fields import RunFields, check_loading, standing_name
@@ -102,7 +101,7 @@ class RunRequest(RunFields):
                 )
             object.__setattr__(self, "source", self.task)
             object.__setattr__(self, "task", OWN_QUESTIONS)
-        if base := STANDING.get(self.model) or standing(self.model):
+        if base := STANDING.get(self.model):
             if self.base_checkpoint:
                 raise UserError(f"{self.model} includes a base checkpoint already.", "Leave --base-checkpoint out.")
             object.__setattr__(self, "model", base[0])

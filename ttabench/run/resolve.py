@@ -17,7 +17,7 @@ from ttabench.core.typed import assignments
 from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.text.chat import has_template
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import HEADER, header, settings_in, trained_tasks
+from ttabench.methods.checkpoints import HEADER, header, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec

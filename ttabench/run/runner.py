@@ -217,7 +217,6 @@ class _EpisodeRun:
             adapt_cpu_seconds=meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"],
             slots=self._slots(state),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
-            labels=dict(state.labels),
         )
 
     def _slots(self, state: State) -> tuple[float, int] | None:
@@ -252,8 +251,8 @@ def replaced(method: BaseMethod[Any], own: State, other: State) -> State:
 
 
 class SwappedSession(Session):
-    """A session that answers under the state of another text, or under an empty one; its own state reads only what
-    stands in the window, see `BaseMethod.adapt_window`.
+    """A session that answers under the state of another text, or under an empty one; of its own state it has what
+    stands in the window.
 
     `other` is an episode whose observations are read alongside, group by group (at its end the last state stays), and
     whose queries are never asked; None for an empty state.
@@ -276,9 +275,6 @@ class SwappedSession(Session):
         """As `Session.flush`, of the other text too."""
         super().flush()
         self._other.flush()
-
-    def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        return self.method.adapt_window(state, pieces)
 
     def answering(self) -> State:
         """The other text's state, or an empty one, with what stands in the window of the own text."""

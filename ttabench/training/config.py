@@ -11,7 +11,7 @@ from typing import Annotated
 from ttabench.core.bounds import at_least
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
 from ttabench.core.types import Episode, Json
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.spec import Recipe
 
 CHOICES = {
     "schedule": ("constant", "cosine"),

@@ -19,11 +19,8 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.trainable import Trainable
 from ttabench.training import training_state
-from ttabench.training.batches import lessons
 from ttabench.training.config import TrainConfig, TrainRecord, rate
 from ttabench.training.muon import Muon
-
-__all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
@@ -38,7 +35,7 @@ def train(
     """Train a method in place and leave it ready for use; a UserError where that cannot be done.
 
     Args:
-        batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
+        batches: the episodes of each step; long enough, the same from its start at every call (`stages.lessons`).
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes of each task that are judged every `config.validate_every` steps; of several tasks, "loss"

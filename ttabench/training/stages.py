@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import as_typed, assignments, whole_numbers
-from ttabench.core.types import Tick, no_tick, no_word
-from ttabench.methods.checkpoint_header import is_peft
-from ttabench.methods.recipe import Recipe
+from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.settings import preset_for
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.readers.cards import yaml_of
 from ttabench.records.local_paths import source_name
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import NO_CHECKPOINT, RunRequest
 from ttabench.run.resolve import resolve_method, trained_with
-from ttabench.training import batches as training_batches
 from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ class TrainPlan:
         if base.stands_on:
             config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
         method = plan.resolved.build(base)
-        plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
-        batches = training_batches.batches(plans, recipe, base, options.seed)
+        plans = [plan, *further(plan.request, options.also, options.seed)]
+        episodes_of_steps = batches(plans, recipe, base, options.seed)
         validation: dict[str, list[Episode]] = {}
         for one in plans if options.validate_every else ():
             episodes = list(islice(self._validation(one, recipe, base), VALIDATION_EPISODES))
@@ -122,7 +121,7 @@ class TrainPlan:
                 speed = f"{parts['tokens_per_second']:,.0f} tokens/s"
                 tick(f"{words}, loss {parts['loss']:.3f}, {speed}", step, recipe.steps)
 
-            return train_method(method, batches, config, on_step, validation)
+            return train_method(method, episodes_of_steps, config, on_step, validation)
 
     def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> Iterator[Episode]:
         """Episodes of the last lesson's length, of the task's validation split."""
@@ -151,7 +150,7 @@ def plan_training(
     notify: Callable[[str], None] = no_word,
 ) -> TrainPlan:
     """The stages of a training, checked: what is wrong with one is said before anything is trained."""
-    request, also = training_batches.mixed(request, options.also)
+    request, also = mixed(request, options.also)
     options = replace(options, also=also)
     resolved = make_plan(request, options.seed).resolved
     preset = preset_for(resolved.spec, request.preset, request.model)
@@ -209,7 +208,7 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
-    data |= training_batches.described(training_batches.further(plan.request, options.also, options.seed))
+    data |= described(further(plan.request, options.also, options.seed))
     begins = plan.resolved.checkpoint
     if begins is not None and is_peft(begins):
         hint = "Train on top of it: --base-checkpoint."
@@ -267,3 +266,72 @@ def train(
 def _assigned(values: Mapping[str, object] | None) -> tuple[str, ...]:
     """Values by name, as they are typed."""
     return tuple(f"{key}={as_typed(value)}" for key, value in (values or {}).items())
+
+
+def mixed(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest, tuple[str, ...]]:
+    """The first task of a mixture, and the others as words of `--also`; of another task nothing changes."""
+    path = Path(request.task)
+    if path.suffix not in (".yaml", ".yml") or not isinstance(data := yaml_of(path), dict) or "tasks" not in data:
+        return request, tuple(also)
+    words = data["tasks"]
+    if len(data) > 1 or not (isinstance(words, list) and words and all(isinstance(one, str) for one in words)):
+        fault = f"The mixture {path} is no list of tasks."
+        raise UserError(fault, 'Write tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.')
+    first = _taken(request, words[0])
+    return replace(first, task_options=(*first.task_options, *request.task_options)), (*words[1:], *also)
+
+
+def _taken(request: RunRequest, words: str) -> RunRequest:
+    """The request for another task, `NAME=SOURCE OPTION=VALUE`; of the same kind of source where none is named."""
+    named, *options = words.split() or [""]
+    name, _, source = named.partition("=")
+    return replace(request, task=name, source=source or request.source, task_options=tuple(options))
+
+
+def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
+    """Further tasks, as their cards and `also` say; a UserError where one cannot be used."""
+    return [make_plan(_taken(request, words), seed) for words in also]
+
+
+def described(others: Sequence[Plan]) -> dict[str, Json]:
+    """The further tasks of a training, for its checkpoint; empty where there are none."""
+    tasks: list[Json] = [
+        {
+            "task": one.task.card.name,
+            "source": source_name(one.task.source),
+            "digest": one.config.inputs.get("rows", ""),
+            **({"options": list(one.request.task_options)} if one.request.task_options else {}),
+        }
+        for one in others
+    ]
+    return {"also": tasks} if tasks else {}
+
+
+def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int) -> Iterator[list[Episode]]:
+    """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
+    its own; ends where the task whose turn it is has no more. Of several tasks each reads `batch_documents` pieces."""
+    steps = -(-recipe.steps // len(plans))
+    tasks = []
+    for plan in plans:
+        streams = []
+        for lesson, documents in enumerate(recipe.documents):
+            episodes = plan.task.training(seed + 1_000_003 * lesson, documents, recipe.questions, base)
+            first = list(islice(episodes, len(plans) > 1))  # a book of a mixture has as many pieces as it has
+            read = max((len(episode.observes()) for episode in first), default=0)
+            streams.append((chain(first, episodes), recipe.episodes(max(documents, read))))
+        tasks.append(lessons(streams, steps, recipe.rounds))
+    for task in cycle(tasks):
+        batch = next(task, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other. `streams`: for
+    each lesson its episodes, and how many of them a step takes; `rounds`: how often all lessons come in turn, with many
+    of which they are mixed; where steps are too few for so many, every step is the next lesson."""
+    turns = len(streams) * rounds
+    for step in range(steps):
+        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
+        yield list(islice(stream, count))

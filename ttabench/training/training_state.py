@@ -13,7 +13,6 @@ and what else lies in the folder stays.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,55 +24,36 @@ import torch
 from torch import Tensor
 
 from ttabench.core import files
-from ttabench.core.checked_file import object_of, read_text, reading
+from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import LIST_FILE
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.loading.finite import first_not_finite
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoint_header import HEADER, header
-from ttabench.methods.checkpoints import WEIGHTS
+from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
+from ttabench.methods.states import check_claim, claimed
 from ttabench.methods.trainable import Trainable
 from ttabench.records.folder import typed
 from ttabench.training.config import TrainConfig, TrainRecord
 
 SAVE, CURVE = "training.safetensors", "curve.jsonl"
-OURS = {"files": [HEADER, WEIGHTS, CURVE, SAVE]}
-"""The list of what a training writes in its folder."""
+OURS = (HEADER, WEIGHTS, CURVE, SAVE)
+"""What a training writes in its folder."""
 ANEW = "Start anew with --force."
 
 
 def check(out: Path, *, resume: bool) -> None:
     """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
-    listed = out / LIST_FILE
-    for name in () if _is_ours(listed) else (*OURS["files"], LIST_FILE):
-        if os.path.lexists(out / name):
-            fault = f"{out / name} was not written by `ttabench train` of this version and is not replaced"
-            raise UserError(f"{fault}, even with --force.", "Give another --out, or move it away.")
+    check_claim(out, OURS)
     if resume and (out / HEADER).exists() and not (out / SAVE).exists():
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
-    files.made(out, out)
-
-
-def _is_ours(listed: Path) -> bool:
-    try:
-        return not listed.is_symlink() and object_of(listed) == OURS
-    except UserError:
-        return False
 
 
 @contextmanager
 def locked(out: Path, *, resume: bool) -> Iterator[None]:
     """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
-
-    def busy() -> None:
-        raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.")
-
     check(out, resume=resume)
-    with files.locked(out, busy):
-        files.sweep(out)
-        files.write_atomically(out / LIST_FILE, json.dumps(OURS) + "\n")
+    with claimed(out, OURS, "is training into"):
         yield
 
 
@@ -207,5 +187,5 @@ class Curve:
 
 def discard(out: Path) -> None:
     """Forget a training: its save, its curve and its checkpoint."""
-    for name in OURS["files"]:
+    for name in OURS:
         files.remove(out / name)

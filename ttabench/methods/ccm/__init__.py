@@ -14,9 +14,8 @@ from typing import Literal
 from ttabench.core.bounds import at_least
 from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window
 from ttabench.cost.shape import Factors, Shape, targeted
-from ttabench.methods.parts.lora_shape import LoraShape
-from ttabench.methods.recipe import Recipe, Stage
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.parts.settings import LoraShape
+from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
 
 @dataclass(frozen=True, kw_only=True)

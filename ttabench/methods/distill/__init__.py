@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 
 QUESTION = "{question}"

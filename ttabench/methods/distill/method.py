@@ -24,9 +24,9 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import Item, target_hidden
-from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
-from ttabench.methods.parts.trained import Factors, shaped
+from ttabench.methods.parts.lora import Factors, shaped
 
 BREAK = "\n\n"
 """Between texts of the context, and between it and what is read behind it."""
@@ -126,7 +126,6 @@ class Distill(BaseMethod[DistillSettings]):
     """State: the student's numbers `weights` [1, N], float32."""
 
     spec = DISTILL
-    label_notes = TRAINED_APART
     reads = "run"
     one_reader = True
 
@@ -145,8 +144,7 @@ class Distill(BaseMethod[DistillSettings]):
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
             hint = f"Give a smaller --set lr than {self.settings.lr:g}."
             raise UserError(fault + "its loss or gradient is not finite.", hint)
-        label = labelled(state, "passes_over_parts", read > 0)
-        return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))], **label})
+        return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))]})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The student."""

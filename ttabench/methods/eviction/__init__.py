@@ -20,7 +20,7 @@ from ttabench.methods.eviction.settings import (
     SnapKVSettings,
     WindowSettings,
 )
-from ttabench.methods.parts.amount import Amount, as_budget
+from ttabench.methods.parts.settings import Amount, as_budget
 from ttabench.methods.spec import MethodSpec
 
 
@@ -206,7 +206,7 @@ KVZIP = MethodSpec(
 ATTENTION_MATCHING = MethodSpec(
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
-    where="ttabench.methods.eviction.attention_matching:AttentionMatching",
+    where="ttabench.methods.eviction.kvzip:AttentionMatching",
     Settings=KVzipSettings,
     growth="linear",
     keep=as_budget,
@@ -227,7 +227,7 @@ ATTENTION_MATCHING = MethodSpec(
 RANDOM_SLOTS = MethodSpec(
     name="random_slots",
     summary="a random choice: a control at equal bytes",
-    where="ttabench.methods.eviction.random_slots:RandomSlots",
+    where="ttabench.methods.eviction.snapkv:RandomSlots",
     Settings=RandomSlotsSettings,
     presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},
     growth="linear",

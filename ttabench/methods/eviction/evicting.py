@@ -27,7 +27,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod, Reads
 from ttabench.methods.eviction.settings import ReadingSettings
-from ttabench.methods.parts.cached import read_on
+from ttabench.methods.parts.kept import read_on
 
 BLOCK = 256
 """Queries whose attention weights are alive at a time."""

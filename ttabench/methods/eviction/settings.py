@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
+from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 
 STREAM_BLOCK = 512
 """Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""

@@ -1,6 +1,7 @@
-"""SnapKV: keep the keys and values that the end of the context looks at.
+"""SnapKV: keep the keys and values that the end of the context looks at; and a random choice, the control.
 
 Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV).
+Shape letters: L layers · B rows · N query heads · H key/value heads · S slots.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ttabench.methods.eviction.evicting import (
     newest,
     observed,
 )
-from ttabench.methods.eviction.settings import SnapKVSettings
+from ttabench.methods.eviction.settings import RandomSlotsSettings, SnapKVSettings
 
 
 class SnapKV(EvictingMethod[SnapKVSettings]):
@@ -92,3 +93,30 @@ def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: S
     flat = smooth(past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2)
     scores = grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
     return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)
+
+
+class RandomSlots(EvictingMethod[RandomSlotsSettings]):
+    """The cache of the context, of which a random choice stays."""
+
+    spec = eviction.RANDOM_SLOTS
+
+    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+        whole = extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
+        places_LBHS = whole.index.long()
+        scores = drawn(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
+        scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(places_LBHS < 0, -math.inf)
+        return whole.take(kept_slots(scores, *by_row(lambda read: [self.settings.kept(read)], whole.next)))
+
+
+def drawn(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:
+    """Uniform numbers in [0, 1), float32 [L, B, H, S], by seed, place in the text, layer and head alone."""
+    number_LH = torch.arange(layers * heads, device=places_LBHS.device).view(layers, 1, heads, 1)
+    mixed = _mixed(_mixed(_mixed(number_LH + 1) ^ (seed & 0xFFFFFFFF)) ^ _mixed(places_LBHS + 1))
+    return (mixed >> 8).float() / 2**24  # as many bits as float32 holds
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """A hash of 32 bits, in which every bit given changes about half of them; int64, which no product exceeds."""
+    numbers = ((numbers ^ (numbers >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    numbers = ((numbers ^ (numbers >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return numbers ^ (numbers >> 15)

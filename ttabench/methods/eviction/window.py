@@ -35,7 +35,7 @@ from ttabench.methods.eviction.evicting import (
     newest,
 )
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
-from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.parts.kept import appended, window_of
 
 
 @dataclass(frozen=True)

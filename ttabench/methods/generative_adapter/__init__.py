@@ -10,8 +10,7 @@ from ttabench.core.bounds import at_least
 from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
 from ttabench.cost.shape import Factors, Shape
-from ttabench.methods.recipe import Recipe, Stage
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import ICL, InContextSettings
-from ttabench.methods.parts.cached import cached, prefix_of
-from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.parts.kept import appended, cached, prefix_of, window_of
 
 
 class InContext(BaseMethod[InContextSettings]):

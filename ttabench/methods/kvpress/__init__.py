@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.methods.parts.amount import Amount, as_budget, check_amount
+from ttabench.methods.parts.settings import Amount, as_budget, check_amount
 from ttabench.methods.spec import MethodSpec
 
 

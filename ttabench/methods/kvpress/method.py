@@ -31,8 +31,8 @@ from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
-from ttabench.methods.parts.amount import in_tokens
-from ttabench.methods.parts.cached import cached, prefix_of
+from ttabench.methods.parts.kept import cached, prefix_of
+from ttabench.methods.parts.settings import in_tokens
 from ttabench.methods.spec import MethodSpec
 
 INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"

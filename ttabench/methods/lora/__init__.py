@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from ttabench.cost.load import Cost, Workload, closed_book
 from ttabench.cost.shape import Factors, Shape, targeted
-from ttabench.methods.parts.lora_shape import LoraShape
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.parts.settings import LoraShape
+from ttabench.methods.spec import MethodSpec, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

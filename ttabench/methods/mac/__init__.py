@@ -14,8 +14,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe
 
 HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
@@ -59,7 +58,7 @@ class MacSettings:
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
     hierarchy_by: HierarchyBy = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
-    of it that is attended to most; see `pooling`."""
+    of it that is attended to most; see `latent`."""
     backprop_dropout: float = 0.0
     """p: share of the documents of a training episode that carry no gradient through the amortiser."""
     lite: Literal["random", "released"] = "random"
@@ -232,7 +231,6 @@ MAC = MethodSpec(
     growth="linear",
     trainable=True,
     looks_at_question=True,
-    piece_shares=lambda settings: settings.hierarchy is None,
     cost=cost,
     checked=TINY,
     paper="2403.04317",

@@ -19,15 +19,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import PieceShares
-from ttabench.methods.mac import MAC, MacSettings, pooling
+from ttabench.methods.mac import MAC, MacSettings
 from ttabench.methods.mac.losses import loss_parts
-from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.mac.networks import MacNetworks, latent
 from ttabench.methods.trainable import Trainable
-
-ATTENDED_AT_ONCE = 8
-"""Questions whose attention to all of the bank is held at once."""
-ATTENTION = "cross-attention to each document, mean over blocks, heads and tokens"
 
 
 class Mac(Trainable[MacSettings]):
@@ -109,19 +104,6 @@ class Mac(Trainable[MacSettings]):
         filled_B = state.tensors["counts"].expand(len(asks)) > 0
         return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
 
-    @torch.no_grad()
-    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
-        """Mean cross-attention of each question to each entry of the bank; None of a tree, whose levels attend to
-        groups, and of an empty bank."""
-        bank_KTD, networks, parts = self._bank_of(state, 0), self.networks, list[Tensor]()
-        if self.settings.hierarchy is not None or not len(bank_KTD):
-            return None
-        for start in range(0, len(asks), ATTENDED_AT_ONCE):
-            x_QTD = networks.questions([ask.question_text for ask in asks[start : start + ATTENDED_AT_ONCE]])
-            parts += networks.aggregator.document_shares(x_QTD[None], bank_KTD[None])
-        names = tuple(" + ".join(members) for members in state.meta["members"][0])
-        return PieceShares(names=names, shares_QK=torch.cat(parts).float().cpu(), meaning=ATTENTION)
-
     def _aggregate(self, state: State, x_BTD: Tensor) -> Tensor:
         """phi* [B, T, D]: one reader's bank serves all questions, or each question has its own reader."""
         s, aggregator = self.settings, self.networks.aggregator
@@ -136,7 +118,7 @@ class Mac(Trainable[MacSettings]):
         for row, x_QTD in enumerate(x_RQTD):
             bank_KTD = self._bank_of(state, row)
             tree = (x_QTD, bank_KTD, s.hierarchy, s.hierarchy_by)
-            rows.append(pooling.latent(aggregator, *tree) if len(bank_KTD) else x_QTD)
+            rows.append(latent(aggregator, *tree) if len(bank_KTD) else x_QTD)
         return torch.cat(rows)
 
     def _bank_of(self, state: State, row: int) -> Tensor:

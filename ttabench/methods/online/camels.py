@@ -22,7 +22,7 @@ from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
 from ttabench.methods.online import CAMELS, HEAD, CamelsSettings, OnlineSettings
 from ttabench.methods.online.method import Online, weighted_loss
-from ttabench.methods.parts.trained import shaped
+from ttabench.methods.parts.lora import shaped
 from ttabench.methods.trainable import Trainable, training_item
 
 WRITTEN = 16
@@ -49,26 +49,15 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         return self._weighed([list(ids)])[0]
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means."""
-        return self._meta(episodes)
-
-    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """The training loss; "uniform" is the answers' with every token alike."""
-        losses, plain = self._meta(episodes), self._meta(episodes, uniform=True)
-        return {
-            "loss": float(torch.stack(list(losses.values())).detach().sum()),
-            "uniform": float(plain["answer"].detach()),
-        }
-
-    def _meta(self, episodes: Sequence[Episode], *, uniform: bool = False) -> dict[str, Tensor]:
-        """Mean losses of the episodes, each from the base's own weights."""
+        """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means. Each
+        episode begins from the base's own weights."""
         s, lm = self.settings, self.lm
         answer, locality = [], []
         start = shaped(self._trained.start(), self._trained.layout)
         for episode in episodes:
             pieces = episode.observes()
             rows = [piece_ids(lm, piece, first=True)[: s.max_tokens] for piece in pieces]
-            weights = [torch.ones(len(row), device=lm.device) for row in rows] if uniform else self._weighed(rows)
+            weights = self._weighed(rows)
             before = {name: part.detach().requires_grad_() for name, part in start.items()}
             steps = [[document] for document in zip(rows, weights, strict=True) if len(document[0]) > 1]
             after, _ = stepped(lm, before, steps, s, s.inner_lr)
@@ -77,6 +66,11 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             text = self._locality(episode)
             locality.append(s.kl_weight * moved(lm, before, after, text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
+
+    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """The training loss and its parts; its gradient steps are taken here, too."""
+        parts = {name: float(part.detach()) for name, part in self.loss_parts(episodes).items()}
+        return {"loss": sum(parts.values()), **parts}
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
         """Weights of the tokens of each row, differentiable; what begins a text is read, too."""

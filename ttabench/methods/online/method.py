@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,7 +27,7 @@ from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_logprobs
-from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.online import (
     CPT,
     SALIENT_SPANS,
@@ -37,8 +36,8 @@ from ttabench.methods.online import (
     OnlineSettings,
     SalientSettings,
 )
-from ttabench.methods.parts.lora_shape import DescentSettings
-from ttabench.methods.parts.trained import Weights, shaped
+from ttabench.methods.parts.lora import Weights, shaped
+from ttabench.methods.parts.settings import DescentSettings
 
 DescentT = TypeVar("DescentT", bound=DescentSettings)
 OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
@@ -183,7 +182,6 @@ class Cpt(Descending[CptSettings]):
     """Passes over what is read between two questions; what is read after one has passes of its own."""
 
     spec = CPT
-    label_notes = TRAINED_APART
     reads = "run"
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
@@ -197,12 +195,6 @@ class Cpt(Descending[CptSettings]):
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
         """Mean over all tokens that are predicted."""
         return -torch.cat(list(logprobs)).mean()
-
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """All passes, of which the state says whether they went over a part of the text."""
-        label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
-        adapted = super().adapt(state, chunks)
-        return replace(adapted, meta={**adapted.meta, **label})
 
 
 Span: TypeAlias = tuple[int, int]

@@ -80,7 +80,6 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
             for preset in presets
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
-        piece_shares=lambda settings: any(part.piece_shares(own) for part, own in parted(parts, settings)),
         looks_at_question=any(part.looks_at_question for part in parts),
         checked=made(**joined(labels, (part.checked or part.Settings() for part in parts))),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),

@@ -12,7 +12,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Ask, Json, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, PieceShares, Reads
+from ttabench.methods.base import BaseMethod, Reads
 from ttabench.methods.pair import BY_SIZE, PairSpec, parted
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
@@ -48,20 +48,9 @@ class Pair(BaseMethod[Any]):
         """Every part reads all pieces."""
         return self._each(state, lambda part, own: part.adapt(own, pieces))
 
-    def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Every part reads what fills its window."""
-        return self._each(state, lambda part, own: part.adapt_window(own, pieces))
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The merged patch of all parts."""
         return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
-
-    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
-        """Those of the first part that tells them."""
-        for label, part in self._labelled():
-            if shares := part.piece_shares(self.state_of(state, label), asks):
-                return replace(shares, meaning=f"{label}: {shares.meaning}")
-        return None
 
     def state_of(self, state: State, label: str) -> State:
         """The state of one part."""
@@ -84,8 +73,6 @@ class Pair(BaseMethod[Any]):
                 if key == "tokens_read" or key.startswith("truncated"):
                     before = meta.get(key) or counts
                     meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
-        if labels := {key: value for own in states.values() for key, value in own.labels.items()}:
-            meta["labels"] = labels
         return State(rows, tensors, meta)
 
     def _merged(self, patches: Sequence[Patch]) -> Patch:

@@ -8,7 +8,7 @@ from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import at_least
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
-from ttabench.methods.parts.amount import Amount, check_amount, in_tokens
+from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
 
 CHARACTERS_A_WORD = 9

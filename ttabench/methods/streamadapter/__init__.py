@@ -9,8 +9,7 @@ from ttabench.core.bounds import at_least
 from ttabench.core.types import Json
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape, targeted
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +70,7 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
     "tinyllama-1.1b": StreamAdapterSettings(),
     "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
     "llama-3-8b": StreamAdapterSettings(),
-    "llama-3-8b-book": StreamAdapterSettings(window=1024),
     "phi-3-medium": StreamAdapterSettings(queries=48),
-    "phi-3-medium-book": StreamAdapterSettings(queries=48, window=1024),
 }
 
 _NANO = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
@@ -89,9 +86,7 @@ RECIPES: Mapping[str, Recipe] = {
     "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
     "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
     "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
-    "llama-3-8b-book": replace(_PAPER, documents=(1,), batch_documents=4, lr=2e-5, warmup=500),
     "phi-3-medium": replace(_PAPER, documents=(60,), batch_documents=120, lr=1e-5, warmup=800),
-    "phi-3-medium-book": replace(_PAPER, documents=(1,), batch_documents=2, lr=1e-5, warmup=500),
 }
 """The paper trains for 3 epochs of its tasks and 1 of its books: set `--steps` for the data at hand. Books are read in
 sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others)."""

@@ -19,26 +19,17 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
-from ttabench.methods.base import labelled
-from ttabench.methods.parts.cached import read_on
+from ttabench.methods.parts.kept import ids_of, read_on, window_of
 from ttabench.methods.parts.lora import dense
-from ttabench.methods.parts.newest import ids_of, window_of
 from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.trainable import Trainable
-
-LABEL_NOTES = {
-    "later_pieces_read_apart": {
-        True: "read later pieces without the earlier ones in view, because they were not read in one go"
-    }
-}
 
 
 class StreamAdapter(Trainable[StreamAdapterSettings]):
     """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
 
     spec = STREAMADAPTER
-    label_notes = LABEL_NOTES
     own_tensors = ("tokens", "lengths")
     needs = ("cache", "shape")
 
@@ -58,8 +49,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
         with torch.set_grad_enabled(self._learning):
             tensors = self._whole(state, rows) if self.settings.window is None else self._windows(state, rows)
-        apart = self.reads == "run" and any(state.meta["tokens_read"])  # did not attend to what was read before
-        return State(state.rows, tensors, {"tokens_read": read, **labelled(state, "later_pieces_read_apart", apart)})
+        return State(state.rows, tensors, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Deltas of every adapted linear map, with the tokens of the window."""

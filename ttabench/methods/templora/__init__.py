@@ -9,7 +9,7 @@ from typing import Literal
 from ttabench.core.bounds import at_least
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Factors, Shape, targeted
-from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 
 

@@ -22,9 +22,9 @@ from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
-from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
-from ttabench.methods.parts.newest import appended, ids_of, window_of
-from ttabench.methods.parts.trained import Factors, shaped
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.parts.kept import appended, ids_of, window_of
+from ttabench.methods.parts.lora import Factors, shaped
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
 
 SHORTER = "Read shorter pieces (`adapt --pieces paragraphs`), or keep fewer tokens before each (--set prefix=N)."
@@ -39,7 +39,6 @@ class TempLora(BaseMethod[TempLoraSettings]):
     """TempLoRA. State: the factors and their moments as vectors [1, N], steps and pieces so far, last tokens."""
 
     spec = TEMPLORA
-    label_notes = TRAINED_APART
     own_tensors = ("tokens", "lengths")
     one_reader = True
 
@@ -58,10 +57,6 @@ class TempLora(BaseMethod[TempLoraSettings]):
         counts = {"steps": held["steps"] + len(lessons), "pieces": held["pieces"] + len(pieces)}
         return self._read(state, {**held, **trained, **counts}, pieces)
 
-    def adapt_window(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """The newest tokens, without a step of training."""
-        return self._read(state, dict(state.tensors) or self._fresh(), new_ids(self.lm, state, chunks)[0])
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors
@@ -70,15 +65,14 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return replace(window, deltas=self._factors.deltas(tensors["factors"][0])) if "factors" in tensors else window
 
     def _read(self, state: State, tensors: dict[str, Tensor], pieces: list[list[int]]) -> State:
-        """With the last `prefix` tokens of what was read; labelled where passes go over a part of it by itself."""
+        """With the last `prefix` tokens of what was read."""
         size, (before,) = self.settings.prefix, state.meta["tokens_read"]
         text = [*ids_of(tensors, 1)[0], *chain(*pieces)]
         kept = text[max(0, len(text) - size) :] if size else []
         tokens_1T = torch.full((1, size), self.lm.pad_id, dtype=torch.int64)
         tokens_1T[0, : len(kept)] = torch.tensor(kept, dtype=torch.int64)
         window = {"tokens": tokens_1T.to(self.lm.device), "lengths": torch.tensor([len(kept)], device=self.lm.device)}
-        label = labelled(state, "passes_over_parts", self.reads == "run" and before > 0)
-        return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, pieces))], **label})
+        return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, pieces))]})
 
     def _fresh(self) -> dict[str, Tensor]:
         start_1N, none_1 = self._factors.start()[None], torch.zeros(1, dtype=torch.int64, device=self.lm.device)

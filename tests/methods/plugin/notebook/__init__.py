@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ttabench.core.bounds import at_least
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.cost.load import read_again
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

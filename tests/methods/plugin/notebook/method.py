@@ -14,7 +14,7 @@ from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.parts.kept import appended, window_of
 from ttabench.methods.trainable import Trainable
 
 

@@ -1,10 +1,12 @@
-"""Settings of every method with low-rank factors of linear maps (LoRA, arXiv 2106.09685)."""
+"""Settings that several methods share: low-rank factors (LoRA, arXiv 2106.09685), descent, how much to keep."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ttabench.core.bounds import at_least
+from ttabench.core.types import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +57,25 @@ class DescentSettings:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
         if self.clip <= 0:
             raise ValueError(f"clip must be positive, got {self.clip}")
+
+
+Amount: TypeAlias = int | float
+"""Tokens (int), or a share of the tokens read so far (float)."""
+
+
+def check_amount(name: str, amount: Amount) -> None:
+    """Whether an amount is at least one token, or a share of at most all."""
+    share = isinstance(amount, float)
+    if not (0.0 < amount <= 1.0 if share else amount >= 1):
+        allowed = "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
+        raise ValueError(f"{name}: {allowed}, got {amount}")
+
+
+def in_tokens(amount: Amount, read: int) -> int:
+    """The amount in tokens, of so many that were read; shares are rounded down, at least 1."""
+    return max(1, int(amount * read)) if isinstance(amount, float) else amount
+
+
+def as_budget(amount: Amount) -> dict[str, Json]:
+    """The amount as the setting `budget`: the `MethodSpec.keep` of methods that have one."""
+    return {"budget": amount}
