@@ -98,9 +98,8 @@ class Measured:
     def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
         """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
-        alone = self.method.name in ALONE
         lengths = tuple(
-            len(piece_ids(self.lm, piece, first=alone or not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
+            len(piece_ids(self.lm, piece, first=not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
         )
         state = self.method.begin(1)
         if pieces:

@@ -19,7 +19,7 @@ from ttabench.methods.distill import DistillSettings
 from ttabench.methods.distill.method import BREAK, Distill, joined, taught
 from ttabench.methods.parts.lora import shaped
 
-TINY = DistillSettings(rank=2, alpha=2.0, ask="text", length=32, steps=4, batch=2, lr=1e-2)
+TINY = DistillSettings(rank=2, alpha=2.0, length=32, steps=4, batch=2, lr=1e-2)
 
 
 def started(method: Distill, *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
@@ -44,7 +44,7 @@ def test_the_loss_is_that_of_plain_forwards(make: Any) -> None:
     method = Distill(lm, replace(TINY, length=64))
     texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
     context = joined(lm, texts)[0].tolist()
-    lessons = method._lessons(Patch(), texts, 0)
+    lessons = method._lessons(Patch(), texts)
     wanted = []
     for text in texts:
         teacher = plain(lm, context, joint, text)
@@ -75,7 +75,7 @@ def test_training_brings_the_student_to_its_teacher() -> None:
     lm = tiny_llama()
     method = Distill(lm, replace(TINY, steps=24))
     texts = [lm.encode(text) for text in TEXTS]
-    lessons = method._lessons(Patch(), texts, 0)
+    lessons = method._lessons(Patch(), texts)
     before = method.loss(started(method)[0], lessons)
     after = method.loss(method.patch(read(method, *TEXTS), []), lessons)
     assert float(after.detach()) < 0.8 * float(before.detach())

@@ -98,7 +98,7 @@ def _check_numbers(values: Mapping[str, Json]) -> None:
 def defaults(spec: Formula) -> dict[str, Json]:
     """The settings of a method where nothing is said, as JSON values; none where it must be told some of them."""
     try:
-        return {**spec.retired, **plain(asdict(spec.Settings()))}
+        return {**plain(asdict(spec.Settings())), **spec.retired}
     except (ValueError, TypeError):
         return {}
 

@@ -1,14 +1,13 @@
 """Context distillation at test time: the base with the context in its window teaches itself without it.
 
-Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189; questions that the teacher asks itself are
-those of Cartridges (Eyuboglu et al., arXiv 2506.06266).
+Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189.
 Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -22,10 +21,9 @@ from ttabench.lm.forward.patching import encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings
+from ttabench.methods.distill import DISTILL, DistillSettings
 from ttabench.methods.parts.lora import Factors, shaped
 
 BREAK = "\n\n"
@@ -71,48 +69,6 @@ def text_again(lm: LM, settings: DistillSettings, group: Sequence[list[int]]) ->
     return [((joint, stretch), ([], stretch)) for stretch in stretches]
 
 
-def self_asked(
-    lm: LM, settings: DistillSettings, before: Patch, teacher: Patch, group: Sequence[list[int]], drawn: torch.Generator
-) -> list[tuple[Item, Item]]:
-    """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
-
-    A question that comes twice counts once; one that has no answer is left out. `before`: what the teacher knew
-    before this group; `teacher`: encoded: the same with the group in its window.
-    """
-    opening, _, closing = settings.template.partition(QUESTION)
-    asking = lm.encode(BREAK + opening, follows=True)
-    questions = []
-    for text in group:
-        alone = encoded(lm, replace(before, tokens_BT=torch.tensor([text], device=lm.device)))
-        questions += _lines(lm, settings, alone, [asking] * settings.questions, drawn)
-    prompts = [opening + question + closing for question in dict.fromkeys(filter(None, questions))]
-    asked = [lm.encode(BREAK + prompt, follows=True) for prompt in prompts]
-    answers = generate(lm, teacher, asked, max_new_tokens=settings.length, stopped=_line_ends(lm))
-    return [
-        ((behind, [*answer, lm.eos_id]), (lm.encode(prompt), [*answer, lm.eos_id]))
-        for behind, prompt, answer in zip(asked, prompts, answers, strict=True)
-        if lm.decode(answer).strip()
-    ]
-
-
-def _lines(
-    lm: LM, settings: DistillSettings, patch: Patch, prompts: list[list[int]], drawn: torch.Generator
-) -> list[str]:
-    """Lines that go on behind the prompts, drawn at the temperature."""
-
-    def pick(logits_BV: Tensor) -> Tensor:
-        odds_BV = (logits_BV.float() / settings.temperature).softmax(-1)
-        return torch.multinomial(odds_BV, 1, generator=drawn)[:, 0]
-
-    chosen = pick if settings.temperature else None
-    written = generate(lm, patch, prompts, max_new_tokens=settings.length, stopped=_line_ends(lm), pick=chosen)
-    return [lm.decode(ids).strip().partition("\n")[0].strip() for ids in written]
-
-
-def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
-    return lambda _row, ids: "\n" in lm.decode(ids).lstrip()
-
-
 @torch.no_grad()
 def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]]) -> list[Lesson]:
     """The teacher's distributions over these items. `pairs`: each item behind other text, which the teacher reads, and
@@ -139,7 +95,7 @@ class Distill(BaseMethod[DistillSettings]):
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
         start_N = self._student.start() if held is None else held[0]
-        vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
+        vector_N = self._trained(start_N, self._lessons(before, texts), read)
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
             hint = f"Give a smaller --set lr than {self.settings.lr:g}."
@@ -153,25 +109,21 @@ class Distill(BaseMethod[DistillSettings]):
     def _patch(self, vector_N: Tensor) -> Patch:
         return self._student.patch(shaped(vector_N, self._student.layout))
 
-    def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
+    def _lessons(self, before: Patch, texts: Sequence[list[int]]) -> list[Lesson]:
         """The teacher's lessons about these texts."""
         s, lm = self.settings, self.lm
-        drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
         lessons = []
         between = len(lm.encode(BREAK, follows=True))
         for group in grouped(texts, self._room(), between):
             with torch.no_grad():
                 teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
-            again = s.ask == "text"
-            pairs = text_again(lm, s, group) if again else self_asked(lm, s, before, teacher, group, drawn)
-            lessons += taught(lm, teacher, pairs)
+            lessons += taught(lm, teacher, text_again(lm, s, group))
         return lessons
 
     def _room(self) -> int:
         """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
         s, lm = self.settings, self.lm
-        around = BREAK if s.ask == "text" else BREAK + s.template.replace(QUESTION, "")
-        behind = len(lm.encode(around, follows=True)) + (1 if s.ask == "text" else 2) * s.length
+        behind = len(lm.encode(BREAK, follows=True)) + s.length
         room = min(s.window, lm.max_positions - len(lm.start_ids) - behind)
         if room < 2:
             fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"

@@ -11,11 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5Model,
-)
+from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UnknownName, UserError

@@ -28,14 +28,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_logprobs
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.online import (
-    CPT,
-    SALIENT_SPANS,
-    UNIFORM,
-    CptSettings,
-    OnlineSettings,
-    SalientSettings,
-)
+from ttabench.methods.online import CPT, SALIENT_SPANS, UNIFORM, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.parts.lora import Weights, shaped
 from ttabench.methods.parts.settings import DescentSettings
 

@@ -7,13 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable, quiet_loading
