@@ -140,7 +140,7 @@ def test_training_lowers_its_loss() -> None:
 
 # salient spans
 
-RULE = SalientSettings(spans="rule", dropout=False)
+RULE = SalientSettings(dropout=False)
 
 
 @pytest.mark.parametrize(

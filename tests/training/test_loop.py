@@ -27,8 +27,7 @@ from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 from ttabench.training.config import TrainConfig, rate
-from ttabench.training.loop import train
-from ttabench.training.muon import Muon
+from ttabench.training.loop import Muon, train
 from ttabench.training.stages import batches, further, lessons, mixed
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -191,11 +190,7 @@ class Cpt(Descending[CptSettings]):
 
 
 Span: TypeAlias = tuple[int, int]
-Finder: TypeAlias = Callable[[str], list[Span]]
 
-MODEL = "en_core_web_sm"
-LEFT_OUT = frozenset({"TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"})
-"""Types of spaCy's entities that do not count; dates do."""
 RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
 """Words in a row that begin with a capital."""
 YEAR = re.compile(r"\b(?:1\d|20)\d\d\b")
@@ -214,26 +209,6 @@ def entities_by_rule(text: str) -> list[Span]:
     return sorted(spans)
 
 
-def spacy_entities() -> Finder:
-    """What finds entities with spaCy's model `MODEL`."""
-    otherwise = "or --set spans=rule (runs of capitalised words, and years)."
-    try:
-        spacy: Any = import_module("spacy")
-    except ImportError:
-        fault = "salient_spans finds named entities with spaCy, which is not installed."
-        raise UserError(fault, f"pip install spacy and python -m spacy download {MODEL}, {otherwise}") from None
-    try:
-        pipeline = spacy.load(MODEL)
-    except OSError:
-        fault = f"spaCy has no model {MODEL!r}."
-        raise UserError(fault, f"python -m spacy download {MODEL}, {otherwise}") from None
-
-    def find(text: str) -> list[Span]:
-        return [(entity.start_char, entity.end_char) for entity in pipeline(text).ents if entity.label_ not in LEFT_OUT]
-
-    return find
-
-
 def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
     """Which tokens have a character of a span in them, blanks aside. `starts`: first character of each token."""
     marked = {place for first, behind in spans for place in range(first, behind) if not text[place].isspace()}
@@ -247,10 +222,6 @@ class SalientSpans(Online[SalientSettings]):
 
     spec = SALIENT_SPANS
 
-    def __init__(self, lm: LM, settings: SalientSettings) -> None:
-        super().__init__(lm, settings)
-        self._find: Finder = entities_by_rule if settings.spans == "rule" else spacy_entities()
-
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
         """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of
         something else (turns of a chat, a book) is looked at as its tokens are written, without special ones."""
@@ -258,5 +229,5 @@ class SalientSpans(Online[SalientSettings]):
         token_ids, starts = self.lm.encode_with_starts(text)
         if token_ids[: len(ids)] != list(ids):
             text, starts = self.lm.decode(ids), [len(self.lm.decode(ids[:place])) for place in range(len(ids))]
-        marked = inside(text, starts, self._find(text))
+        marked = inside(text, starts, entities_by_rule(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)
