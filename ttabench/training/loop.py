@@ -179,7 +179,8 @@ class Muon(torch.optim.AdamW):
         W <- W - lr 0.2 sqrt(max(rows, columns)) U       about as large as an update of Adam: one rate serves both
 
     Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. A parameter of three dimensions is a stack of
-    matrices; `torch.optim.Muon` takes none, and computes in bfloat16. Shapes: S matrices of one shape, M rows, N columns.
+    matrices; `torch.optim.Muon` takes none, and computes in bfloat16.
+    Shape letters: S matrices of one shape · M rows · N columns.
 
     Args:
         modules: whose parameters are trained, in the order of `parameters()`.
