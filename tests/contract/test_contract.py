@@ -34,7 +34,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "streamadapter whole": ("streamadapter", {"window": None}),
     "generative_adapter run": ("generative_adapter", {"buffer": True}),
     "generative_adapter exact": ("generative_adapter", {"objective": "both", "gradient": "exact"}),
-    "distill asks itself": ("distill", {"ask": "self", "questions": 1, "length": 4}),
     "mac tree": ("mac", {"hierarchy": 2}),
     "rag of some tokens": ("rag", {"read": 30}),
     "rag+mac": ("rag+mac", {}),

@@ -38,7 +38,6 @@ from ttabench.methods.eviction.settings import (
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.rag import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
@@ -61,7 +60,6 @@ CASES: dict[str, tuple[str, Any]] = {
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "mac": ("mac", TINY_MAC),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
-    "rag": ("rag", RagSettings(top=4)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
     "lora": ("lora", LoraSettings(rank=4)),
@@ -145,9 +143,8 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
 def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
     found = measured(base, case)
     paper, dense, method = found.on_paper(), found.on_paper(dense=True), case.split()[0]
-    if method != "rag":  # whose bytes depend on words
-        assert paper.state_bytes == found.state.nbytes
-        assert paper.state_floats == sum(t.numel() for t in found.state.tensors.values() if t.is_floating_point())
+    assert paper.state_bytes == found.state.nbytes
+    assert paper.state_floats == sum(t.numel() for t in found.state.tensors.values() if t.is_floating_point())
     if find(method).trainable:
         assert paper.added_parameters == sum(p.numel() for p in found.method.modules().parameters())
     assert dense.adapt_flops == pytest.approx(found.adapt_flops, rel=0.05)

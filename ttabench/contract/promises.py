@@ -40,7 +40,6 @@ from ttabench.contract.case import (
 from ttabench.core.errors import UserError
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.patch import State
-from ttabench.methods import checkpoints
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session
 from ttabench.methods.settings import restored
@@ -250,18 +249,6 @@ def _trained(case: Case) -> None:
         raise Broken(f"{missing[0]} and {len(missing) - 1} more parameters get no finite gradient")
     if any(p.grad is not None for p in method.lm.model.parameters()):
         raise Broken("weights of the base model get gradients")
-
-
-@_promise("a stored checkpoint gives an equal patch")
-def _checkpoint(case: Case) -> None:
-    if not case.spec.trainable:
-        return
-    method = case.method()
-    with TemporaryDirectory() as folder:
-        checkpoints.save(method, Path(folder))
-        loaded = checkpoints.load(type(method), method.lm, Path(folder))
-    ours, theirs = (tensors_of(one.patch(read(one, *TEXTS), QUESTIONS)) for one in (method, loaded))
-    equal("patches of a method and of the stored one", theirs, ours)
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core import files
 from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import (
-    LIST_FILE,
-    PART,
-    locked,
-    made,
-    moved,
-    remove,
-    replacing_folder,
-    sweep,
-    unwritable,
-    write_atomically,
-)
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 OURS = HEADER_FILE, TENSORS_FILE, PEFT = "state.json", "state.safetensors", "peft"
-STAGED = f".state{PART}"
+STAGED = f".state{files.PART}"
 """Folder of files that are whole and about to move to their places."""
 ANEW = "Make it anew with `ttabench adapt`."
 READ, READ_KEYS = "read", ("file", "digest", "pieces")
@@ -86,7 +75,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         folder.mkdir(parents=True, exist_ok=True)
         safetensors_io.write(folder / TENSORS_FILE, state.tensors)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise files.unwritable(folder, error) from None
     content = {
         "schema_version": SCHEMA,
         "ttabench": __version__,
@@ -97,7 +86,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
     content["digest"] = header_digest(content)
-    write_atomically(folder / HEADER_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    files.write_atomically(folder / HEADER_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return folder
 
 
@@ -145,15 +134,15 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
 def check_claim(folder: Path, names: Sequence[str]) -> None:
     """Whether files of these names can be written in a folder, which is made if it does not exist: the list
     `.ttabench.json` says that they are ours, and what else has one of these names is never replaced."""
-    listed = folder / LIST_FILE
+    listed = folder / files.LIST_FILE
     try:
         ours = not listed.is_symlink() and object_of(listed) == {"files": list(names)}
     except UserError:
         ours = False
-    if other := next((name for name in (*names, LIST_FILE) if not ours and os.path.lexists(folder / name)), ""):
+    if other := next((name for name in (*names, files.LIST_FILE) if not ours and os.path.lexists(folder / name)), ""):
         fault = f"{folder / other} was not written by this version of ttabench and is not replaced, even with --force."
         raise UserError(fault, "Give another --out, or move it away.")
-    made(folder, folder)
+    files.made(folder, folder)
 
 
 @contextmanager
@@ -165,9 +154,9 @@ def claimed(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
     def refuse() -> None:
         raise UserError(f"Another process {busy} {folder}.", "Wait for it, or give another --out.")
 
-    with locked(folder, refuse):
-        sweep(folder)
-        write_atomically(folder / LIST_FILE, json.dumps({"files": list(names)}) + "\n")
+    with files.locked(folder, refuse):
+        files.sweep(folder)
+        files.write_atomically(folder / files.LIST_FILE, json.dumps({"files": list(names)}) + "\n")
         yield
 
 
@@ -194,15 +183,15 @@ class StateFolder:
         are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
         header, see `save_state`."""
         try:
-            with replacing_folder(self.path / STAGED) as scratch:
+            with files.replacing_folder(self.path / STAGED) as scratch:
                 if lora is not None:
                     lora(scratch / PEFT)
                 save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
-            remove(self.path / PEFT)
+            files.remove(self.path / PEFT)
             for name in OURS:
                 if (self.path / STAGED / name).exists():
-                    moved(self.path / STAGED / name, self.path / name)
-            remove(self.path / STAGED)
+                    files.moved(self.path / STAGED / name, self.path / name)
+            files.remove(self.path / STAGED)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise files.unwritable(self.path, error) from None
         return header(self.path)

@@ -21,6 +21,9 @@ from ttabench.methods.session import Session
 class Trainable(BaseMethod[SettingsT]):
     """Defaults of a method with parameters; see `training.loop`."""
 
+    _learning = False
+    """Whether what `adapt` and `patch` make is differentiated, where a method lets it be: in `loss_parts` alone."""
+
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
         checkpoint, with the episodes of its first step."""
@@ -42,7 +45,11 @@ class Trainable(BaseMethod[SettingsT]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Named scalars whose sum is the training loss of these episodes; by default one part, see `answer_loss`."""
-        return {"answer": answer_loss(self, episodes)}
+        self._learning = torch.is_grad_enabled()
+        try:
+            return {"answer": answer_loss(self, episodes)}
+        finally:
+            self._learning = False
 
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:

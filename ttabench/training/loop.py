@@ -181,10 +181,7 @@ class Muon(torch.optim.AdamW):
     Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. A parameter of three dimensions is a stack of
     matrices; `torch.optim.Muon` takes none, and computes in bfloat16.
     Shape letters: S matrices of one shape · M rows · N columns.
-
-    Args:
-        modules: whose parameters are trained, in the order of `parameters()`.
-        adam: options of Adam, of which `lr` and `weight_decay` hold for both.
+    `adam`: options of Adam, of which `lr` and `weight_decay` hold for both.
     """
 
     def __init__(self, modules: nn.Module, **adam: Any) -> None:

@@ -20,7 +20,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
 from ttabench.methods.ccm import AttentionLora, GistingSettings
-from ttabench.methods.parts.lora import OwnLora
+from ttabench.methods.parts.lora import OwnLora, attention_maps
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss
 
 Memory: TypeAlias = Tensor
@@ -113,11 +113,6 @@ class CompTokens(AttentionMemory[CompT]):
         s, rows_nC = self.settings, self.embeddings.weight
         loss = answer_loss(self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots)
         return {"answer": loss}
-
-
-def attention_maps(lm: LM) -> list[str]:
-    """The linear maps of attention."""
-    return [name for name in lm.linear_names() if name.split(".")[-2] in ("self_attn", "attn", "attention")]
 
 
 def first_embeddings(lm: LM, comp_tokens: int) -> Tensor:

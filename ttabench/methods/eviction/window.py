@@ -23,7 +23,6 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
-from ttabench.methods.base import tokens_read
 from ttabench.methods.eviction.evicting import (
     EvictedCache,
     EvictingMethod,
@@ -134,7 +133,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if self.settings.mode != "stride":
             return super().adapt(state, chunks)
         new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
-        read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
+        read = [before + len(row) for before, row in zip(state.meta["tokens_read"], new, strict=True)]
         kept = appended(self.lm, state.tensors, new, self.settings.kept(0))
         return State(state.rows, kept, {"tokens_read": read})
 

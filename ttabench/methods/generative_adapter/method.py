@@ -7,6 +7,7 @@ Shape letters: N adapted maps · B rows · R values · K keys · Q rank · T tok
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,7 +21,6 @@ from ttabench.lm.forward.head import logprobs_of
 from ttabench.lm.forward.tokens import new_ids, piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
 from ttabench.methods.parts.one_forward import alike
@@ -65,7 +65,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         stands before it in its own state, so this is not what reading both in a row gives."""
         sums = [one.tensors["sum"] for one in (state, other) if one.tensors]
         tensors = self.networks.kept(sum(sums[1:], sums[0])) if sums else {}
-        counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
+        counts = [sum(pair) for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
@@ -91,9 +91,12 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             raise UserError(
                 fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
             )
-        by_part = {part: torch.cat(own) for part, own in _by_part(rows, row_logprobs(self.networks, rows)).items()}
-        tokens = sum(map(len, by_part.values()))
-        return {part: -values.sum() / tokens for part, values in by_part.items()}
+        by_part = defaultdict[str, list[Tensor]](list)
+        for row, values in zip(rows, row_logprobs(self.networks, rows), strict=True):
+            if row.part:
+                by_part[row.part].append(values)
+        tokens = sum(len(values) for own in by_part.values() for values in own)
+        return {part: -torch.cat(values).sum() / tokens for part, values in by_part.items()}
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
         """What is read and predicted of these episodes."""
@@ -134,15 +137,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             after_NBRK[:, which] += sum_NBRK
             tensors = self.networks.kept(after_NBRK)
         return tensors
-
-
-def _by_part(rows: Sequence[Row], values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """Values of rows by the part of the loss that they belong to."""
-    by_part: dict[str, list[Tensor]] = {}
-    for row, own in zip(rows, values, strict=True):
-        if row.part:
-            by_part.setdefault(row.part, []).append(own)
-    return by_part
 
 
 Cut = Callable[[Sequence[list[int]], bool], list[list[int]]]

@@ -25,11 +25,10 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
-from ttabench.methods.parts.lora import by_layer
+from ttabench.methods.parts.lora import attention_maps, by_layer
 
 OUT = ("o_proj", "out_proj", "c_proj", "dense")
 """Last parts of the names of the output projection of attention, by architecture."""
-ATTENTION = ("self_attn", "attn", "attention")
 
 
 class GenerativeAdapterNetworks(nn.Module):
@@ -99,8 +98,7 @@ class GenerativeAdapterNetworks(nn.Module):
 
 def output_maps(lm: LM) -> list[str]:
     """The output projection of attention of every layer."""
-    parts = [(name, name.split(".")) for name in lm.linear_names()]
-    return [name for name, (*_, owner, last) in parts if owner in ATTENTION and last in OUT]
+    return [name for name in attention_maps(lm) if name.rpartition(".")[2] in OUT]
 
 
 VALUES = ("v_proj", "c_attn", "qkv_proj", "query_key_value")

@@ -59,15 +59,9 @@ class SlotNorm(nn.Module):
 
 
 class Amortiser(nn.Module):
-    """Text to T latent tokens of the base model's width: a T5's decoder reads T learnable tokens, and stays causal over
-    them.
-
-    Args:
-        t5: the T5.
-        width: D.
-        settings: its `mask_pads` says whether the decoder is kept from seeing padding. The released code lets it see
-            padding, so that a latent depends on the padded length.
-    """
+    """Text to T latent tokens of the base model's width D: a T5's decoder reads T learnable tokens, and stays causal
+    over them. `mask_pads` of the settings says whether it is kept from seeing padding; the released code lets it see
+    padding, so that a latent depends on the padded length."""
 
     def __init__(self, t5: T5Model, width: int, settings: MacSettings) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -117,26 +116,16 @@ class Descending(BaseMethod[DescentT]):
     ) -> float:
         """Take the gradients of a step, clipped; their norm before that."""
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
-        seed = self.settings.seed * 1_000_003 + steps
-        with torch.enable_grad(), self._dropout(seed), weights_as(self.lm, leaves):
-            logprobs = target_logprobs(self.lm, Patch(), [([], ids) for _, ids in documents])
-            optimiser.zero_grad()
-            self.loss(documents, logprobs).backward()  # type: ignore[no-untyped-call]
-            return float(torch.nn.utils.clip_grad_norm_(leaves.values(), self.settings.clip))
-
-    @contextmanager
-    def _dropout(self, seed: int) -> Iterator[None]:
-        """The base's own dropout, drawn from a seed, if it is wanted."""
-        if not self.settings.dropout:
-            yield
-            return
-        with forked_draws(self.lm.device):
-            torch.manual_seed(seed)
-            self.lm.model.train()
+        with torch.enable_grad(), forked_draws(self.lm.device), weights_as(self.lm, leaves):
+            torch.manual_seed(self.settings.seed * 1_000_003 + steps)
+            self.lm.model.train(self.settings.dropout)  # the base's own
             try:
-                yield
+                logprobs = target_logprobs(self.lm, Patch(), [([], ids) for _, ids in documents])
+                optimiser.zero_grad()
+                self.loss(documents, logprobs).backward()  # type: ignore[no-untyped-call]
             finally:
                 self.lm.model.eval()
+        return float(torch.nn.utils.clip_grad_norm_(leaves.values(), self.settings.clip))
 
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:

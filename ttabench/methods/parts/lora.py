@@ -31,6 +31,11 @@ def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
     return [name for name in named if not targets or name.rpartition(".")[2] in targets]
 
 
+def attention_maps(lm: LM) -> list[str]:
+    """The linear maps of attention."""
+    return [name for name in lm.linear_names() if name.split(".")[-2] in ("self_attn", "attn", "attention")]
+
+
 def by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     """These linear maps, given in model order, of each decoder layer: as many in every one."""
     maps_a_layer = len(names) // lm.layers
@@ -136,10 +141,6 @@ class Factors:
         """A drawn from the seed, B zero."""
         pairs = started(self._lm, self._settings).values()
         return torch.cat([factor.flatten() for pair in pairs for factor in pair])
-
-    def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
-        """The low-rank deltas."""
-        return dict(self.patch(shaped(vector_N, self.layout)).deltas)
 
     def patch(self, parts: Mapping[str, Tensor], dropout: float = 0.0) -> Patch:
         """The deltas of these parts, see `lora.deltas`; differentiable."""

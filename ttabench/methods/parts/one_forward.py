@@ -82,13 +82,9 @@ def laid(
     piece: Callable[[Row, list[int], int], None] = read_piece,
     question: Callable[[Row, int], tuple[list[int], int]] = sees_text,
 ) -> Row:
-    """An episode as one row, by default under full context.
-
-    Args:
-        piece: adds a piece to the row: its ids, and the position of the first of them.
-        question: which blocks the next question sees, and how many pieces as slots; it may add blocks first, at that
-            position.
-    """
+    """An episode as one row, by default under full context. `piece` adds a piece to the row: its ids, and the position
+    of the first of them; `question`: which blocks the next question sees, and how many pieces as slots; it may add
+    blocks first, at that position."""
     row, tokens = Row(), 0
     for step in episode.steps:
         begun = bool(row.texts)
@@ -172,14 +168,9 @@ def answer_loss(
     marked: bool = False,
     slots: Callable[[list[Row], Batch], Slots] | None = None,
 ) -> Tensor:
-    """Mean negative log-likelihood of all target tokens of these rows; differentiable.
-
-    Args:
-        deltas: under which the rows are read.
-        embeddings_NC: of the ids behind the vocabulary.
-        marked: whether the deltas act at marked tokens alone.
-        slots: what a forward's rows remember beside what they see.
-    """
+    """Mean negative log-likelihood of all target tokens of these rows; differentiable. `deltas`: under which the
+    rows are read; `embeddings_NC`: of the ids behind the vocabulary; `marked`: whether the deltas act at marked tokens
+    alone; `slots`: what a forward's rows remember beside what they see."""
     asked = [row for row in rows if row.targets]
     assert asked, "training episodes without a query"
     values = []

@@ -13,7 +13,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
@@ -37,7 +37,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         super().__init__(lm, settings)
         self.networks = StreamAdapterNetworks(lm, settings)
         self.reads = "run" if settings.window is None else "pieces"
-        self._learning = False
 
     def modules(self) -> nn.ModuleDict:
         """mappers, one a layer."""
@@ -62,15 +61,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
                 deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
 
-    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers under the deltas: what is read is read by the base model (no
-        gradient), mapped, and the queries answered by the adapted weights."""
-        self._learning = torch.is_grad_enabled()
-        try:
-            return super().loss_parts(episodes)
-        finally:
-            self._learning = False
-
     # everything into the weights
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
@@ -82,17 +72,16 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         with torch.no_grad():
             whole = read_on(self.lm, None, ids_BT, mask_BT)
         keys, values = ([each[:, :, len(start) :] for each in part] for part in (whole.keys_LBHPD, whole.values_LBHPD))
-        return self.networks.absorbed(self._before(state), keys, values, mask_BT[:, len(start) :])
-
-    def _before(self, state: State) -> dict[str, Tensor]:
-        return dict(state.tensors) or self.networks.empty(state.rows)
+        return self.networks.absorbed(
+            dict(state.tensors) or self.networks.empty(state.rows), keys, values, mask_BT[:, len(start) :]
+        )
 
     # what leaves the window
 
     def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
-        h_LBMRE = self._before(state)["h"]
+        h_LBMRE = (state.tensors or self.networks.empty(state.rows))["h"]
         rows = [[*old, *new] for old, new in zip(ids_of(state.tensors, state.rows), rows_new, strict=True)]
         while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window - 1]:
             index_N = torch.tensor(leaving, device=h_LBMRE.device)

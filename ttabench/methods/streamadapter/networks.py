@@ -145,12 +145,9 @@ class ChunkMapper(nn.Module):
         there_BN: Tensor,
         held_BS: Tensor | None = None,
     ) -> Tensor:
-        """The state after N more chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, in one sum.
-
-        Args:
-            there_BN: false where a row has fewer chunks: S = 0, and alpha = 1.
-            held_BS: false at slots of a single chunk that are not attended to.
-        """
+        """The state after N more chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, in one sum. `there_BN`: false
+        where a row has fewer chunks, S = 0 and alpha = 1; `held_BS`: false at slots of a single chunk that are not
+        attended to."""
         (rows, heads, _, size), absent_BN = keys_BHSD.shape, ~there_BN
         keys_NHCD, values_NHCD = (
             tensor.float().view(rows, heads, there_BN.shape[1], -1, size).transpose(1, 2).flatten(0, 1)

@@ -62,7 +62,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
         tensors = state.tensors
         kept = self.settings.prefix - 1
         window = window_of(appended(self.lm, {}, ids_of(tensors, 1), kept) if kept > 0 else {})
-        return replace(window, deltas=self._factors.deltas(tensors["factors"][0])) if "factors" in tensors else window
+        if "factors" not in tensors:
+            return window
+        return replace(window, deltas=self._factors.patch(shaped(tensors["factors"][0], self._factors.layout)).deltas)
 
     def _read(self, state: State, tensors: dict[str, Tensor], pieces: list[list[int]]) -> State:
         """With the last `prefix` tokens of what was read."""
