@@ -110,12 +110,11 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
 
 def _difference(field: str, content: Mapping[str, Json], belongs: Mapping[str, Json]) -> str:
     """What a state was made with, and what is given; of settings only those that differ."""
-    made, given = content.get(field), belongs.get(field)
+    key = "model" if field == "fingerprint" else field
+    made, given = content.get(key), belongs.get(key)
     if isinstance(made, dict) and isinstance(given, dict):
         names = [name for name in sorted({*made, *given}) if made.get(name) != given.get(name)]
         made, given = (", ".join(f"{name}={side.get(name)}" for name in names) for side in (made, given))
-    if field == "fingerprint":
-        made, given = content.get("model"), belongs.get("model")
     return f"{made or 'none'} rather than {given or 'none'}"
 
 
@@ -169,11 +168,10 @@ class StateFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder while a state is made for it."""
-        check_claim(self.path, OURS)
-        if (self.path / HEADER_FILE).exists() and not self.force:
-            fault = f"{self.path} holds a state already."
-            raise UserError(fault, "Replace it with --force, or give another --out.")
         with claimed(self.path, OURS, "writes a state in"):
+            if (self.path / HEADER_FILE).exists() and not self.force:
+                fault = f"{self.path} holds a state already."
+                raise UserError(fault, "Replace it with --force, or give another --out.")
             yield
 
     def write(

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -49,12 +49,10 @@ def check(out: Path, *, resume: bool) -> None:
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
 
 
-@contextmanager
-def locked(out: Path, *, resume: bool) -> Iterator[None]:
+def locked(out: Path, *, resume: bool) -> AbstractContextManager[None]:
     """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
     check(out, resume=resume)
-    with claimed(out, OURS, "is training into"):
-        yield
+    return claimed(out, OURS, "is training into")
 
 
 def keep(

@@ -30,7 +30,7 @@ def pooled(held_BHTD: Tensor, kernel_RDD: Tensor) -> Tensor:
     padded_BHTD = nn.functional.pad(held_BHTD, (0, 0, 0, slots * ratio - tokens))
     count_G1 = (tokens - ratio * torch.arange(slots, device=held_BHTD.device)).clamp(max=ratio)[:, None]
     kernel = kernel_RDD.to(held_BHTD.dtype).flatten(0, 1)
-    return (padded_BHTD.unflatten(2, (slots, ratio)).flatten(3) @ kernel) * (ratio / count_G1)
+    return (padded_BHTD.reshape(*held_BHTD.shape[:2], slots, -1) @ kernel) * (ratio / count_G1)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):

@@ -65,8 +65,7 @@ def text_again(lm: LM, settings: DistillSettings, group: Sequence[list[int]]) ->
     """The texts of a group in stretches, each behind other text and behind nothing."""
     size, joint = settings.length, lm.encode(BREAK, follows=True)
     stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
-    stretches = [stretch for stretch in stretches if len(stretch) > 1]
-    return [((joint, stretch), ([], stretch)) for stretch in stretches]
+    return [((joint, stretch), ([], stretch)) for stretch in stretches if len(stretch) > 1]
 
 
 @torch.no_grad()

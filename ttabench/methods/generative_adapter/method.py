@@ -26,8 +26,6 @@ from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetwor
 from ttabench.methods.parts.one_forward import alike
 from ttabench.methods.trainable import Trainable, training_item
 
-ALL_ROWS = slice(None)
-
 
 class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     """Generative Adapter. State: `sum` [N, B, R, K]; the factors of the deltas (`norm=svd`), see `networks.kept`."""
@@ -125,7 +123,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         """The state after these chunks of every row; rows that have fewer wait."""
         for number in range(max(map(len, chunks), default=0)):
             rows = [row for row, own in enumerate(chunks) if number < len(own)]
-            which = ALL_ROWS if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
+            which = slice(None) if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
             known = {name: tensor[:, which] for name, tensor in tensors.items()}
             own = [chunks[row][number] for row in rows]
             _, _, sum_NBRK = self.networks.read(own, self.networks.deltas(known))

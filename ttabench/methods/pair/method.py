@@ -88,7 +88,7 @@ class Pair(BaseMethod[Any]):
         follows = whole.prefix is not None and whole.prefix.holds_bos
         for patch in patches:
             if patch.tokens_BT is not None:
-                whole += self._behind(patch) if follows else _tokens(patch)
+                whole += self._behind(patch) if follows else Patch(patch.tokens_BT, patch.tokens_mask_BT)
                 follows = True
         return whole
 
@@ -100,7 +100,3 @@ class Pair(BaseMethod[Any]):
         break_BJ = tokens_BT.new_tensor(self._break).expand(len(tokens_BT), -1)
         any_BJ = mask_BT.any(1, keepdim=True).expand(break_BJ.shape)
         return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))
-
-
-def _tokens(patch: Patch) -> Patch:
-    return Patch(patch.tokens_BT, patch.tokens_mask_BT)
