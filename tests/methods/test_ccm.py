@@ -34,16 +34,18 @@ CCM_WAYS: list[dict[str, Any]] = [
 WAYS: list[tuple[type[Any], dict[str, Any]]] = [
     *((Ccm, way) for way in CCM_WAYS),
     *((Gisting, {"conditional": conditional}) for conditional in (True, False)),
+    *((Compressive, {"ratio": ratio}) for ratio in (3, 8)),
 ]
 FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
 
 
 def trained(cls: type[Any], lm: LM, **settings: Any) -> Any:
-    """With deltas that are not zero."""
-    method = cls(lm, cls.spec.Settings(**{"rank": 2, "comp_tokens": 3, **settings}))
+    """With deltas that are not zero, and kernels that are no means."""
+    sizes = {"rank": 2} if cls is Compressive else {"rank": 2, "comp_tokens": 3}
+    method = cls(lm, cls.spec.Settings(**{**sizes, **settings}))
     generator = torch.Generator().manual_seed(1)
-    for parameter in method.b:
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    for parameter in (*method.b, *getattr(method, "kernels", ())):
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * (0.1 if cls is Compressive else 0.3))
     return method
 
 

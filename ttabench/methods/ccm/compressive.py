@@ -3,7 +3,7 @@
 Pooled by a learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
 heads, which begins as the mean. Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv
 2312.03414, section 4) compares with it and says no more than how much memory that takes.
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens.
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
 """
 
 from __future__ import annotations
@@ -21,16 +21,32 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
 from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
 
 
-def pooled(held_BHTD: Tensor, kernel_RDD: Tensor) -> Tensor:
-    """[B, H, G, D]: every R tokens as one slot. Of the last slot's tokens, if they are fewer, the sum is scaled up."""
-    ratio, tokens = len(kernel_RDD), held_BHTD.shape[2]
-    slots = -(-tokens // ratio)
-    padded_BHTD = nn.functional.pad(held_BHTD, (0, 0, 0, slots * ratio - tokens))
-    count_G1 = (tokens - ratio * torch.arange(slots, device=held_BHTD.device)).clamp(max=ratio)[:, None]
-    kernel = kernel_RDD.to(held_BHTD.dtype).flatten(0, 1)
-    return (padded_BHTD.reshape(*held_BHTD.shape[:2], slots, -1) @ kernel) * (ratio / count_G1)
+def groups(tokens: int, ratio: int) -> list[range]:
+    """Which tokens of a piece of this length become one slot each, slot by slot."""
+    return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
+
+
+def taps_of(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
+    """int64 [B, G, R] of the places of each slot's tokens, row by row; -1 where there is none."""
+    taps_BGR = torch.full((len(rows), max(map(len, rows), default=0), ratio), -1)
+    for number, row in enumerate(rows):
+        for slot, places in enumerate(row):
+            taps_BGR[number, slot, : len(places)] = torch.tensor(places)
+    return taps_BGR
+
+
+def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
+    """[B, H, G, D]; zero where a slot has no token. Of fewer tokens than the kernel has the sum is scaled up."""
+    (heads, size), real_BGR1 = held_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
+    places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
+    taken_BHGRD = held_BHTD.gather(2, places_BH1).view(*held_BHTD.shape[:2], *taps_BGR.shape[1:], size)
+    taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
+    count_BG1 = real_BGR1.sum(2)[:, None].clamp(min=1)
+    kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
+    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
@@ -49,19 +65,46 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D]."""
         return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
+    @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
         (texts,), (count,), memory = new_ids(self.lm, state, chunks), state.meta["tokens_read"], memory_of(state)
-        with torch.set_grad_enabled(self._learning):
-            for text in filter(None, texts):
-                memory = joined(memory, self._read_on(memory, text, count))
-                count += len(text)
+        for text in filter(None, texts):
+            memory = joined(memory, self._read_on(memory, text, count))
+            count += len(text)
         return self.remembered(state, memory, [count])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, over episodes: each is read, pooled and asked as in use."""
-        loss_of = super().loss_parts
-        return {"answer": torch.stack([loss_of([episode])["answer"] for episode in episodes]).mean()}
+        """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
+
+        def read(row: Row, ids: list[int], first: int) -> None:
+            begins = row.starts if not row.texts else []
+            row.texts.append(row.add(ids, first, begins, len(row.texts), marked=True))
+
+        rows = [laid(self.lm, episode, read, lambda row, _: ([], len(row.texts))) for episode in episodes]
+        return {"answer": answer_loss(self.lm, rows, self.deltas, marked=True, slots=self._slots)}
+
+    def _slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
+        """The slots of all pieces."""
+        places, pieces = list[list[list[int]]](), list[Tensor]()
+        for row in rows:
+            spans = [row.spans[block] for block in row.texts]
+            made = [groups(len(span), self.settings.ratio) for span in spans]
+            places.append([[span[at] for at in one] for span, own in zip(spans, made, strict=True) for one in own])
+            pieces.append(torch.arange(1, len(made) + 1).repeat_interleave(torch.tensor(list(map(len, made))).long()))
+        taps_BER = taps_of(places, self.settings.ratio).to(self.lm.device)
+        made_BE = nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(self.lm.device)
+        sees_BTE = (made_BE > 0)[:, None] & (made_BE[:, None] <= batch.memories_BT[:, :, None])
+        return (
+            lambda call: tuple(  # type: ignore[return-value]  # two of them
+                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
+            ),
+            sees_BTE,
+        )
+
+    def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
+        """Keys (`which` 0) or values (1) of a layer."""
+        return pooled(held_BHTD, taps_BGR, self.kernels[0][layer, which])
 
     def _read_on(self, memory: Memory | None, text: list[int], count: int) -> Memory:
         """The slots of a text behind the memory of so many tokens."""
@@ -71,8 +114,10 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
         ids_1T = torch.tensor([text], device=lm.device)
         _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
-        after, kernels, size = window.prefix(), self.kernels[0], len(text)
-        return torch.stack([
-            torch.stack([pooled(held[..., -size:, :], kernels[layer, which]) for layer, held in enumerate(whole)])
+        taps_1GR, after = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio), window.prefix()
+        fresh = [
+            [self._pooled(held[..., -len(text) :, :], taps_1GR.to(lm.device), layer, which)
+             for layer, held in enumerate(whole)]
             for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
-        ])  # fmt: skip
+        ]  # fmt: skip
+        return torch.stack([torch.stack(whole) for whole in fresh])
