@@ -1,21 +1,25 @@
-"""LoRAs on the base model: a base as methods and records see it."""
+"""LoRAs of ours and of peft on the base model: the logits of peft itself, and a base as methods and records see it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import forward
+from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch
+from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import PEFT_CONFIG
+from ttabench.methods.checkpoints import PEFT_WEIGHTS, header, save_lora
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.run.evaluation import merge_checkpoint
@@ -60,7 +64,129 @@ def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
         merge_checkpoint(lm, tmp_path / "mac", "mac")
 
 
-def test_an_adapter_of_peft_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / PEFT_CONFIG).write_text("{}")
-    with pytest.raises(UserError, match="Merge it in peft"):
-        merge_checkpoint(tiny_llama(), tmp_path, "mine")
+IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
+ALL = "all-linear"
+
+
+def peft_folder(lm: LM, folder: Path, base: str = "", **options: Any) -> Path:
+    """An adapter that peft made, every tensor of it moved at random: factors, magnitudes, biases, whole modules."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        lm.model.set_attn_implementation("sdpa")
+        kind = options.pop("kind", LoraConfig)
+        model = get_peft_model(lm.model, kind(task_type="CAUSAL_LM", **options))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * (0.02 if "magnitude" in name else 0.1))
+        model.peft_config["default"].base_model_name_or_path = base
+        model.save_pretrained(folder)
+    return folder
+
+
+def of_peft(make: Callable[[], LM], folder: Path) -> Tensor:
+    from peft import PeftModel
+
+    base = make().model
+    base.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        logits: Tensor = PeftModel.from_pretrained(base, folder)(input_ids=IDS).logits
+    return logits
+
+
+def ours(lm: LM, patch: Patch | None = None) -> Tensor:
+    """Logits of a text under a patch."""
+    with torch.no_grad():
+        return forward(lm, patch or Patch(), IDS)[0]
+
+
+def read(lm: LM, folder: Path) -> Patch:
+    method = checkpoints.load(Lora, lm, folder)
+    return method.patch(method.begin(1), [])
+
+
+CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
+    "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
+    "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
+                           "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
+    "conv1d": ("gpt2", {"target_modules": ALL, "fan_in_fan_out": True}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_peft(case: str, tmp_path: Path) -> None:
+    make, options = CASES[case]
+    peft_folder(MAKES[make](), tmp_path, **options)
+    wanted, lm = of_peft(MAKES[make], tmp_path), MAKES[make]()
+    assert (wanted - ours(lm)).abs().max() > 1e-2
+    torch.testing.assert_close(ours(lm, read(lm, tmp_path)), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_what_is_exported_is_read_again(make: Callable[[], LM], tmp_path: Path) -> None:
+    lm = make()
+    deltas = {}
+    for rank, name in enumerate(lm.linear_names()[:3], 1):
+        features_in, features_out = lm.linear_shape(name)
+        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
+    patch = Patch(deltas=deltas)
+    again = read(lm, save_lora(lm, patch, tmp_path / "plain"))
+    assert sorted(again.deltas) == sorted(deltas)
+    torch.testing.assert_close(ours(lm, again), ours(lm, patch), atol=1e-5, rtol=1e-5)
+    assert header(tmp_path / "plain").base_name == lm.name
+    lm.changed({"name": "shipped:qa"})
+    save_lora(lm, patch, tmp_path / "tuned")
+    assert header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", "never the base without it"
+
+
+@pytest.fixture
+def mine(tiny_base: Path, tmp_path: Path) -> Path:
+    """An adapter of the tiny base."""
+    return peft_folder(tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj", "v_proj"])
+
+
+def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
+    def run(method: str, *words: object) -> Any:
+        return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()["runs"][0]
+
+    method, under = run("lora", "--checkpoint", mine), run("none", "--base-checkpoint", mine)
+    plain = run("none")
+    assert under["id"] != plain["id"]
+    assert under["model"]["stands_on"]["name"] == method["config"]["checkpoint"] == str(mine)
+    assert under["model"]["stands_on"]["training"]["kind"] == method["method"]["training"]["kind"] == "peft"
+    settings = method["method"]["settings"]
+    assert (settings["rank"], settings["targets"], method["method"]["parameters"]) == (4, ["q_proj", "v_proj"], 896)
+    one, other, base = (
+        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll") for ran in (method, under, plain)
+    )
+    assert one == pytest.approx(other, abs=1e-5)
+    assert abs(one - base) > 1e-3
+    assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", under["id"], "--out", common[7]).out
+    assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
+    assert ttabench("compare", common[7]).code == 0
+    tensors, _ = safetensors_io.read(mine / PEFT_WEIGHTS)
+    safetensors_io.write(mine / PEFT_WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
+    assert run("lora", "--checkpoint", mine)["id"] != method["id"]
+    assert run("none", "--base-checkpoint", mine)["id"] != under["id"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"use_dora": True}, "a LoRA with use_dora"),
+        ({"bias": "all"}, "a LoRA with bias=all"),
+        ({"modules_to_save": ["lm_head"]}, "a LoRA with modules_to_save"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "embed_tokens.* has no place"),
+        ({"target_modules": ["lm_head"]}, "changes no linear map of a layer"),
+    ],
+)
+def test_what_is_no_change_of_linear_maps_is_refused(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    peft_folder(tiny_llama(), tmp_path, **{"target_modules": ["q_proj"], **options})
+    with pytest.raises(UserError, match=f"{told}.*Merge it in peft"):
+        read(tiny_llama(), tmp_path)

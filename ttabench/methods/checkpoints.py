@@ -1,4 +1,4 @@
-"""A trained method on disk: parameters as safetensors, and in JSON what they belong to; and deltas as a LoRA for peft.
+"""A trained method on disk: its parameters as safetensors, and in JSON what they belong to; and LoRA folders of peft.
 
 Importing this imports no torch: headers are read before anything else is.
 Shape letters: R rank · I/O features in and out.
@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
 
@@ -26,12 +28,24 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import Patch
     from ttabench.methods.base import BaseMethod
+    from ttabench.methods.lora.method import Lora
 
 HEADER, WEIGHTS = "adapter.json", "adapter.safetensors"
-PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of the base model's modules in peft's weights."""
+AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
+MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
+STARTS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base model's weights as they are."""
+HARMLESS = frozenset(
+    "auto_mapping corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
+    "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core "
+    "qalora_group_size rank_pattern revision runtime_config task_type".split()
+)
+"""Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +65,65 @@ class Header:
     """The checkpoint that the base model carried in training: its name and digest; empty for none."""
 
 
+class PeftConfig(BaseModel):
+    """What `adapter_config.json` says, as peft names it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    peft_type: str = "LORA"
+    peft_version: str = ""
+    base_model_name_or_path: str | None = None
+    r: Annotated[int, Field(ge=1, le=2**20)] = 8
+    lora_alpha: Alpha = 8.0
+    alpha_pattern: dict[str, Alpha] | None = None
+    use_rslora: bool = False
+    bias: str = "none"
+    init_lora_weights: bool | str = True
+    target_modules: list[str] | str | None = None
+
+    def header(self) -> Header:
+        """The same in the words of our own header."""
+        listed = [] if isinstance(self.target_modules, str) else self.target_modules or []
+        targets = () if any("." in name for name in listed) else tuple(sorted(listed))
+        alpha = self.lora_alpha * (sqrt(self.r) if self.use_rslora else 1.0)
+        return Header(
+            method="lora",
+            settings=asdict(LoraSettings(rank=self.r, alpha=alpha, targets=targets)),
+            base_name=self.base_model_name_or_path or "",
+            base_fingerprint="",
+            version=f"peft {self.peft_version}".strip(),
+            parameters=0,
+            training={"kind": "peft", "peft_type": self.peft_type, "peft_version": self.peft_version},
+        )
+
+
+def config_of(folder: Path) -> PeftConfig:
+    """The configuration of a peft folder."""
+    with reading(folder / CONFIG, AGAIN):
+        config = PeftConfig.model_validate(object_of(folder / CONFIG, AGAIN))
+    if config.peft_type != "LORA":
+        raise UserError(f"{folder} is a peft adapter of type {config.peft_type}, not a LoRA.", MERGE)
+    unread = [name for name, value in (config.model_extra or {}).items() if value and name not in HARMLESS]
+    unread += [] if config.bias == "none" else [f"bias={config.bias}"]
+    unread += [] if config.init_lora_weights in STARTS else [f"init_lora_weights={config.init_lora_weights}"]
+    if unread:
+        raise UserError(f"{folder} is a LoRA with {min(unread)}, which is not read here.", MERGE)
+    return config
+
+
+def is_peft(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
+    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
+
+
 def header(folder: Path) -> Header:
-    """The header of a checkpoint."""
+    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
+    if is_peft(folder):
+        return config_of(folder).header()
     path, hint = folder / HEADER, "Train the method again."
     if not path.is_file():
-        if (folder / PEFT_CONFIG).is_file():
-            hint = "Merge it in peft (merge_and_unload), save_pretrained model and tokenizer, and give that as --model."
-            raise UserError(f"{folder} holds an adapter of peft, which is not read here.", hint)
-        raise UserError(f"{folder} holds no checkpoint: {HEADER} is not there.", "Make one with `ttabench train`.")
+        fault = f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there."
+        raise UserError(fault, "Make one with `ttabench train`.")
     with reading(path, hint):
         stored = TypeAdapter(Header).validate_json(json.dumps(object_of(path, hint)), strict=True)
         if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
@@ -80,6 +145,8 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
 
 def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
     """The settings of a checkpoint, with changes."""
+    if changes and is_peft(folder):
+        raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
     try:
         return replace(restored(spec, header.settings), **changes)
     except (TypeError, ValueError) as error:
@@ -139,6 +206,8 @@ def load(
             f"{folder} is a checkpoint of {stored.method}, not of {cls.spec.name}.", f"Use --method {stored.method}."
         )
     chosen = settings_in(stored, cls.spec, settings or {}, folder)
+    if is_peft(folder):
+        return load_lora(lm, chosen, folder)
     if stored.base_fingerprint != lm.fingerprint:
         under = stored.stands_on.get("name", "")
         theirs = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
@@ -206,3 +275,38 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
     except OSError as error:
         raise unwritable(folder, error) from None
     return folder
+
+
+def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
+    """A LoRA that peft trained on linear maps of the decoder's layers; what its scales differ in is in the factors."""
+    import torch
+    from peft.utils.other import get_pattern_key
+    from torch import nn
+
+    from ttabench.lm.loading import safetensors_io
+    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.methods.lora.method import Lora
+
+    config, path = config_of(folder), folder / PEFT_WEIGHTS
+    stored, _ = safetensors_io.read(path, str(lm.device), AGAIN)
+    if broken := first_not_finite(sorted(stored.items())):
+        raise UserError(f"{broken} of {path} holds values that are not finite.", "Train the adapter again.")
+    tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
+    names = [name for name in lm.linear_names() if any(key.startswith(f"{name}.lora_") for key in tensors)]
+    wanted, scales, alphas = {}, {}, config.alpha_pattern or {}
+    for name in names:
+        (features_in, features_out), rank = lm.linear_shape(name), len(tensors.get(f"{name}.lora_A.weight", "?"))
+        wanted[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
+        wanted[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
+        with reading(folder / CONFIG, AGAIN):
+            alpha = alphas.get(get_pattern_key(alphas, name), config.lora_alpha)
+        scales[name] = alpha / (sqrt(rank) if config.use_rslora else max(1, rank))
+    odd = "it changes no linear map of a layer" if not names else safetensors_io.unfit(tensors, wanted)
+    if odd:
+        base = config.base_model_name_or_path or "see its README"
+        hint = f"Give the base model that it was trained on: {base}. {MERGE}"
+        raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
+    method = Lora(lm, settings, names)
+    method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)
+    method.b = nn.ParameterList(tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names)
+    return method

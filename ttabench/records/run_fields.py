@@ -57,7 +57,7 @@ class RunFields:
     ] = NANO  # fmt: skip
     base_checkpoint: Annotated[
         str,
-        Declared("LoRA checkpoint in the base LM under any method: a folder, or shipped:NAME.", RUN,
+        Declared("LoRA checkpoint in the base LM under any method: a folder (peft's, too), or shipped:NAME.", RUN,
                  default=False, hashed=False),
     ] = ""  # fmt: skip
     """Its digest is hashed."""

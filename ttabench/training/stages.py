@@ -17,6 +17,7 @@ from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import as_typed, assignments, whole_numbers
 from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec, Recipe
 from ttabench.readers.cards import yaml_of
@@ -208,9 +209,13 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
     data |= described(further(plan.request, options.also, options.seed))
+    begins = plan.resolved.checkpoint
+    if begins is not None and is_peft(begins):
+        hint = "Train on top of it: --base-checkpoint."
+        raise UserError(f"No training goes on from {begins}, an adapter of peft.", hint)
     said = {**vars(stage.recipe), **vars(options)}
     try:
-        return TrainConfig(**said, out=stage.out, fresh=plan.resolved.checkpoint is None, data=data)
+        return TrainConfig(**said, out=stage.out, fresh=begins is None, data=data)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 
