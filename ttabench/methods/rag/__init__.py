@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ttabench.core.amounts import CHARACTERS_A_TOKEN
 from ttabench.core.bounds import at_least
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
+from ttabench.cost.shape import Shape
 from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
+
+CHARACTERS_A_WORD = 9
+"""Characters of English text for each word that is not a stop word of bm25s."""
 
 BM25 = "bm25"
 
@@ -38,6 +44,27 @@ class RagSettings:
         return None if self.read is None else max(1, in_tokens(self.read, read + starts) - starts)
 
 
+def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
+    """Retrieval (arXiv 2403.04317, Table 2): texts of English words and an index are kept, and what is found is read
+    anew in front of every question. None where an encoder ranks documents."""
+    if settings.retriever != BM25:
+        return None
+    pieces = [min(tokens, settings.document_tokens) for tokens in work.pieces]
+    bare, whole = closed_book(shape, work), sum(pieces)
+    if not pieces:
+        return bare
+    room = settings.room(whole, shape.starts)
+    found = min(settings.top, len(pieces)) * whole // len(pieces) if room is None else min(room, whole)
+    slots, characters = shape.starts + found, whole * CHARACTERS_A_TOKEN
+    return replace(
+        bare,
+        state_bytes=round(characters) + round(characters / CHARACTERS_A_WORD) * INTEGER + 2 * len(pieces) * SINGLE,
+        ask_slots=slots + work.asked,
+        ask_flops=shape.forward(slots) + answer(shape, work, slots, begun=True),
+        positions=slots + work.asked,
+    )
+
+
 RAG = MethodSpec(
     name="rag",
     summary="all texts and an index; a question reads what it finds",
@@ -46,6 +73,7 @@ RAG = MethodSpec(
     presets={"nano": RagSettings(top=1)},
     growth="linear",
     looks_at_question=True,
+    cost=cost,
     keep=lambda amount: {"read": amount},
     checked=RagSettings(top=2),
     retired={"question_retriever": "", "k1": 1.5, "b": 0.75},
