@@ -171,6 +171,7 @@ def _call(
     elif extras.masks is not None:
         assert mask is None, f"layer {layer} of {type(module).__name__} brings a mask of its own"
         mask = extras.masks[layer]
+        mask = mask if mask is None else mask.to(parts[0].device)
     scaling = parts[0].shape[-1] ** -0.5 if scaling is None else float(scaling)
     bias = None if extras.bias is None else extras.bias[layer]
     return Call(layer, *parts, mask, scaling, extras.local.get(layer), bias, module=module)

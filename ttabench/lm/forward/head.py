@@ -34,12 +34,12 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
 
     def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
-        return _chosen(linear(hidden, weight_VD, bias_V), targets)
+        return _chosen(linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device))
 
     most = LOGITS_TRAINED.get(hidden_ND.device.type, LOGITS_AT_ONCE)
     slices = _slices(lm, most, hidden_ND, targets_N)
     values = [checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False) for part in slices]
-    return torch.cat(values)
+    return torch.cat(values).to(hidden_ND.device)
 
 
 def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

@@ -93,10 +93,11 @@ def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, where the model is and in its number format."""
+    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+    places = zip(held, lm.layer_devices, strict=False)
+    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
@@ -104,7 +105,8 @@ def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
     if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    return [bias.to(lm.device, lm.dtype).clamp(min=lowest) for bias in prefix.bias_LBHP]
+    places = zip(prefix.bias_LBHP, lm.layer_devices, strict=True)
+    return [bias.to(device, lm.dtype).clamp(min=lowest) for bias, device in places]
 
 
 class Window:
@@ -234,7 +236,7 @@ class Window:
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
-        return hidden_BTD
+        return hidden_BTD.to(positions_BT.device)
 
     def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
         """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""

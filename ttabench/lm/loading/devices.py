@@ -9,6 +9,8 @@ from ttabench.core.amounts import size
 from ttabench.core.errors import UnknownName, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHARE_OF_ONE = 0.7
+"""Of an accelerator's memory that weights may take; the rest is for keys, values and activations."""
 
 
 def find_device(name: str) -> torch.device:
@@ -24,6 +26,14 @@ def find_device(name: str) -> torch.device:
         # cuDNN's attention compiles a plan for every length of text, 30 ms each, and keeps all of them in memory
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device
+
+
+def room_of_all(device: torch.device) -> dict[int | str, int] | None:
+    """Bytes that weights may take on each of several accelerators of a kind; None where there is one."""
+    if (count := accelerators.called(device, "device_count") or 1) < 2:
+        return None
+    totals = [accelerators.called(device, "get_device_properties", number).total_memory for number in range(count)]
+    return {number: int(SHARE_OF_ONE * total) for number, total in enumerate(totals)}
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:

@@ -77,7 +77,7 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     return file
 
 
-def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loaded:
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
     """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
     file = source.gguf
     assert file is not None, f"{source.name} is no GGUF file"
@@ -95,7 +95,7 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loa
                     tokenizer.save_pretrained(part)
                     write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
     copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
-    return *read_folder(copy, dtype, device)[:2], json_of(folder / COPY_FILE)["weights"]
+    return *read_folder(copy, dtype, device, several)[:2], json_of(folder / COPY_FILE)["weights"]
 
 
 def dequantised(source: Source, file: Path) -> Loaded:

@@ -27,12 +27,14 @@ NANO_FOLDER = Path(__file__).parents[2] / "assets" / "nano"
 GGUF = ".gguf"
 
 
-def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Loaded:
+def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
     """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
     place, package = find_source(name), ARCHITECTURES[name].package if name in ARCHITECTURES else None
     if Path(place).is_file():
         # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
-        return gguf_files.read(Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device)
+        return gguf_files.read(
+            Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device, several
+        )
     source = Source(name, place)
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
@@ -42,7 +44,7 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Lo
     if not Path(place).is_dir():
         offline_if_unreachable()
         source = replace(source, revision=commit_of(place))
-    return model_reader.read(source, dtype, device)
+    return model_reader.read(source, dtype, device, several)
 
 
 def find_source(name: str) -> str:

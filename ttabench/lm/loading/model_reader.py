@@ -103,12 +103,12 @@ def _fields(value: Json) -> Iterator[tuple[str, Json]]:
         yield from _fields(inner)
 
 
-def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loaded:
-    """Model and tokenizer, checked."""
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
+    """Model and tokenizer, checked; `several`: laid onto all accelerators of the kind where one is too small."""
     try:
         with quiet_loading():
             check(source.place)
-            model, tokenizer, report = _from_files(source, dtype, device)
+            model, tokenizer, report = _from_files(source, dtype, device, several)
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
     _check_tensors(source, model, report)
@@ -118,8 +118,12 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loa
     return model, tokenizer, ""
 
 
-def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device) -> tuple[Any, Any, Mapping[str, Any]]:
+def _from_files(
+    source: Source, dtype: torch.dtype | None, device: torch.device, several: bool
+) -> tuple[Any, Any, Mapping[str, Any]]:
     import transformers
+
+    from ttabench.lm.loading.devices import room_of_all
 
     given: dict[str, Any] = {"local_files_only": Path(source.place).is_dir(), "trust_remote_code": False}
     if source.revision:
@@ -131,6 +135,8 @@ def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device)
         weights = {}
         if hasattr(transformers, "GgufConfig"):
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    if room := room_of_all(device) if several else None:
+        weights |= {"device_map": "sequential", "max_memory": room}
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
     config = transformers.AutoConfig.from_pretrained(source.place, **given)
     for size, most in SIZES.items():
@@ -148,7 +154,9 @@ def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device)
         **weights,
         **given,
     )
-    return model.to(device), tokenizer, report
+    if room and {"cpu", "disk"} & set(map(str, model.hf_device_map.values())):
+        raise MemoryError("the weights are larger than all accelerators together")
+    return model if room else model.to(device), tokenizer, report
 
 
 def refusal(source: Source, error: Exception) -> UserError:
