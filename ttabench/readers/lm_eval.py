@@ -115,7 +115,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
         documents = [document for raw in data.rows for document in _of_twin(card, raw)]
     else:
         task = loaded(request.source)
-        data = Table(label=f"lm-eval:{task.config.task}", notes=card.splits[request.split].notes)
+        data = Table(label=f"lm-eval:{task.config.task}")
         documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
     contexts: dict[str, list[Document]] = {}
     for document in documents:
