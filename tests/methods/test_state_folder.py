@@ -57,23 +57,6 @@ def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Pat
     assert json.loads(after["state.json"])["method"] == "icl"
 
 
-def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
-    first = adapt(method="templora")
-    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
-    again = adapt(method="templora")
-    assert again.json() == first.json()
-    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before} == before
-    (tmp_path / "notes.txt").write_text("Ada Voss lives elsewhere.")
-    assert "holds a state of templora. Replace it with --force" in one_line(adapt(method="templora"))
-    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    assert adapt(method="templora").code == 0
-    (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
-    assert adapt(method="templora").json() == first.json()  # what is damaged is made again by what made it
-    window = adapt("--force", "--set", "prefix=9", method="templora").json()
-    assert "the last 8 tokens" in window["peft_without"]
-    assert "peft_without" not in first.json()
-
-
 def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     assert adapt().code == 0
     (tmp_path / "more.txt").write_text("Bo Lind collects blue stamps.")
