@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ttabench.core.amounts import figure
 from ttabench.core.files import write_atomically
-from ttabench.core.memory import out_of_memory
+from ttabench.core.machine import out_of_memory
 from ttabench.core.types import Json
 
 STATUS = "status"

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.attention import fused
-from ttabench.lm.attention.layout import Layout
+from ttabench.lm import attention
 from ttabench.lm.forward import patching
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.patching import encoded, forward, hidden_states, read, text_start
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
 
@@ -116,8 +115,8 @@ def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
-        monkeypatch.setattr(fused, "_fused", None)
-        monkeypatch.setattr(fused, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(attention, "_fused", None)
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])

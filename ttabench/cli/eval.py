@@ -11,8 +11,8 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
+from ttabench.core.declared import whole_numbers
 from ttabench.core.errors import UserError
-from ttabench.core.typed import whole_numbers
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest

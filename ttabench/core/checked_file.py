@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttabench.core import memory
+from ttabench.core import machine
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -65,7 +65,7 @@ def reading(path: Path | str, hint: str = MEND, *, most: int | None = ANY) -> It
     except UserError:
         raise
     except Exception as error:
-        if memory.limited() and memory.out_of_memory(error):
+        if machine.is_limited() and machine.out_of_memory(error):
             raise  # of a limit that was asked for; the advice is the command's
         line = at.line or _line_of(error)
         where = f"{path}{f' line {line}' if line else ''}{'' if at.row is None else f' row {at.row}'}"
@@ -84,7 +84,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         return f"not valid JSON ({error.msg.removesuffix(' at')} at {line}column {error.colno})"
-    if memory.out_of_memory(error):
+    if machine.out_of_memory(error):
         return "it does not fit into memory"
     text = str((isinstance(error, OSError) and error.strerror) or error)
     if _line_of(error):

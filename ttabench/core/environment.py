@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from ttabench.core import accelerators
-from ttabench.core.bounds import MOST_THREADS
-from ttabench.core.errors import UserError
+from ttabench.core import __version__, machine
+from ttabench.core.errors import MOST_THREADS, UserError
 from ttabench.core.types import Json
-from ttabench.core.version import __version__
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
@@ -142,7 +140,7 @@ def hardware() -> dict[str, Json]:
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
-    if accelerator := accelerators.described():
+    if accelerator := machine.accelerator_facts():
         parts["gpu"] = accelerator
     return parts
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 from ttabench.core.amounts import CHARACTERS_A_TOKEN
-from ttabench.core.types import Ask, Episode, Generate, Observe, Score
+from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Score
 from ttabench.cost.shape import Shape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -131,3 +132,26 @@ def in_window(shape: Shape, work: Workload, slots: int, **more: int) -> Cost:
 def read_again(shape: Shape, work: Workload, tokens: int) -> Cost:
     """A state of the newest `tokens` tokens, which are read once, before the first query."""
     return in_window(shape, work, shape.starts + tokens, state_bytes=INTEGER * (tokens + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """Settings of a method that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """A method on paper."""
+
+    name: str
+    Settings: type[Any] = NoSettings
+    """A frozen dataclass, every field with a default and a docstring under it; it refuses values with ValueError."""
+    presets: Mapping[str, Any] = field(default_factory=dict)
+    """Settings by preset name; a preset named like the base model is its default."""
+    paper: str = ""
+    """arXiv id."""
+    cost: Callable[[Any, Shape, Workload], Cost | None] | None = None
+    """What it costs: (settings, base model, what is read and asked); None where no formula is known at all, or for
+    these settings."""
+    retired: Mapping[str, Json] = field(default_factory=dict)
+    """Settings of earlier versions, with the one value that there is now: stored runs name them."""

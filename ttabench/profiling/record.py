@@ -17,8 +17,7 @@ from ttabench.core.amounts import short
 from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import largest
+from ttabench.core.machine import largest, out_of_memory
 from ttabench.core.types import Json
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from ttabench.core import files
 from ttabench.core.checked_file import Missing, reading
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Spent
+from ttabench.core.machine import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.samples import EpisodeCost, Sample, write_samples
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored, load_record, save_record

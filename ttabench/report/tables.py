@@ -10,13 +10,12 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.accelerators import name_of
 from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import declared
+from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
+from ttabench.core.machine import name_of
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.readers.cards import Card, load_card

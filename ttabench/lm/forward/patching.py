@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, of_rows
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ttabench.lm.attention.interface import Call
+from ttabench.lm.attention import Call
 from ttabench.lm.model import LM
 
 Angles: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.lm.attention.interface import NAME, MaskFunction
+from ttabench.lm.attention import NAME, MaskFunction
 from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 

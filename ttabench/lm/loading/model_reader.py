@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core import memory
+from ttabench.core import machine
 from ttabench.core.checked_file import ANY, object_of, reading, reason
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
@@ -155,8 +155,8 @@ def refusal(source: Source, error: Exception) -> UserError:
     """The user error for a model that could not be loaded."""
     if isinstance(error, UserError):
         return error
-    if memory.out_of_memory(error):
-        memory.released()
+    if machine.out_of_memory(error):
+        machine.lift_limit()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
         return UserError(f"Model {source.name!r} does not fit into memory.", hint)
     place = str(source.gguf or source.place)
@@ -166,7 +166,7 @@ def refusal(source: Source, error: Exception) -> UserError:
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
     """Refuse weights that are not those of the model: the libraries would fill in random ones."""
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
 
     shapes = {str(name): f"{list(stored)}, its config.json wants {list(wanted)}"
               for name, stored, wanted in report["mismatched_keys"]}  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window
 from ttabench.cost.shape import Factors, Shape, targeted
 from ttabench.methods.parts.lora_shape import LoraShape

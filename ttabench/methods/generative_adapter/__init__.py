@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
 from ttabench.cost.shape import Factors, Shape

@@ -18,8 +18,8 @@ from transformers import (
 from ttabench.core.checked_file import reading
 from ttabench.core.environment import offline_if_unreachable, quiet_loading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.loading.model_reader import check
+from ttabench.lm.loading.safetensors_io import first_not_finite
 
 
 def stored_config(name: str) -> PretrainedConfig | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.cost.load import read_again
 from ttabench.methods.recipe import Recipe

@@ -1,5 +1,7 @@
-"""Seconds and peak memory of a phase, without touching what is measured.
+"""What this machine has and spends: its accelerator, memory and a limit to it, seconds and peak memory of a phase.
 
+    called("cuda:0", "max_memory_allocated", "cuda:0")      bytes; None where torch's module has no such function
+    limit(4 * 2**30)              from here on, what this process takes beyond 4 GiB fails as if there were no more
     meter = Meter("cpu")
     with meter.phase("adapt"):
         state = method.adapt(state, chunk)
@@ -11,19 +13,128 @@ high-water mark when 5 is written to /proc/self/clear_refs (proc(5)); elsewhere 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ttabench.core.accelerators import called
+from ttabench.core.amounts import size
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
 
 if TYPE_CHECKING:
     import torch
+
+
+def called(device: object, name: str, *arguments: object) -> Any:
+    """What a function of the device's module gives; None where it has none of that name, as for a CPU."""
+    import torch
+
+    kind = str(device).partition(":")[0]
+    function = None if kind == "cpu" else getattr(getattr(torch, kind, None), name, None)
+    return None if function is None else function(*arguments)
+
+
+def accelerator() -> str:
+    """The kind of this machine's accelerator; `cpu` where it has none."""
+    import torch
+
+    there = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if there is None else there.type
+
+
+def accelerator_facts() -> dict[str, Json]:
+    """Name and memory of this machine's accelerator, as far as they are known; empty where it has none."""
+    import torch
+
+    if (kind := accelerator()) == "cpu":
+        return {}
+    properties = called(kind, "get_device_properties", 0)
+    name, memory = getattr(properties, "name", kind), getattr(properties, "total_memory", None)
+    return {"name": name, "memory_bytes": memory, "cuda": torch.version.cuda}
+
+
+def name_of(hardware: Mapping[str, Json]) -> str:
+    """The accelerator's name in the hardware of a record; empty where there was none."""
+    return str((hardware.get("gpu") or {}).get("name", ""))
+
+
+def release() -> None:
+    """Hand memory that torch holds and does not use back to the accelerator."""
+    called(accelerator(), "empty_cache")
+
+
+def forked_draws(device: torch.device) -> AbstractContextManager[None]:
+    """Random numbers drawn inside, on the CPU or on the device, leave no trace outside."""
+    import torch
+
+    devices = [] if device.type == "cpu" else [device]
+    return torch.random.fork_rng(devices=devices, device_type=device.type)
+
+
+SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allocate memory", "unable to allocate",
+         "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
+         "storage size calculation overflowed")  # fmt: skip
+"""Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
+_KINDS = (RuntimeError, OSError, ImportError)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this is a GPU or a CPU that ran out of memory."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    known = isinstance(error, _KINDS) or type(error).__name__ == "SafetensorError"
+    return known and says_so(str(error))
+
+
+def says_so(text: str) -> bool:
+    """Whether a text tells that memory did not suffice."""
+    return any(sign in text.lower() for sign in SIGNS)
+
+
+def memory_error(hint: str) -> UserError:
+    """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
+    most = lift_limit()
+    within = f" within --memory-limit {size(most)}" if most else ""
+    return UserError(f"Out of memory{within}.", hint)
+
+
+_limit: int | None = None
+
+
+def limit(most: int) -> None:
+    """From here on, what this process takes beyond so many bytes fails; libraries that are mapped do not count."""
+    global _limit
+    try:
+        import resource
+    except ImportError:
+        raise UserError("This system cannot limit memory.", "Leave --memory-limit out.") from None
+    # private writable memory: what malloc and torch take
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    _limit = most
+
+
+def is_limited() -> bool:
+    """Whether memory is limited."""
+    return _limit is not None
+
+
+def lift_limit() -> int | None:
+    """Lift the limit; returns what it was, None where there is none."""
+    global _limit
+    most, _limit = _limit, None
+    if most is not None:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    return most
+
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
