@@ -34,9 +34,8 @@ DANGERS = re.compile(
 )
 """Pickles, shells, code from a text or a model, and safetensors read where they are not checked."""
 BARE = {
-    "core.files": "open",
+    "core.files": "open read_text",  # with a limit
     "core.digests": "open",  # within `reading` of its caller
-    "core.checked_file": "read_text",  # with a limit
     "core.child": "open read_text",  # what a process said
     "core.plugins": "read_bytes",  # a module that is executed
     "core.machine": "read_text",  # of /proc

@@ -7,7 +7,6 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from ttabench.core import __version__, machine
@@ -18,7 +17,6 @@ PACKAGES = (
     "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
     "gguf",
 )  # fmt: skip
-HUB_SECONDS = 3.0
 
 
 def seed_everything(seed: int) -> None:
@@ -85,29 +83,6 @@ def quiet_loading() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def offline_if_unreachable() -> None:
-    """Read only the hub's cache (as HF_HUB_OFFLINE=1 does) where the hub cannot be reached; call before a download.
-
-    The hub's client tries again five times for every file, which takes a minute to say what one question says at once.
-    """
-    from huggingface_hub import constants
-
-    if not constants.HF_HUB_OFFLINE and not _reachable(constants.ENDPOINT):
-        constants.HF_HUB_OFFLINE = True  # the variable itself was read when the client was imported
-
-
-@cache
-def _reachable(address: str) -> bool:
-    """Whether anything answers there, an error page included."""
-    from huggingface_hub import get_session
-
-    try:
-        get_session().head(address, timeout=HUB_SECONDS)
-    except Exception:  # whatever its client raises
-        return False
-    return True
 
 
 def versions() -> dict[str, str]:

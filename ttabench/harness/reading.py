@@ -21,8 +21,8 @@ import torch
 from lm_eval.api.utils import maybe_delimit
 from lm_eval.models.huggingface import HFLM
 
-from ttabench.core.checked_file import reading as reading_file
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import reading as reading_file
 from ttabench.core.types import Ask, Observe, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State

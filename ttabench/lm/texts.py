@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from ttabench.core.architectures import ARCHITECTURES
-from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError, refuse_long
+from ttabench.core.files import object_of, reading
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import __version__
-from ttabench.core.checked_file import Missing, object_of, reason
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import (
     LOCK_FILE,
     PART,
+    Missing,
     locked,
     moved,
+    object_of,
+    reason,
     remove,
     replacing_folder,
     sweep,

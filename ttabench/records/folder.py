@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from ttabench.core import files
-from ttabench.core.checked_file import Missing, reading
 from ttabench.core.errors import UserError
+from ttabench.core.files import Missing, reading
 from ttabench.core.machine import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.samples import EpisodeCost, Sample, write_samples

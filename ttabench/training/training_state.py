@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 
 from ttabench.core import files
-from ttabench.core.checked_file import object_of, read_text, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import LIST_FILE
+from ttabench.core.files import LIST_FILE, object_of, read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.loading.safetensors_io import first_not_finite

@@ -19,9 +19,8 @@ from ttabench.core import machine
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import Call, MaskFunction, learning_masks, watched
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import REASONS, Ways, probes, take
+from ttabench.lm.forward.ways import REASONS, Angles, Rotary, Ways, angles_seen, learned, probes, take
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import Package
-from ttabench.core.checked_file import json_of, reading
 from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
+from ttabench.core.files import PART, join, json_of, reading, remove, replacing, replacing_folder, write_atomically
 from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
 from ttabench.lm.loading.model_reader import read as read_folder
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core import machine
-from ttabench.core.checked_file import ANY, object_of, reading, reason
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
+from ttabench.core.files import ANY, object_of, reading, reason
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ttabench.core.checked_file import MEND, reading
-from ttabench.core.files import replacing
+from ttabench.core.files import MEND, reading, replacing
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

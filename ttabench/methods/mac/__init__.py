@@ -11,8 +11,7 @@ from typing import Literal, TypeAlias
 
 from ttabench.core.errors import UserError, at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
 

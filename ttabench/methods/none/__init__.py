@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.cost.load import Cost, NoSettings, Workload, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import Cost, NoSettings, Shape, Workload, closed_book
 from ttabench.methods.spec import MethodSpec
 
 

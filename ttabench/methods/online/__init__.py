@@ -9,8 +9,7 @@ from typing import Literal
 
 from ttabench.core.errors import at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, closed_book
 from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError, refuse_long
+from ttabench.core.files import json_of
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.loading.model_reader import small_file

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.errors import at_least
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book, targeted
 from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.spec import MethodSpec
 
