@@ -336,12 +336,12 @@ def held(folder: Path) -> bool:
     from filelock import FileLock, Timeout
 
     path = folder / LOCK_FILE
-    if not path.is_file():
-        return False
     try:
-        with FileLock(path, timeout=0):
-            return False
+        if path.is_file():
+            with FileLock(path, timeout=0):
+                return False
     except Timeout:
         return True
     except (OSError, NotImplementedError):
         return False
+    return False

@@ -209,7 +209,7 @@ class Spent:
 
     def begin(self) -> None:
         """Work begins here; what passed since it was made was none."""
-        self._last, self._load = clocks(), load_average()
+        self._last = clocks()
 
     def add(self, wall: float, cpu: float) -> None:
         """Count what another process took, in seconds."""
@@ -223,25 +223,16 @@ class Spent:
         self.add(wall, cpu)
         return wall, cpu
 
-    def told(self) -> dict[str, float | None]:
-        """For a record: seconds up to now, and the load averages when this process began and now."""
+    def told(self) -> dict[str, float]:
+        """For a record: seconds up to now."""
         self.lap()
-        times = {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
-        return {**times, "load_average_start": self._load, "load_average_end": load_average()}
+        return {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
 
 
 def clocks() -> tuple[float, float]:
     """Seconds on the wall, and of the processor: this process, all its threads, and its children that have ended."""
     times = os.times()
     return time.perf_counter(), time.process_time() + times.children_user + times.children_system
-
-
-def load_average() -> float | None:
-    """Processes that wanted to run, on average over the last minute; None where the system does not count (Windows)."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
 
 
 def _resident_peak() -> int | None:

@@ -9,7 +9,7 @@ imported. Demonstrations are read as context, once for all documents that share 
 `reading`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer
 begins texts with BOS as ours do.
 
-Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), state, random_weights, dtype,
+Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), random_weights, dtype,
 device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `reading.Prompts`.
 """
 

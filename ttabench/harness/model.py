@@ -21,7 +21,6 @@ from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import as_typed, declared, parse_value
-from ttabench.core.digests import digest
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UnknownName, UserError, printable
 from ttabench.core.types import Ask
@@ -31,7 +30,6 @@ from ttabench.lm.verbs.answering import AUTO, BatchSize, generate, in_batches
 from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.methods.states import load_state
 from ttabench.readers.lm_eval import loading
 from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
@@ -39,9 +37,7 @@ from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-REQUEST = (
-    "method model checkpoint preset task dtype bos base_checkpoint state random_weights device keep keep_tokens".split()
-)
+REQUEST = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
 """Fields of a request that are given as they are called."""
 HERE = {"batch_size": str, "threads": int | None, "split": str}
 QUERIES = 32
@@ -57,7 +53,7 @@ log = logging.getLogger(__name__)
 class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
-    Every reading starts from a state of one row (`start`), an empty one by default. Queries are asked so many at once,
+    Queries are asked so many at once,
     fewer where they do not fit into memory. lm-eval's results file has what `info` says.
     """
 
@@ -65,7 +61,6 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self,
         method: BaseMethod[Any],
         *,
-        start: State | None = None,
         batch_size: int = 32,
         prompts: Prompts | None = None,
         info: Mapping[str, Any] | None = None,
@@ -77,7 +72,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
-        self.reader = Reader(method, start if start is not None else method.begin(1), self.prompts)
+        self.reader = Reader(method, self.prompts)
         self._info = dict(info or {})
 
     @classmethod
@@ -115,7 +110,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return {0: self.size.rows}
 
     def get_model_info(self) -> dict[str, Any]:
-        """Base model, method, settings, checkpoint and state, and what was read, for lm-eval's results file."""
+        """Base model, method, settings, checkpoint, and what was read, for lm-eval's results file."""
         return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -232,14 +227,10 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     method = resolved.build(lm)
     if method.spec.trainable and resolved.checkpoint is None:
         log.warning("%s has no checkpoint here: its modules are untrained", request.method)
-    belongs, start = resolved.belongs(lm), None
-    info = {**belongs, "model": NAME, "base": lm.name, "split": prompts.split, "state": "",
+    info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
             "threads": torch.get_num_threads()}  # fmt: skip
-    if request.state is not None:
-        start = load_state(request.state, belongs, str(lm.device))
-        info["state"] = digest(request.state)
     return {
-        "method": method, "start": start, "batch_size": request.batch_size, "prompts": prompts, "info": info,
+        "method": method, "batch_size": request.batch_size, "prompts": prompts, "info": info,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Prompts of lm-eval cut into context and query; each context is read once, and queries are asked behind it.
 
     Prompts(split="auto").cuts("copa", requests)      where each prompt's context ends, and its query begins
-    for reading in Reader(method, start, Prompts()).readings(requests, stripped=True):
+    for reading in Reader(method, Prompts()).readings(requests, stripped=True):
         reading.pairs(contexts, continuations)        tokens of queries and continuations behind a context that was read
 
 A prompt is cut in front of the document's own text, or behind a long text that is a field of the document; one that a
@@ -213,10 +213,10 @@ class Reading:
 
 
 class Reader:
-    """Reads the contexts of prompts with a method, from a state of one row that every reading starts from."""
+    """Reads the contexts of prompts with a method, each from an empty state of one row."""
 
-    def __init__(self, method: BaseMethod[Any], start: State, prompts: Prompts) -> None:
-        self.method, self.lm, self.start, self.prompts = method, method.lm, start, prompts
+    def __init__(self, method: BaseMethod[Any], prompts: Prompts) -> None:
+        self.method, self.lm, self.start, self.prompts = method, method.lm, method.begin(1), prompts
         self.counts: dict[str, dict[str, int]] = {}
         """By task: requests, contexts read, and requests that were answered without one."""
         self.read = 0

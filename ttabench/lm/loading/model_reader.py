@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core import machine
+from ttabench.core.digests import LONGEST
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.core.files import ANY, object_of, reading, reason
+from ttabench.core.files import object_of, reading, reason
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ INDEX = "model.safetensors.index.json"
 READ = ("config.json", "generation_config.json", "tokenizer_config.json", INDEX)
 TOKENIZER = re.compile(r"\w*(Tokenizer|TokenizerFast|Backend)")
 """Any class of transformers may be named; that of a model would read pickles."""
-LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
-"""Bytes of what transformers reads in a model folder."""
 SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""

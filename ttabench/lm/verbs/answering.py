@@ -24,8 +24,16 @@ from ttabench.core import machine
 from ttabench.core.errors import UserError
 from ttabench.core.machine import out_of_memory, release
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import check_fits, encoded, follows_text, padded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    follows_text,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
 from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, pad, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

@@ -20,8 +20,15 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ttabench.core.machine import forked_draws
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import deltas_applied, layers_recomputed, step_bytes
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
