@@ -21,7 +21,7 @@ from types import FrameType
 
 import typer
 
-from ttabench.core import machine
+from ttabench.core import environment
 from ttabench.core.amounts import memory as memory_in
 from ttabench.core.errors import UserError, printable
 
@@ -81,8 +81,8 @@ def _interrupted_by_sigterm(signals: list[int]) -> Iterator[None]:
 
 def _of_system(error: Exception) -> int:
     """Tell what the system refused: memory, a path that somebody gave, standard output; all else is our fault."""
-    if machine.out_of_memory(error):
-        return complain(str(machine.memory_error(FITS)), 2)
+    if environment.out_of_memory(error):
+        return complain(str(environment.memory_error(FITS)), 2)
     if not isinstance(error, OSError):
         raise error
     if error.filename is not None:

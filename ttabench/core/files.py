@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import mkdtemp, mkstemp
 from typing import Any
 
-from ttabench.core import machine
+from ttabench.core import environment
 from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -78,7 +78,7 @@ def reading(path: Path | str, hint: str = MEND, *, most: int | None = ANY) -> It
     except UserError:
         raise
     except Exception as error:
-        if machine.is_limited() and machine.out_of_memory(error):
+        if environment.is_limited() and environment.out_of_memory(error):
             raise  # of a limit that was asked for; the advice is the command's
         line = at.line or _line_of(error)
         where = f"{path}{f' line {line}' if line else ''}{'' if at.row is None else f' row {at.row}'}"
@@ -97,7 +97,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         return f"not valid JSON ({error.msg.removesuffix(' at')} at {line}column {error.colno})"
-    if machine.out_of_memory(error):
+    if environment.out_of_memory(error):
         return "it does not fit into memory"
     text = str((isinstance(error, OSError) and error.strerror) or error)
     if _line_of(error):

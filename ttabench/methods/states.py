@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import __version__
 from ttabench.core.digests import digest
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.files import (
     LOCK_FILE,
@@ -29,7 +30,6 @@ from ttabench.core.files import (
     unwritable,
     write_atomically,
 )
-from ttabench.core.machine import out_of_memory
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:

@@ -21,9 +21,16 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ttabench.core.child import Tell
-from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
+from ttabench.core.environment import (
+    Meter,
+    largest,
+    out_of_memory,
+    quiet_libraries,
+    release,
+    seed_everything,
+    use_threads,
+)
 from ttabench.core.errors import UserError
-from ttabench.core.machine import Meter, largest, out_of_memory, release
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start

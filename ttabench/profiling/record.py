@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ttabench.core.amounts import short
+from ttabench.core.environment import largest, out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.files import object_of, reading, write_atomically
-from ttabench.core.machine import largest, out_of_memory
 from ttabench.core.types import Json
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
+from ttabench.core.environment import name_of
 from ttabench.core.errors import UserError
-from ttabench.core.machine import name_of
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.sources import usual_source

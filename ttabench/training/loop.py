@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
-from ttabench.core.machine import forked_draws
 from ttabench.core.types import Episode
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM

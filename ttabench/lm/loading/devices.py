@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ttabench.core import machine
+from ttabench.core import environment
 from ttabench.core.errors import UnknownName, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -13,7 +13,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def find_device(name: str) -> torch.device:
     """The device of that name; "auto" is the accelerator that torch says is there (cuda, xpu or mps), else the CPU."""
     try:
-        device = torch.device(machine.accelerator() if name == "auto" else name)
+        device = torch.device(environment.accelerator() if name == "auto" else name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         known = hasattr(getattr(torch, name.partition(":")[0], None), "device_count")
@@ -37,11 +37,11 @@ def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
 def limit_memory(most: int, device: torch.device) -> None:
     """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's."""
     if device.type != "cpu":
-        properties = machine.called(device, "get_device_properties", device)
+        properties = environment.called(device, "get_device_properties", device)
         bound = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
         if properties is None or bound is None:
             raise UserError(f"torch cannot limit the memory of {device}.", "Leave --memory-limit out.")
         bound(min(1.0, most / properties.total_memory), device)
         return
     torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
-    machine.limit(most)
+    environment.limit(most)

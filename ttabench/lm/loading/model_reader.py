@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core import machine
+from ttabench.core import environment
 from ttabench.core.digests import LONGEST
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
@@ -154,8 +154,8 @@ def refusal(source: Source, error: Exception) -> UserError:
     """The user error for a model that could not be loaded."""
     if isinstance(error, UserError):
         return error
-    if machine.out_of_memory(error):
-        machine.lift_limit()
+    if environment.out_of_memory(error):
+        environment.lift_limit()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
         return UserError(f"Model {source.name!r} does not fit into memory.", hint)
     place = str(source.gguf or source.place)

@@ -20,9 +20,9 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core import machine
+from ttabench.core import environment
+from ttabench.core.environment import out_of_memory, release
 from ttabench.core.errors import UserError
-from ttabench.core.machine import out_of_memory, release
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
 from ttabench.lm.forward.patching import (
     check_fits,
@@ -260,7 +260,7 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
 
 def _halve(size: BatchSize, failed: int) -> None:
     if failed == 1:
-        machine.lift_limit()
+        environment.lift_limit()
         hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
         raise UserError("One query alone does not fit into memory.", hint)
     size.rows = failed // 2

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
-from ttabench.core.machine import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits, weights_as
 from ttabench.lm.forward.tokens import piece_ids

@@ -14,7 +14,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ttabench.core.machine import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
 from ttabench.lm.forward.tokens import new_ids
