@@ -81,9 +81,7 @@ def test_dry_run_loads_nothing_and_writes_nothing(
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0
         assert "task_options.documents" in ran.out
-        assert "analytic cost" in ran.out
     found = ttabench("eval", "--method", "mac", *common, *MAC, "--dry-run", "--json").json()
-    assert found["cost"]["adapt_flops"] > 0
     assert found["runs"][0]["config"]["settings"]["heads"] == 2
     assert not (tmp_path / "runs").exists()
 

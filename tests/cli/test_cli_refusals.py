@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, one_line
-from ttabench.core import environment
 
 
 def test_a_checkpoint_of_another_base_is_refused(
@@ -96,16 +95,7 @@ def test_other_commands_refuse_in_one_line(
     assert hint in one_line(ttabench(*arguments))
 
 
-@pytest.fixture
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that no question reaches; any attempt to reach it all the same would be refused."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(environment, "_reachable", lambda _address: False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-
-
-def test_a_hub_out_of_reach_is_said_at_once(ttabench: Command, common: list[object], no_hub: None) -> None:
+def test_what_no_hub_brings_is_said(ttabench: Command, common: list[object]) -> None:
     known = one_line(ttabench("eval", *common, "--model", "gpt2"))
     assert "save_pretrained, or add --random-weights" in known
     assert "--random-weights" not in one_line(ttabench("eval", *common, "--model", "nobody/nothing"))

@@ -155,7 +155,7 @@ def _reply(
     (if `looking`, with the pieces that each question looks at); and where they would mislead."""
     import torch
 
-    from ttabench.core.meter import Meter
+    from ttabench.core.environment import Meter
     from ttabench.methods.session import Session
     from ttabench.run.recording import state_caveats
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.declared import HOW, WHAT, Field, declared
+from ttabench.core.errors import MOST_THREADS
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAPPED
 from ttabench.terminal import render

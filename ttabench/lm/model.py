@@ -25,7 +25,7 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
-from ttabench.lm.text.texts import Texts
+from ttabench.lm.texts import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ttabench.core.checked_file import object_of, reading
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading.hub import find_source
 from ttabench.methods.lora import LoraSettings

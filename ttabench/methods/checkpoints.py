@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from ttabench.core import __version__
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder, unwritable, write_atomically
 from ttabench.core.types import Json
-from ttabench.core.version import __version__
 from ttabench.lm.loading import safetensors_io as files_of_tensors
-from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.safetensors_io import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods.base import BaseMethod

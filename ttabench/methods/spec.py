@@ -9,7 +9,7 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Growth, Json
-from ttabench.cost.formula import Formula
+from ttabench.cost import Formula
 from ttabench.methods.parts.amount import Amount
 from ttabench.methods.recipe import Recipe
 

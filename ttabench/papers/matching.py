@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ttabench.core.typed import as_typed
+from ttabench.core.declared import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoint_header import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, Cost, Place, Scale, paper, scale_of_model

@@ -33,9 +33,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from ttabench.core.amounts import CHARACTERS_A_TOKEN
-from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import reading
-from ttabench.core.errors import UserError
+from ttabench.core.errors import LONGEST_TEXT, UserError
+from ttabench.core.files import reading
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card

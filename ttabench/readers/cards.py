@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import read_text, reading
 from ttabench.core.types import Choose, Generate
 from ttabench.readers.formats import first_fault
 from ttabench.stats.metrics import metric

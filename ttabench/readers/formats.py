@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import LONGEST_TEXT, UnknownName, UserError
+from ttabench.core.files import ANY, At, parquet_file, reading, reason, refuse_doubles
 
 
 class RawRow(NamedTuple):

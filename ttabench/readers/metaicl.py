@@ -24,8 +24,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (

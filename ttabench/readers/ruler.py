@@ -30,8 +30,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from scipy.optimize import brentq
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares
 from ttabench.readers.cards import Card

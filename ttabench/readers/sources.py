@@ -19,7 +19,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Split
 from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows, stem
@@ -145,7 +144,6 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     if hub is None or split is None:
         fault = f"Split {name!r} of the task {card.name} is on no hub."
         raise UserError(fault, f"{card.source.how} Then give --source DIR.")
-    offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
     except Exception as error:

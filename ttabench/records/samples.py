@@ -16,9 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import parquet_file, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import parquet_file, reading, replacing, unwritable
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.records.schema import (
     RECORD_FILE,

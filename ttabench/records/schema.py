@@ -23,9 +23,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from ttabench.core.checked_file import json_in, json_of, parquet_file, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
+from ttabench.core.files import json_in, json_of, parquet_file, reading, write_atomically
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunConfig
 from ttabench.stats.metrics import declare

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 
+from ttabench.core.declared import as_typed
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card

@@ -18,8 +18,8 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import object_of
 from ttabench.methods import registry
 from ttabench.records.schema import (
     ASK,

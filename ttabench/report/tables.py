@@ -10,15 +10,13 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.accelerators import name_of
 from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import declared
+from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
+from ttabench.core.environment import name_of
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.cost import Cost
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
@@ -142,15 +140,6 @@ def config_table(plans: Sequence[Plan]) -> Table:
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
     rows += [(key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flat))) for key in flat[0]]
     return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
-
-
-def cost_table(cost: Cost) -> Table:
-    """The analytic cost of a dry run."""
-    row = (count(cost.parameters), count(cost.adapt_flops), count(cost.ask_flops), size(cost.state_bytes))
-    data = {name: getattr(cost, name) for name in ("parameters", "adapt_flops", "ask_flops", "state_bytes")}
-    columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
-    caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
-    return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)
 
 
 def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import as_typed
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import as_typed
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.settings import key_of

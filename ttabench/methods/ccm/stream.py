@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import CcmSettings

@@ -22,7 +22,7 @@ from ttabench.lm.forward.patching import encoded
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.distill import DISTILL, QUESTION, DistillSettings

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from ttabench.core.accelerators import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import Place, check_fits, deltas_applied, observe_inputs
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.forward.head import logprobs_of
 from ttabench.lm.forward.tokens import piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
+from ttabench.lm.verbs.scoring import logprobs_of
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.parts.one_forward import alike
 from ttabench.methods.trainable import training_item

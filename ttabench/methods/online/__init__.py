@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, closed_book
 from ttabench.methods.parts.lora_shape import DescentSettings
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

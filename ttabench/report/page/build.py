@@ -18,12 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ttabench.core import __version__
 from ttabench.core.amounts import figure
-from ttabench.core.checked_file import read_text
+from ttabench.core.declared import as_typed
 from ttabench.core.errors import printable
-from ttabench.core.files import write_atomically
-from ttabench.core.typed import as_typed
-from ttabench.core.version import __version__
+from ttabench.core.files import read_text, write_atomically
 from ttabench.records.local_paths import without_homes
 from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
