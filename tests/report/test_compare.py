@@ -19,7 +19,7 @@ from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.terminal.render import as_markdown

@@ -20,7 +20,7 @@ from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
 from ttabench.report.compare import compare
-from ttabench.report.page.build import digest, disagreeing, libraries, page
+from ttabench.report.page import digest, disagreeing, libraries, page
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 

@@ -19,8 +19,7 @@ from ttabench.core.types import Json
 from ttabench.readers.base import Bound, fingerprint
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.formats import reasons
-from ttabench.readers.protocol_options import READERS, origin, reader_of
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import READERS, Request, origin, reader_of
 from ttabench.stats.metrics import check_judges, metric
 
 __all__ = ["READERS", "Task", "content_digest", "load", "origin"]

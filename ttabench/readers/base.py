@@ -23,10 +23,9 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.formats import reasons
-from ttabench.readers.protocol_options import ProtocolSettings
-from ttabench.readers.sources import Request, Table
+from ttabench.readers.sources import ProtocolSettings, Request, Table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.varying import Varying
+from ttabench.stats.clusters import Varying
 
 RowT = TypeVar("RowT")
 SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)

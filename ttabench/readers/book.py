@@ -40,8 +40,19 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, parsing
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, Table, hub_rows, long_twin, serving, table, tops
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    Table,
+    TokenCount,
+    TokenCounts,
+    hub_rows,
+    long_twin,
+    resolve,
+    serving,
+    table,
+    tops,
+)
 from ttabench.readers.tokens import CutText, Tokens
 
 PART_CHARACTERS = 32

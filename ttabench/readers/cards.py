@@ -19,8 +19,8 @@ from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Choose, Generate
 from ttabench.readers.formats import first_fault
+from ttabench.stats.clusters import Varying
 from ttabench.stats.metrics import metric
-from ttabench.stats.varying import Varying
 
 Scalar = str | int | float | bool | None
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)

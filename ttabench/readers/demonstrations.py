@@ -33,8 +33,7 @@ from ttabench.mini.world import categories_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item, Part, folder_of, real_part, twin_part
-from ttabench.readers.protocol_options import ProtocolSettings, resolve
-from ttabench.readers.sources import Request, Table
+from ttabench.readers.sources import ProtocolSettings, Request, Table, resolve
 from ttabench.readers.tokens import Tokens
 
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"

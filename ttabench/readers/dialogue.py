@@ -37,8 +37,17 @@ from ttabench.readers.base import (
 )
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.formats import RawRow, opened
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    StepCounts,
+    Table,
+    TokenLimit,
+    resolve,
+    table,
+    twin_table,
+    usable,
+)
 from ttabench.readers.tokens import Count, Tokens, counted_by
 
 LEAST = 3

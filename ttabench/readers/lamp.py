@@ -42,8 +42,19 @@ from ttabench.readers.base import (
 )
 from ttabench.readers.cards import Card, Profile, Scalar
 from ttabench.readers.formats import RawRow, brief, rows, text_of
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, generated, table, twin_rows, usable
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    StepCounts,
+    Table,
+    TokenCount,
+    TokenLimit,
+    generated,
+    resolve,
+    table,
+    twin_rows,
+    usable,
+)
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
 _FIELD = re.compile(r"\{(\w+)\}")

@@ -23,8 +23,7 @@ from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, S
 from ttabench.readers.base import Bound, fingerprint, shares, spread
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, twin_table
+from ttabench.readers.sources import ProtocolSettings, Request, Table, TokenCount, resolve, twin_table
 from ttabench.readers.tokens import CutText, Tokens
 
 NAMED = ("field", "marker")

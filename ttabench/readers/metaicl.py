@@ -42,8 +42,18 @@ from ttabench.readers.base import (
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.demonstrations import OTHER_ROWS
 from ttabench.readers.formats import RawRow, rows
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, generated, tops, twin_rows, usable
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    StepCounts,
+    Table,
+    TokenLimit,
+    generated,
+    resolve,
+    tops,
+    twin_rows,
+    usable,
+)
 from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
 
 DRAWS = (100, 13, 21, 42, 87)

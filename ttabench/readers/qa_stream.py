@@ -30,11 +30,10 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
 from ttabench.readers.cards import Card
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import QARow, parse
-from ttabench.readers.sources import Request, table, twin_table
+from ttabench.readers.sources import ProtocolSettings, Request, TokenCount, resolve, table, twin_table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.varying import Varying
+from ttabench.stats.clusters import Varying
 
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""

@@ -36,7 +36,6 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, parsing, readable, rows, stem, text_of
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
 from ttabench.readers.qa_rows import answers_of
 from ttabench.readers.ruler_texts import (
     NEEDS,
@@ -51,7 +50,19 @@ from ttabench.readers.ruler_texts import (
     numbered,
     placed,
 )  # fmt: skip
-from ttabench.readers.sources import GENERATED, Request, Table, find, generated, places, table, usable
+from ttabench.readers.sources import (
+    GENERATED,
+    ProtocolSettings,
+    Request,
+    Table,
+    TokenCount,
+    find,
+    generated,
+    places,
+    resolve,
+    table,
+    usable,
+)
 from ttabench.readers.tokens import CutText, Tokens, counted_by
 
 SENTENCES = 8

@@ -34,8 +34,19 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, in_order, spread, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, json_lines
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, find, table, tops, twin_table, usable
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    StepCounts,
+    Table,
+    TokenCount,
+    find,
+    resolve,
+    table,
+    tops,
+    twin_table,
+    usable,
+)
 from ttabench.readers.tokens import Tokens
 
 TXT = {".txt": json_lines}

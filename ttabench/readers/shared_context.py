@@ -34,8 +34,17 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
 from ttabench.readers.cards import Card
 from ttabench.readers.formats import RawRow, brief
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
+from ttabench.readers.sources import (
+    ProtocolSettings,
+    Request,
+    Table,
+    TokenCount,
+    TokenLimit,
+    resolve,
+    table,
+    twin_table,
+    usable,
+)
 from ttabench.readers.tokens import CutText, Tokens
 
 PREFIX = "scbench_"

@@ -28,8 +28,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunConfig
+from ttabench.stats.clusters import Varying, unit_of
 from ttabench.stats.metrics import declare
-from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
 """2: the id is a hash of what differs from the defaults."""

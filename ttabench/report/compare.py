@@ -33,7 +33,7 @@ from ttabench.report.differences import (
 )
 from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
 from ttabench.report.finding import loaded, refuse_all_damaged
-from ttabench.report.pairing import Answers, Run, answers_of, joined
+from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
 
 

@@ -12,9 +12,19 @@ from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import called, natural
 from ttabench.report.compare import Block, Comparison, share
 from ttabench.report.differences import Difference
-from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running
-from ttabench.report.figures import plain, probability, shown, with_interval
-from ttabench.report.phrases import ACROSS, MANY, PLURALS
+from ttabench.report.entries import (
+    Entry,
+    best_of,
+    ceiling_of,
+    floor_of,
+    front,
+    plain,
+    probability,
+    running,
+    shown,
+    with_interval,
+)
+from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Bold, Cell, Table
 

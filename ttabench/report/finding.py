@@ -35,8 +35,7 @@ from ttabench.records.schema import (
     load_record,
     runs,
 )
-from ttabench.report.configuration import whole
-from ttabench.report.pairing import Run
+from ttabench.report.stored import Run, whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from ttabench.core.types import Json, Mode
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.readers import Task, content_digest, load, origin
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.readers.sources import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS

@@ -21,11 +21,10 @@ from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
 from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
 from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metric import Metric
-from ttabench.stats.varying import FRESH, Draw, origin, unit_of
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM

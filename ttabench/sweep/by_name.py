@@ -18,7 +18,7 @@ from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.compare import compared
 from ttabench.report.comparison_tables import comparison_data
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.finding import at_path, loaded
 from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
