@@ -116,7 +116,6 @@ def test_the_official_folder(tmp_path: Path) -> None:
     assert [episode.asks()[0].subtask for episode in episodes] == ["7 A Book, with a comma", "9 Other"]
     assert episodes[0].asks()[0].answers == ("seven\r\n\r\nlines ",), "line ends are part of the text"
     assert task.dropped == {"no text": 1}
-    assert "every seed gives the same" in task.notes[0]
     assert task.source == f"folder:{tmp_path}"
     train = load("pg19", source=str(tmp_path / "train"), split="train", options=SMALL)
     assert [episode.key for episode in train.episodes()] == ["pg19/train/1"]

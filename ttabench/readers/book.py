@@ -38,22 +38,10 @@ from ttabench.core.checked_file import reading
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, parsing
-from ttabench.readers.sources import (
-    ProtocolSettings,
-    Request,
-    Table,
-    TokenCount,
-    TokenCounts,
-    hub_rows,
-    long_twin,
-    resolve,
-    serving,
-    table,
-    tops,
-)
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, hub_rows, long_twin, resolve, table, tops
+from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
 
 PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
@@ -153,8 +141,6 @@ class Books(Bound[Settings]):
     """A `readers.Task` over long texts, one episode a book."""
 
     books: Sequence[Book]
-    whole: bool
-    """Every book of the source is here."""
 
     @cached_property
     def n_observes(self) -> int:
@@ -179,11 +165,6 @@ class Books(Bound[Settings]):
         pieces = self.settings.spans(min(tokens, self.settings.lengths[-1]))
         counts = accumulate(span.asked for span in pieces)
         return [span for span, count in zip(pieces, counts, strict=True) if share is None or count <= share]
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        same = "all books of the source are scored: every seed gives the same figures"
-        return [same] if self.whole and not self.mini else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
         """One episode a book."""
@@ -265,12 +246,10 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
         return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
     path, names = Path(request.source), card.splits[request.split].files
     if path.is_file() and path.suffix == ".txt":
-        notes = serving(card, request.split, path.absolute().parent.name, path)
-        return _of_files([path]), Table(label=f"file:{path}", notes=notes)
+        return _of_files([path]), Table(label=f"file:{path}")
     for folder in (*(top / name for top in tops(path, card.source.folders) for name in names), path):
         if files := sorted(folder.glob("*.txt")):
-            notes = serving(card, request.split, folder.absolute().name, folder)
-            return _of_files(files), Table(label=f"folder:{path}", notes=notes)
+            return _of_files(files), Table(label=f"folder:{path}")
     data = table(card, request)
     return _of_rows(card, data.rows), data
 
@@ -336,7 +315,7 @@ def read(card: Card, request: Request) -> Books:
     else:
         candidates, data = candidates_of(card, request)
     chosen = drawn(candidates, settings.books, f"books {request.seed}")
-    made, whole = looked_at(chosen), len(chosen) == len(candidates)
+    made = looked_at(chosen)
     if len(made) < len(chosen):
         data.unused["no text"] = len(chosen) - len(made)
-    return Books(card=card, request=request, settings=settings, arguments=arguments, data=data, books=made, whole=whole)
+    return Books(card=card, request=request, settings=settings, arguments=arguments, data=data, books=made)

@@ -46,6 +46,12 @@ class _Part(BaseModel):
     model_config = STRICT
 
 
+class ProtocolSettings(BaseModel):
+    """Base of the settings of every reader."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Hub(_Part):
     """A data set of the Hugging Face hub."""
 

@@ -39,22 +39,10 @@ from ttabench.readers.base import (
     shares,
     spread,
 )  # fmt: skip
-from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.demonstrations import OTHER_ROWS
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, rows
-from ttabench.readers.sources import (
-    ProtocolSettings,
-    Request,
-    StepCounts,
-    Table,
-    TokenLimit,
-    generated,
-    resolve,
-    tops,
-    twin_rows,
-    usable,
-)
-from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
+from ttabench.readers.sources import Request, Table, generated, resolve, tops, twin_rows, usable
+from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by, estimate
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
@@ -135,18 +123,16 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
     paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
     missing = [name for name, path in paths.items() if not path.is_file()]
-    if missing and (settings.task != "all" or len(missing) == len(known)):
-        raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
-    notes = card.splits[request.split].notes
     if missing:
-        notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
+        fault = f"There is no file {paths[missing[0]]} of {missing[0]}."
+        raise UserError(fault, f"{card.source.how} Or name the tasks that are there: --task-set task=NAMES.")
     tasks, unused = list[MetaTask](), Counter[str]()
-    for name in [name for name in known if name not in missing]:
+    for name in known:
         task, dropped = _task(base, name, request)
         if task.asked:
             tasks.append(task)
             unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
-    return tasks, Table(label=f"folder:{given}", notes=notes, unused=unused)
+    return tasks, Table(label=f"folder:{given}", notes=card.splits[request.split].notes, unused=unused)
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:
@@ -260,10 +246,6 @@ class MetaIcl(Bound[Settings]):
             taken = {row.pair for row in (*fits.shown, *task.asked)}
             fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken]
         return map(self._observe, fresh[: len(fits.shown)])
-
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        return [] if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""

@@ -29,10 +29,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.qa_rows import QARow, parse
-from ttabench.readers.sources import ProtocolSettings, Request, TokenCount, resolve, table, twin_table
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.sources import Request, resolve, table, twin_table
+from ttabench.readers.tokens import TokenCount, Tokens
 from ttabench.stats.clusters import Varying
 
 _ALL_OF_A_TWIN = 1665
@@ -101,12 +101,6 @@ class QAStream(Bound[Settings]):
         probed = self.settings.probe if self.settings.kind == "retention" else None
         rows = [row for document in self.documents[:probed] for row in document.rows]
         return spread(rows, self.limit)
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        wanted, read_ = self.settings.documents, len(self.documents)
-        fewer = wanted is not None and read_ < wanted
-        return [f"all {read_} documents of the source are read, fewer than {wanted}"] if fewer else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
         """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""

@@ -14,30 +14,27 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ttabench.core.amounts import tokens_in
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
-from ttabench.readers.cards import Card, Scalar, Split
-from ttabench.readers.formats import READABLE, Formats, RawRow, brief, first_fault, parsing, reasons, rows, stem
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
+from ttabench.readers.formats import READABLE, Formats, RawRow, brief, first_fault, parsing, reasons, rows
 
 T = TypeVar("T")
 GENERATED = "generated"
 """The source of rows that a reader makes and that are not of the miniature world."""
 MOST_ROWS, MOST_TOKENS = 10**6, 2**26
 """What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
-_SHARD = re.compile(r"-\d{5}-of-\d{5}.*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +126,7 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
 def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
     split, held = card.splits[wanted], list(rows(path, formats))
     whole = split.rows is not None and len(held) == split.of
-    notes = () if whole else serving(card, wanted, _SHARD.sub("", stem(path, formats)), path)
-    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
+    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole)
 
 
 def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table:
@@ -199,17 +195,6 @@ def _named(place: Path, formats: Formats) -> list[Path]:
     if shards and len(shards) != (count := int(shards[0].name.partition("-of-")[2][:5])):
         raise UserError(f"{place.parent} holds {len(shards)} of {count} shards of {place.name!r}.", "Get the others.")
     return shards
-
-
-def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
-    """What a record must say where a source called `name` (of a file, or a folder of books) serves as the split
-    `wanted` that is called otherwise; a card that names no files takes any.
-    """
-    split, every = card.splits[wanted], card.splits.values()
-    names = [Path(known).name for known in (*split.files, *(split.whole if split.rows is None else ()))]
-    if name.casefold() in map(str.casefold, names) or not any(one.files or one.whole for one in every):
-        return ()
-    return (f"{where} serves as split {wanted!r} of {card.name}, all of it (known by name: {', '.join(names)})",)
 
 
 # --- miniature twins -------------------------------------------------------------------------------------------------
@@ -296,35 +281,6 @@ def reader_of(name: str) -> Callable[[Card, Request], Any]:
 def origin(reader: str) -> str:
     """Of what package, in what state, a reader is; "" for those here."""
     return "" if reader in READERS or reader not in offered(GROUP) else offered(GROUP)[reader].origin
-
-
-def _count(value: object) -> object:
-    """`"16k"` as 16,384."""
-    count = tokens_in(value) if isinstance(value, str) else value
-    if count is None:
-        raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-    return count
-
-
-def listed(value: object) -> object:
-    """`"1,2,4"` or one number as a tuple."""
-    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
-
-
-TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
-"""A number of tokens in the settings of a protocol, also as `16k`."""
-TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
-"""The same, where 0 means no limit."""
-TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(listed)]
-"""Several, also as `4k,16k`."""
-StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(listed)]
-"""Pieces after which something is asked, also as `1,2,4`."""
-
-
-class ProtocolSettings(BaseModel):
-    """Base of the settings of every reader."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 S = TypeVar("S", bound=ProtocolSettings)

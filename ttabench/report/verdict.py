@@ -264,10 +264,8 @@ class Field:
         )
         named = f"{called or right} ({plain(self.metric, fmean(other.value for _, _, other in pairs))})"
         if tested is None:
-            missing = (one for block in self.blocks for one in block.unpaired if {one.left, one.right} == {left, right})
-            reason = next((one.reason for one in missing), "a figure is no number")
             amount = f"{plain(self.metric, abs(value))}{points}"
-            return f"{amount} {_side(self.metric, value)} {named}, untested ({reason})"
+            return f"{amount} {_side(self.metric, value)} {named}, untested"
         where = ""
         if {tested.n} != {sum(one.n for _, one, _ in pairs), sum(other.n for _, _, other in pairs)}:
             where = f" (on the {tested.n:,} questions that both were asked)"

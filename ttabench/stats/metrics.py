@@ -125,14 +125,6 @@ def _per_token(scored: Answer, _: Ask) -> list[float]:
     return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
 
 
-def _without_question(scored: Answer, _: Ask) -> list[float]:
-    return [value - bare for value, bare in zip(scored.logprobs, scored.unconditional_logprobs, strict=True)]
-
-
-def _as_ccm(scored: Answer, ask: Ask) -> list[float]:
-    return (_without_question if scored.unconditional_logprobs else _per_token)(scored, ask)
-
-
 def _per_character(scored: Answer, ask: Ask) -> list[float]:
     (want,) = wanted([ask], Choose)
     lengths = [len(option.removeprefix(want.delimiter)) for option in want.options]
@@ -148,9 +140,6 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric(name="em", function=of_target(exact),
                summary="exact match with the target answer after SQuAD normalisation (strict)"),
-        Metric(name="em_lower",
-               function=of_target(lambda one, gold: float(one.strip().lower() == gold.strip().lower())),
-               summary="the same text as the target answer but for case (Generative Adapter on MetaICL)"),
         Metric(name="em_prefix", function=of_target(prefix_exact),
                summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1"),
         Metric(name="f1", function=of_target(token_f1), summary="token F1 against the target (shortest) answer"),
@@ -184,11 +173,6 @@ METRICS: dict[str, Metric] = {
                summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)"),
         Metric(name="acc_mean", of_choice=choice(_per_token),
                summary="the same with sums divided by the tokens of the option"),
-        Metric(name="acc_pmi", of_choice=choice(_without_question),
-               summary="the same with what the option is worth without the question subtracted"),
-        Metric(name="acc_ccm", of_choice=choice(_as_ccm),
-               summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own "
-                       "code)"),
         Metric(name="option_nll", of_choice=_nats, most=None, **_NATS, summary="negative log-likelihood of the right "
                "option among the options, in nats: its exp is a perplexity"),
         Metric(name="ppl", ratio=RATIOS["ppl"], **_PPL,

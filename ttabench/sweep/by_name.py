@@ -72,7 +72,7 @@ class Compared:
     """Who leads, by how much, and whether that is settled."""
     tables: Mapping[str, pandas.DataFrame]
     """Those of `ttabench compare --json` by name: "runs", and where there are such "differences" (paired, with p
-    adjusted for all pairs), "steps", "overall", "set_aside", "unpaired". Values as they are stored: 0.719 of f1."""
+    adjusted for all pairs), "steps", "overall", "set_aside". Values as they are stored: 0.719 of f1."""
 
     def __str__(self) -> str:
         return self.verdict
