@@ -68,7 +68,7 @@ def test_the_official_folder(tmp_path: Path) -> None:
     base = official(tmp_path / "MetaICL")
     task = load("metaicl", source=str(base), seed=1)
     equal = f"rows of {base} were left out (quarel: query equal to a demonstration: 1)"
-    assert task.notes == (equal,)
+    assert task.notes == ("1 of 2 tasks have no files and were left out: codah", equal)
     (episode,) = task.episodes()
     assert [piece.text for piece in episode.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(16)]
     assert {ask.prompt for ask in episode.asks()} == {"Input: in 7 Output:", "Input: in 8 Output:"}

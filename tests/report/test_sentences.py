@@ -11,7 +11,7 @@ from tests.report.test_verdict import made, right
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.entries import ceiling_of, floor_of
+from ttabench.report.entries import ceiling_of
 from ttabench.report.verdict import sentences, verdict
 
 
@@ -39,16 +39,10 @@ def first_workflow(folder: Path) -> list[Path]:
     return [*few, *made(folder, "t", shares)]
 
 
-def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> None:
+def test_runs_with_a_limit_stand_in_a_block_of_their_own(tmp_path: Path) -> None:
     found = compare(first_workflow(tmp_path))
-    assert labels(found) == ["none", "icl", "mac"]
-    assert (found.blocks[0].entries[0], found.blocks[0].entries[1]) == (
-        floor_of(found.entries), ceiling_of(found.entries)
-    )  # fmt: skip
-    told = sentences(found)
-    assert told[0].startswith("mac (60.0) is 60.0 points [")
-    assert "above none (0.0), p <0.001; 30.0 points [" in told[0]
-    assert "Set aside (--limit 8): none limit=8, icl limit=8 and mac limit=8." in told
+    assert labels(found) == ["none", "icl", "mac"] * 2
+    assert {block.place.brief: len(block.differences) for block in found.blocks} == {"t": 3, "t limit=8": 3}
 
 
 def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:

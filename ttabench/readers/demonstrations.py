@@ -202,6 +202,7 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tup
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
     held = [real_part(card, replace(request, source=source), name) for name, source in sources.items()]
     notes = list(card.splits[request.split].notes)
+    notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
     return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))
 
 

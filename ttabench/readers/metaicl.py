@@ -123,16 +123,18 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
     paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
     missing = [name for name, path in paths.items() if not path.is_file()]
+    if missing and (settings.task != "all" or len(missing) == len(known)):
+        raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
+    notes = card.splits[request.split].notes
     if missing:
-        fault = f"There is no file {paths[missing[0]]} of {missing[0]}."
-        raise UserError(fault, f"{card.source.how} Or name the tasks that are there: --task-set task=NAMES.")
+        notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
     tasks, unused = list[MetaTask](), Counter[str]()
-    for name in known:
+    for name in [name for name in known if name not in missing]:
         task, dropped = _task(base, name, request)
         if task.asked:
             tasks.append(task)
             unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
-    return tasks, Table(label=f"folder:{given}", notes=card.splits[request.split].notes, unused=unused)
+    return tasks, Table(label=f"folder:{given}", notes=notes, unused=unused)
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:

@@ -2,7 +2,6 @@
 
 Lines that are set aside say nothing of their method beside the others. They are named, and never lead:
 
-limit    `--limit` let it ask fewer questions than the others were asked: it stands in no table
 cut      its window left out a part of the context: of `icl` that is no ceiling
 whole    it evicts, and had no need to: what it measures is full context under another name
 """
@@ -27,8 +26,8 @@ from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-Kind = Literal["", "limit", "cut", "whole"]
-MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
+Kind = Literal["", "cut", "whole"]
+MARKS: dict[Kind, str] = {"": "", "cut": " (cut)", "whole": " (evicted nothing)"}
 
 
 PIECES = "pieces read before the query"
@@ -59,7 +58,7 @@ class Entry(Group):
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
-    """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
+    """The same in words that follow its label: "read 36 % of the context"."""
 
     @property
     def marked(self) -> str:
@@ -123,28 +122,6 @@ def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float
         values = [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)]
         by_step[at] = over_runs(rows[at], values, draws=group.record.unit == "draw")
     return by_step
-
-
-def within_limit(block: Sequence[Group]) -> list[Group]:
-    """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
-
-    Where no two share one, the group of the largest is left alone.
-    """
-    limits = [_limit(group) for group in block]
-    most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
-    return [group for group, limit in zip(block, limits, strict=True) if limit == most]
-
-
-def _limit(group: Group) -> float:
-    """Queries that `--limit` left; infinite where it left all."""
-    limit = group.record.config.get("limit")
-    return math.inf if limit is None or all(record.n < limit for record in group.records) else float(limit)
-
-
-def limit_of(group: Group) -> str:
-    """The option as it was typed; "no --limit"."""
-    limit = group.record.config.get("limit")
-    return "no --limit" if limit is None else f"--limit {limit}"
 
 
 def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
