@@ -11,7 +11,7 @@ from tests.report.test_verdict import made, right
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.entries import ceiling_of
+from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.verdict import sentences, verdict
 
 
@@ -39,10 +39,16 @@ def first_workflow(folder: Path) -> list[Path]:
     return [*few, *made(folder, "t", shares)]
 
 
-def test_runs_with_a_limit_stand_in_a_block_of_their_own(tmp_path: Path) -> None:
+def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> None:
     found = compare(first_workflow(tmp_path))
-    assert labels(found) == ["none", "icl", "mac"] * 2
-    assert {block.place.brief: len(block.differences) for block in found.blocks} == {"t": 3, "t limit=8": 3}
+    assert labels(found) == ["none", "icl", "mac"]
+    assert (found.blocks[0].entries[0], found.blocks[0].entries[1]) == (
+        floor_of(found.entries), ceiling_of(found.entries)
+    )  # fmt: skip
+    told = sentences(found)
+    assert told[0].startswith("mac (60.0) is 60.0 points [")
+    assert "above none (0.0), p <0.001; 30.0 points [" in told[0]
+    assert "Set aside (--limit 8): none limit=8, icl limit=8 and mac limit=8." in told
 
 
 def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
@@ -61,21 +67,6 @@ def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
     told = verdict(compare([none, icl, mac, h2o]))
     assert told.startswith("h2o (60.0) is"), "what is cut does not lead"
     assert "Set aside (read 99.9 % of the context): mac." in told
-
-
-@pytest.mark.parametrize(("note", "leads"), [
-    ("snapkv evicted nothing: 300 tokens of context fit what it may keep, so this measures full context", False),
-    ("snapkv evicted nothing from 7 of 8 contexts: 300 tokens of context fit what it may keep", False),
-    ("snapkv evicted nothing from 1 of 8 contexts: 30 tokens of context fit what it may keep", True),
-    ("every row is asked at several places in the stream, and n counts them all: 40 answers to 8 rows", True),
-])  # fmt: skip
-def test_what_evicted_nothing_never_leads(tmp_path: Path, note: str, leads: bool) -> None:
-    none, icl, snapkv, mac = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "snapkv": 1.0, "mac": 0.6})
-    found = compare([none, icl, noted(snapkv, note), mac])
-    told = verdict(found)
-    assert told.startswith("snapkv leads") == leads
-    assert ("Set aside (evicted nothing): snapkv." in told) != leads
-    assert ("snapkv (evicted nothing)" in [row[0] for row in comparison_tables(found)[0].rows]) != leads
 
 
 def test_a_ceiling_below_a_method_may_be_broken(tmp_path: Path) -> None:

@@ -193,13 +193,11 @@ def _ascending(value: Json) -> tuple[bool, float, str]:
 
 
 def _material(record: RunRecord) -> dict[str, Json]:
-    """Options that decide context and queries, seeds aside; of a limit, whether it left out any."""
+    """Options that decide context and queries, seeds and limits aside."""
     reader = record.task.get("reader")
     options = with_defaults(record.config)["task_options"]
     kept = {key: value for key, value in options.items() if key not in READ_ALIKE or READ_ALIKE[key] != reader}
-    limit, chat = record.config.get("limit"), bool(record.config.get("chat_template"))
-    binding = limit if limit is not None and record.n >= limit else None
-    return {**kept, "split": record.config.get("split"), "chat_template": chat, "limit": binding}
+    return {**kept, "split": record.config.get("split"), "chat_template": bool(record.config.get("chat_template"))}
 
 
 def varying(record: RunRecord) -> dict[str, Json]:

@@ -1,8 +1,9 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
-Runs stand in blocks (`blocks`), those that differ in their seed only are pooled (`entries`), and pairs within a block
-get the difference over the queries both answered, over several blocks the mean of these. Which pairs are shown is
-chosen, and p values are adjusted for all tests of their family that could be (`differences`).
+Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
+aside (`entries`), and pairs within a block get the difference over the queries both answered, over several blocks the
+mean of these. Which pairs are shown is chosen, and p values are adjusted for all tests of their family that could be
+(`differences`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ttabench.report.differences import (
     means,
     standing_of,
 )
-from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, share_of_gap
+from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
 from ttabench.report.finding import loaded, refuse_all_damaged
 from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
@@ -41,6 +42,8 @@ class Block:
     place: Place
     entries: tuple[Entry, ...]
     """Floor and ceiling first, those of one method together."""
+    limited: tuple[Entry, ...] = ()
+    """Those that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that were tested."""
 
@@ -78,8 +81,9 @@ class Comparison:
 
     @property
     def aside(self) -> tuple[Entry, ...]:
-        """All that is set aside: cut or with nothing evicted."""
-        return tuple(entry for entry in self.entries if entry.aside)
+        """All that is set aside: asked less, then cut."""
+        limited = [entry for block in self.blocks for entry in block.limited]
+        return (*limited, *(entry for entry in self.entries if entry.aside))
 
 
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
@@ -144,8 +148,16 @@ def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answe
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    entries = (entry_of(place, label, group, joined([answers[run] for run in group.ids])) for group, label in labelled)
-    return Block(place=place, entries=tuple(entries))
+    groups = within_limit([group for group, _ in labelled])
+    entries, limited = list[Entry](), list[Entry]()
+    for group, label in labelled:
+        own = joined([answers[run] for run in group.ids])
+        entry = entry_of(place, label, group, own)
+        if group in groups:
+            entries.append(entry)
+        else:
+            limited.append(replace(entry, aside="limit", reason=limit_of(entry)))
+    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
 
 
 def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bool) -> list[Block]:

@@ -2,8 +2,8 @@
 
 Lines that are set aside say nothing of their method beside the others. They are named, and never lead:
 
+limit    `--limit` let it ask fewer questions than the others were asked: it stands in no table
 cut      its window left out a part of the context: of `icl` that is no ceiling
-whole    it evicts, and had no need to: what it measures is full context under another name
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.stored import Answers, Values
-from ttabench.run.recording import kept_whole
 from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import FRESH
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-Kind = Literal["", "cut", "whole"]
-MARKS: dict[Kind, str] = {"": "", "cut": " (cut)", "whole": " (evicted nothing)"}
+Kind = Literal["", "limit", "cut"]
+MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)"}
 
 
 PIECES = "pieces read before the query"
@@ -58,7 +57,7 @@ class Entry(Group):
     aside: Kind = ""
     """Why it is set aside; empty where it is not."""
     reason: str = ""
-    """The same in words that follow its label: "read 36 % of the context"."""
+    """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
 
     @property
     def marked(self) -> str:
@@ -124,6 +123,28 @@ def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float
     return by_step
 
 
+def within_limit(block: Sequence[Group]) -> list[Group]:
+    """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
+
+    Where no two share one, the group of the largest is left alone.
+    """
+    limits = [_limit(group) for group in block]
+    most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
+    return [group for group, limit in zip(block, limits, strict=True) if limit == most]
+
+
+def _limit(group: Group) -> float:
+    """Queries that `--limit` left; infinite where it left all."""
+    limit = group.record.config.get("limit")
+    return math.inf if limit is None or all(record.n < limit for record in group.records) else float(limit)
+
+
+def limit_of(group: Group) -> str:
+    """The option as it was typed; "no --limit"."""
+    limit = group.record.config.get("limit")
+    return "no --limit" if limit is None else f"--limit {limit}"
+
+
 def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
     """The kind that sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
     lost, read = (
@@ -133,8 +154,6 @@ def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
         share = 1 - lost / read if read else 0.0
         percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
         return "cut", f"read {percent} of the context" if read > lost else "read a part of the context only"
-    if sum(kept_whole(record.notes) for record in records) > len(records) / 2:
-        return "whole", "evicted nothing"
     return "", ""
 
 
