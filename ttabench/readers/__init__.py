@@ -59,7 +59,9 @@ def load(
     ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
     if ask is None:
         why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        raise UserError(f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}.")
+        raise UserError(
+            f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}, or --limit."
+        )
     check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task
 

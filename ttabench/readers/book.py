@@ -13,13 +13,11 @@ a method keeps need not be able to predict anything by itself. The text is token
 
 Books of a folder, a table or the hub are read when they are needed: the training split of PG-19 is 11 GB.
 
-    pg19/metadata.csv            718,Tono Bungay,1909,http://www.gutenberg.org/ebooks/718     (no header)
     pg19/test/718.txt            the text, UTF-8
 """
 
 from __future__ import annotations
 
-import csv
 import random
 from bisect import bisect_left
 from collections import Counter
@@ -255,22 +253,12 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
 
 
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
-    titles: dict[str, str] = {}
-    place = files[0].parent.parent / "metadata.csv"
-    if place.is_file():
-        with reading(place):
-            cells = csv.reader(_text_of(place).splitlines())
-            titles = {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
-    return [partial(_of_file, file, titles.get(file.stem, "")) for file in files]
+    return [partial(_of_file, file) for file in files]
 
 
-def _of_file(file: Path, title: str) -> tuple[str, str, str]:
-    return file.stem, title, _text_of(file)
-
-
-def _text_of(file: Path) -> str:
+def _of_file(file: Path) -> tuple[str, str, str]:
     with reading(file, most=4 * LONGEST_TEXT):
-        return file.read_bytes().decode("utf-8-sig")
+        return file.stem, "", file.read_bytes().decode("utf-8-sig")
 
 
 def _of_rows(card: Card, rows: Sequence[RawRow]) -> list[Candidate]:

@@ -302,10 +302,6 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
     settings = _validated(card, "protocol", model, base, options)
-    steps = len(set(getattr(settings, "steps", None) or ()))
-    if request.limit is not None and request.limit < steps:
-        fault = f"A limit of {request.limit} questions is less than one at each of {steps} steps."
-        raise UserError(fault, f"Give --limit {steps} or more.")
     if prompt := getattr(settings, "prompt", None):
         card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
     more = {key: value for key, value in request.options.items() if key in known}

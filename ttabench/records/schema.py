@@ -46,7 +46,7 @@ DECLARED: dict[str, Any] = {
     "summary": str, "scale": Annotated[float, Field(gt=0, le=1e9)], "digits": Annotated[int, Field(ge=0, le=9)],
     "higher_is_better": bool, "least": float | None, "most": float | None,
 }  # fmt: skip
-"""Of a metric that is not ttabench's own, see `stats.metric`."""
+"""Of a metric that is not ttabench's own, see `stats.metrics`."""
 KINDS: dict[str, dict[str, Any]] = {
     "config": {**get_type_hints(RunConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
     "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},

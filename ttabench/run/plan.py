@@ -21,8 +21,7 @@ from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method, resolve_prompting
-from ttabench.stats.metric import Metric
-from ttabench.stats.metrics import check_judges, metric
+from ttabench.stats.metrics import Metric, check_judges, metric
 
 T = TypeVar("T")
 OURS = "ttabench"

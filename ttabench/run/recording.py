@@ -23,7 +23,7 @@ from ttabench.run.budget import kept_share
 from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
 from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
 from ttabench.stats.figures import Unit, Written
-from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import Metric
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
