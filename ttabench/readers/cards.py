@@ -325,11 +325,6 @@ def yaml_of(path: Path) -> object:
 
 def _read(path: Path) -> Card:
     data = yaml_of(path)
-    if isinstance(data, str):
-        raise UserError(
-            f"{path} holds a text; a task is a card (.yaml) or a table of questions (.jsonl, .csv, ...).",
-            "A text is read with `ttabench adapt --context FILE`, and asked with `ttabench ask`.",
-        )
     try:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
