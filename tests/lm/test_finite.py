@@ -16,7 +16,6 @@ from ttabench.lm.verbs.scoring import NotFinite
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),
     "choose": Choose(options=(" a", " bc")),
-    "unconditional": Choose(options=(" a", " bc"), unconditional_prompt="Answer:"),
     "score": Score(continuation=" and on"),
 }
 KINDS = pytest.mark.parametrize("kind", WANTS)

@@ -21,11 +21,10 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, fingerprint, shares, spread
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, twin_table
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, resolve, twin_table
+from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
 NAMED = ("field", "marker")
 """What a cut may name."""

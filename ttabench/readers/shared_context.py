@@ -35,11 +35,10 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, brief
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, resolve, table, twin_table, usable
+from ttabench.readers.tokens import CutText, TokenCount, TokenLimit, Tokens
 
 PREFIX = "scbench_"
 """Of the published names of sub-tasks."""

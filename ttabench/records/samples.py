@@ -39,7 +39,7 @@ LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
 COLUMNS = (
     "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
-    "ask_cpu_ms", "logprobs", "tokens", "unconditional_logprobs", "subtask", "position", "words", "ended",
+    "ask_cpu_ms", "logprobs", "tokens", "subtask", "position", "words", "ended",
 )  # fmt: skip
 """Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
 by that name, 0 where none of them has it."""

@@ -22,10 +22,8 @@ from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import STATES
-from ttabench.report.configuration import NAMED, changes, flat, told, whole
-from ttabench.report.entries import over_runs
-from ttabench.report.figures import shown
-from ttabench.report.pairing import answered
+from ttabench.report.entries import over_runs, shown
+from ttabench.report.stored import NAMED, answered, changes, flat, told, whole
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
 from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest

@@ -31,7 +31,7 @@ from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample, kept
-from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import Metric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from ttabench.core.types import Ask, Generate
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import estimated, single
 from ttabench.stats.figures import Written
-from ttabench.stats.metric import Metric
-from ttabench.stats.metrics import METRICS, metric
+from ttabench.stats.metrics import METRICS, Metric, metric
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
 

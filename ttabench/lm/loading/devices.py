@@ -30,9 +30,9 @@ def find_device(name: str) -> torch.device:
 
 def room_of_all(device: torch.device) -> dict[int | str, int] | None:
     """Bytes that weights may take on each of several accelerators of a kind; None where there is one."""
-    if (count := accelerators.called(device, "device_count") or 1) < 2:
+    if (count := environment.called(device, "device_count") or 1) < 2:
         return None
-    totals = [accelerators.called(device, "get_device_properties", number).total_memory for number in range(count)]
+    totals = [environment.called(device, "get_device_properties", number).total_memory for number in range(count)]
     return {number: int(SHARE_OF_ONE * total) for number, total in enumerate(totals)}
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
@@ -94,15 +93,13 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
     scores = _choose(lm, patch, pairs)
     ids = [[option for _, options in pair for option in options] for pair in pairs]
-    unconditional = _unconditional(lm, patch, asks)
     return [
         Answer(
             prediction=want.options[max(range(len(logprobs)), key=logprobs.__getitem__)].strip(),
             logprobs=tuple(logprobs),
             tokens=tuple(map(len, lengths)),
-            unconditional_logprobs=bare,
         )
-        for want, logprobs, lengths, bare in zip(wants, scores, ids, unconditional, strict=True)
+        for want, logprobs, lengths in zip(wants, scores, ids, strict=True)
     ]
 
 
@@ -116,21 +113,6 @@ def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[
     for row, values in zip(owners, logprobs_of, strict=True):
         sums[row] += values.tolist()
     return sums
-
-
-def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
-    """Log-probabilities of the options without the question: adapted weights, but nothing else in the window."""
-    wants = wanted(asks, Choose)
-    rows = [row for row, want in enumerate(wants) if want.unconditional_prompt]
-    if not rows:
-        return [() for _ in asks]
-    bare = [
-        replace(asks[row], prompt=wants[row].unconditional_prompt, want=replace(wants[row], option_prefixes=()))
-        for row in rows
-    ]
-    patch = select_rows(Patch(deltas=patch.deltas), rows)
-    values = iter(_choose(lm, patch, choice_ids(lm, bare, follows=False)))
-    return [tuple(next(values)) if want.unconditional_prompt else () for want in wants]
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:

@@ -1,4 +1,8 @@
-"""What runs answered, by query, so that two runs can be paired: terms of the metric, or scored stretches of a ratio.
+"""What stored runs were told (all of it, and what of it is no default), and what they answered, by query, so that two
+runs can be paired: terms of the metric, or scored stretches of a ratio.
+
+    changes(record.config)              {"hierarchy": 16, "documents": 8}
+    told(record)                        "hierarchy=16, documents=8"
 
     (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
     (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
@@ -10,16 +14,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from ttabench.core.declared import as_typed
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.methods.registry import known_settings
+from ttabench.readers.cards import load_card
+from ttabench.readers.sources import defaults as task_defaults
+from ttabench.records.run_fields import RunConfig
 from ttabench.records.samples import digest_of, has_samples, is_digest, name_of, read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import FRESH, Draw, Observed, origin
 from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metrics import known
-from ttabench.stats.varying import FRESH, Draw, origin
 
 Run: TypeAlias = tuple[Path, RunRecord]
 """The folder of a run, and its record."""
@@ -33,6 +45,8 @@ OPTIONAL = ("source_key", "subtask", "mode", "step")
 """Columns that samples of earlier versions may lack."""
 Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
 """The metric of every query, or its answer; of a ratio, what was scored."""
+NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
+"""Fields that a line of a list shows in columns of their own."""
 
 
 class Answers(NamedTuple):
@@ -116,3 +130,72 @@ def cells_of(runs: Sequence[Run], columns: Sequence[str]) -> dict[Place, dict[st
 def seed_of(record: RunRecord) -> int:
     """The seed of a run."""
     return int(record.config.get("seed", 0))
+
+
+# --- what a run was told --------------------------------------------------------------------------------------------
+
+
+def whole(config: Mapping[str, Json]) -> RunConfig:
+    """The configuration of a record with the defaults it is held against, as far as method and task are here."""
+    known = {field.name for field in fields(RunConfig)} - {"defaults"}
+    values = {"method": "", **{key: value for key, value in config.items() if key in known}}
+    return RunConfig(**values, defaults=_defaults(values))
+
+
+def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
+    """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which
+    say nothing where they are empty."""
+    plain = _plain(str(config.get("method")))
+    values = {**plain, **{key: value for key, value in config.items() if key in plain or value not in ("", None)}}
+    return values | {name: {**known, **values[name]} for name, known in _defaults(values).items()}
+
+
+def _defaults(config: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
+    origin = str(config.get("inputs", {}).get("method", ""))
+    return {
+        "settings": _known_settings(str(config.get("method")), origin),
+        "task_options": _known_options(str(config.get("task")), str(config.get("source"))),
+    }
+
+
+@lru_cache(maxsize=256)
+def _plain(method: str) -> dict[str, Json]:
+    return RunConfig(method=method).to_json()
+
+
+@lru_cache(maxsize=256)
+def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
+    with suppress(UserError):  # a method that is not here
+        return known_settings(method, origin)
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _known_options(task: str, source: str) -> Mapping[str, Json]:
+    with suppress(UserError):  # a card that is not here
+        return task_defaults(load_card(task), source)
+    return {}
+
+
+def flat(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Settings and task options beside all else; where both have a name, the task's is said to be the task's."""
+    plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    settings, options = config.get("settings", {}), config.get("task_options", {})
+    return {**plain, **settings, **{f"task {key}" if key in settings else key: options[key] for key in options}}
+
+
+def changes(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Options that are no defaults, in one level, digests of files and names of the run aside."""
+    return {key: value for key, value in flat(whole(config).differing()).items() if key not in NAMED}
+
+
+def told(record: RunRecord) -> str:
+    """Options that are no defaults, presets and checkpoints that do not ship included: `preset book, budget=0.5`."""
+    preset, checkpoint = (str(record.config.get(name) or "") for name in ("preset", "checkpoint"))
+    words = [f"preset {preset}"] * bool(preset)
+    words += [f"{key}={as_typed(value)}" for key, value in changes(record.config).items() if key != "checkpoint"]
+    if checkpoint and not checkpoint.startswith("shipped:"):
+        words.append(f"checkpoint={checkpoint.rstrip('/').rpartition('/')[2]}")
+    elif not checkpoint and record.method.get("parameters"):
+        words.append("untrained")
+    return ", ".join(words)
