@@ -1,4 +1,4 @@
-"""Digests are of every byte; a large file is read once."""
+"""Digests are of every byte; those of large files are remembered, and never wrongly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from ttabench.core import digests
 from ttabench.core.digests import LARGE, digest
 
 SIZE = 100 * 10**6
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "digests"
 
 
 @pytest.fixture
@@ -19,6 +27,26 @@ def large(tmp_path: Path) -> Path:
         handle.truncate(SIZE)
     assert SIZE > LARGE
     return file
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were just written count as old."""
+    monkeypatch.setattr(digests, "SETTLED", -60.0)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every file that is hashed from here on."""
+    found: list[Path] = []
+    original = digests.sha256_of
+
+    def reading(file: Path) -> str:
+        found.append(file)
+        return original(file)
+
+    monkeypatch.setattr(digests, "sha256_of", reading)
+    return found
 
 
 def put(file: Path, place: int, byte: bytes = b"x") -> None:
@@ -38,7 +66,6 @@ def test_every_byte_of_a_large_file_counts(large: Path, place: int, inside: bool
     assert digest(what) == before, "what it holds decides, not when it was written"
 
 
-def test_a_large_file_is_read_once(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest(large)
-    monkeypatch.setattr("hashlib.file_digest", None)
-    assert digest(large) == before
+def test_a_large_file_is_read_once(large: Path, settled: None, readings: list[Path]) -> None:
+    assert digest(large) == digest(large)
+    assert readings == [large]

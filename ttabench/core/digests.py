@@ -1,5 +1,8 @@
 """Digests of files' contents, 16 hexadecimal digits: they identify a file wherever it lies.
 
+Those of large files are remembered in the user's cache, by path, size, inode and times: where one of them differs the
+file is read again, and so is one that changed a moment ago. A cache that is damaged or cannot be written costs time.
+
 And names for what is computed: a hash of all that decides it, in which a choice that is the default does not stand. So
 a new setting with a default leaves every name as it was. A default that comes to mean something else would not be seen:
 give such a setting a new name, or raise `SCHEMA`, which renames everything.
@@ -9,18 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from functools import cache
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
-from ttabench.core.files import ANY, LIST_FILE, LOCK_FILE, reading
+from ttabench.core.files import ANY, LIST_FILE, LOCK_FILE, object_of, reading, write_atomically
 from ttabench.core.types import Json
 
 LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
 """Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
 LARGE = 64 * 2**20
-"""Bytes; a longer file counts by a digest of its own, which a process remembers."""
+"""Bytes; a longer file counts by a digest of its own, which is remembered."""
+SETTLED = 2.0
+"""Seconds; the clocks of some file systems tick so slowly."""
 
 
 def digest(path: Path) -> str:
@@ -34,20 +42,32 @@ def digest(path: Path) -> str:
         with reading(file, most=ANY if file == path else LONGEST.get(file.suffix, ANY)):
             size = file.stat().st_size
             whole.update(f"{file.relative_to(path)}\0{size}\0".encode("utf-8", "surrogateescape"))
-            whole.update(file.read_bytes() if size <= LARGE else sha256_of(file).encode())
+            whole.update(file.read_bytes() if size <= LARGE else remembered(file, sha256_of).encode())
     return whole.hexdigest()[:16]
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of what a file holds, 64 hexadecimal digits; computed once while it has one size and time."""
-    status = file.stat()
-    return _sha256(file.resolve(), status.st_size, status.st_mtime_ns)
-
-
-@cache
-def _sha256(file: Path, *_as_it_was: int) -> str:
+    """The SHA-256 of what a file holds, 64 hexadecimal digits."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def remembered(file: Path, compute: Callable[[Path], str]) -> str:
+    """What `compute` gives of a file, or gave while the file was what it is now."""
+    place = file.resolve()
+    status = place.stat()
+    if max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
+        return compute(place)
+    key = [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    with suppress(OSError, UserError, RuntimeError):  # nothing can be kept, or nobody says where the home folder is
+        entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
+        content = object_of(entry) if entry.is_file() else {}
+        if content.get("file") != key or not isinstance(content.get("digest"), str):
+            content = {"file": key, "digest": compute(place)}
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(entry, json.dumps(content) + "\n")
+        return str(content["digest"])
+    return compute(place)
 
 
 SCHEMA = 2
