@@ -13,9 +13,9 @@ from ttabench.core.amounts import count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.report import page as report_page
 from ttabench.report.comparison_tables import GLOSSARY
 from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
-from ttabench.report.page import build
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 
@@ -43,7 +43,7 @@ def parts() -> dict[str, str]:
 def glossary_table() -> Table:
     """The words of tables and of the page, as these explain them."""
     headings = {word.lstrip("#"): line.partition(": ")[2] for word, line in GLOSSARY.items()}
-    page = Path(build.__file__).with_name(build.TEMPLATE).read_text(encoding="utf-8")
+    page = (report_page.HERE / report_page.TEMPLATE).read_text(encoding="utf-8")
     words = dict(re.findall("^<dt>(.*)</dt><dd>(.*)</dd>$", page, re.M))
     return Table(title="", columns=("word", "meaning"), rows=tuple((headings | words).items()))
 

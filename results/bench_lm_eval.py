@@ -131,7 +131,7 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
 
 def token_counts(prompts: Sequence[Sequence[tuple[str, str]]], lm: Any) -> tuple[int, int]:
     """Tokens that `hf` and we feed through the model, from the prompts themselves."""
-    from ttabench.harness.prompts import common_cut
+    from ttabench.harness.reading import common_cut
 
     pairs = [pair for options in prompts for pair in options]
     cut = common_cut([context for context, _ in pairs])

@@ -29,7 +29,7 @@ from ttabench.lm.forward.patching import read
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate, greedy_tokens
+from ttabench.lm.verbs.answering import generate, greedy_tokens
 from ttabench.methods.icl.method import InContext, InContextSettings
 
 HERE = Path(__file__).parent

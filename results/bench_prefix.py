@@ -29,7 +29,7 @@ KINDS = ("plain", "bias", "hidden")
 ROWS = (1, 16)
 PASS = """
 import json, sys, time, torch
-from ttabench.lm.verbs.generation import greedy_tokens
+from ttabench.lm.verbs.answering import greedy_tokens
 from ttabench.lm.model import load
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.forward.patching import forward

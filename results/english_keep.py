@@ -12,7 +12,7 @@ from grids import table
 
 from ttabench.core.amounts import number
 from ttabench.report.compare import compared
-from ttabench.report.pairing import Run
+from ttabench.report.stored import Run
 
 AT = "20 %"
 PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]

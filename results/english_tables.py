@@ -16,7 +16,7 @@ from ttabench.records.samples import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled
-from ttabench.report.pairing import Run, answered
+from ttabench.report.stored import Run, answered
 from ttabench.stats.estimate import paired_difference
 from ttabench.stats.metrics import known
 

@@ -23,7 +23,7 @@ from suites import ttabench
 
 from ttabench.core.amounts import size
 from ttabench.report.blocks import STATES
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 
 HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"

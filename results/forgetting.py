@@ -20,8 +20,8 @@ from ttabench.cli import app as cli
 from ttabench.core.amounts import number
 from ttabench.readers import load
 from ttabench.report.compare import compared
-from ttabench.report.figures import shown
-from ttabench.report.pairing import Run, Values, answered
+from ttabench.report.entries import shown
+from ttabench.report.stored import Run, Values, answered
 from ttabench.stats.estimate import estimated, paired_difference
 from ttabench.stats.figures import RATIOS
 

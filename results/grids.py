@@ -24,11 +24,10 @@ from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared
-from ttabench.report.entries import pooled
-from ttabench.report.figures import shown
+from ttabench.report.entries import pooled, shown
 from ttabench.report.finding import runs_in
 from ttabench.report.listing import adapters_table
-from ttabench.report.pairing import Run
+from ttabench.report.stored import Run
 from ttabench.stats.estimate import estimate, single
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")

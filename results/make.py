@@ -57,7 +57,7 @@ from suites import (
 
 from ttabench.cli import app as cli
 from ttabench.papers.claims import claims_page
-from ttabench.papers.matching import TRIALS, stored
+from ttabench.papers.judging import TRIALS, stored
 from ttabench.records.packing import pack
 from ttabench.report.finding import runs_in
 

@@ -103,16 +103,17 @@ def table(folder: Path) -> str:
     return "\n".join(tables)
 
 
-def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float]:
+def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float, str]:
     """Where a run stands: by model, methods as everywhere, large budgets first."""
     config, names = run[1].config, [*grids.METHODS, "kvzip"]
     method = names.index(config["method"]) if config["method"] in names else len(names)
-    return MODELS.index(str(run[1].model["name"])), method, -float(config["keep"] or 1)
+    return MODELS.index(str(run[1].model["name"])), method, -float(config["keep"] or 1), config["dtype"]
 
 
 def _name(record: RunRecord) -> str:
-    keep = record.config["keep"]
-    return f"{record.config['method']}{f' {100 * keep:.0f} %' if keep else ''}"
+    keep, dtype = record.config["keep"], record.config["dtype"]
+    shown = f"{record.config['method']}{f' {100 * keep:.0f} %' if keep else ''}"
+    return shown if dtype == "auto" else f"{shown}, {dtype}"
 
 
 def _line(folder: Path, beliefs: pd.DataFrame) -> dict[str, str]:

@@ -24,9 +24,9 @@ from ttabench.methods.checkpoints import header, trained_tasks
 from ttabench.records.schema import load_record
 from ttabench.report.blocks import STATES
 from ttabench.report.compare import compared
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.finding import runs_in
-from ttabench.report.pairing import Run
+from ttabench.report.stored import Run
 
 HERE = Path(__file__).resolve().parent
 STORED, PAGE = HERE / "tried.json", HERE / "tried.md"

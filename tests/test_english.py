@@ -16,8 +16,8 @@ from ttabench.lm.loading import gguf_files
 from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.text.chat import chat_of
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.texts import chat_of
+from ttabench.lm.verbs.answering import generate
 
 pytestmark = pytest.mark.english
 

@@ -17,7 +17,7 @@ ROOMS = tuple(
     " terminal core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
-FOLDERS = ("verbs", "forward", "", "loading", "text", "attention")
+FOLDERS = ("verbs", "forward", "", "loading", "texts", "attention")
 """Those of `lm`, likewise; the model and the patch stand in none of them."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 

@@ -14,7 +14,7 @@ ttabench.train("lora", "superglue", out="mine", steps=20)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.version import __version__
+from ttabench.core import __version__
 
 if TYPE_CHECKING:
     from ttabench.run.session import Session

@@ -1,6 +1,6 @@
 """`python -m ttabench`: the same as the `ttabench` command."""
 
-from ttabench.core.search_path import leave_current_folder
+from ttabench.core import leave_current_folder
 
 if __name__ == "__main__":
     leave_current_folder()

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, Fact, entities
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, RELATIONS, Fact, entities
 
 END = "\0"
 

@@ -21,8 +21,7 @@ from results.nano_recipe import corpus
 from results.nano_recipe.corpus import Segment, Segments
 from results.nano_recipe.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
 from ttabench.mini import qa
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import PIECES, Fact, entities, facts, name_pieces, rng
+from ttabench.mini.world import PIECES, RELATIONS, Fact, entities, facts, name_pieces, rng
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -24,7 +24,7 @@ from results.nano_recipe import corpus
 from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import choose, token_logprobs
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import SPLITS, rng

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results.nano_recipe.far import FAR, FarStage
 from results.nano_recipe.lessons import STAGES, Batch, Teaching
 from results.nano_recipe.tokens import BOS, EOS, PAD, VOCABULARY, tokenizer_of
-from ttabench.core.checked_file import json_of
-from ttabench.core.files import write_atomically
+from ttabench.core.files import json_of, write_atomically
 
 if TYPE_CHECKING:
     import torch

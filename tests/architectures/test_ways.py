@@ -13,11 +13,10 @@ from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.contract.models import ASKS, given
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import read
 from ttabench.lm.forward.probe import whole
 from ttabench.lm.forward.ways import rotary_of, ways_of
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs

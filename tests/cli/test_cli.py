@@ -81,9 +81,7 @@ def test_dry_run_loads_nothing_and_writes_nothing(
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0
         assert "task_options.documents" in ran.out
-        assert "analytic cost" in ran.out
     found = ttabench("eval", "--method", "mac", *common, *MAC, "--dry-run", "--json").json()
-    assert found["cost"]["adapt_flops"] > 0
     assert found["runs"][0]["config"]["settings"]["heads"] == 2
     assert not (tmp_path / "runs").exists()
 
@@ -146,7 +144,7 @@ def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> 
         return evaluation.execute(make_plan(request, seed=0), evaluation.ModelCache(), tmp_path / name).record
 
     whole, part = run("whole", row), run("part", row, {**row, "answers": ""})
-    left_out = f"1 row of {tmp_path / 'part.jsonl'} was left out: no answer"
+    left_out = f"rows of {tmp_path / 'part.jsonl'} were left out (no answer: 1)"
     assert set(part.notes) - set(whole.notes) == {left_out}
     assert part.task["notes"] == [*whole.task["notes"], left_out]
     assert part.id == whole.id

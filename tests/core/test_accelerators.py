@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ttabench.core import accelerators
-from ttabench.core.meter import Meter, largest
+from ttabench.core import environment
+from ttabench.core.environment import Meter, largest
 from ttabench.lm.loading.devices import find_device
 
 
@@ -21,7 +21,7 @@ def mps(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 def test_auto_is_the_accelerator_that_is_there(mps: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert accelerators.here() == mps.type
+    assert environment.accelerator() == mps.type
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     assert find_device("auto") == torch.device("cpu")
 

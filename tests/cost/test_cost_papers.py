@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.places import reported
-from ttabench.cost import Cost, Shape, Workload, shape_of
-from ttabench.cost.shape import Factors
+from ttabench.cost import Cost, Factors, Shape, Workload, shape_of
 from ttabench.methods.registry import cost_of
 
 METRICS = ("learnable_params_percent", "kv_memory_mb", "context_kv_length", "extra_storage_mfloats", "inference_tflops")

@@ -33,6 +33,11 @@ JOINS = ("aten::cat", "aten::stack")
 class Backend(backend_registration._DummyBackendModule):
     """What stands as `torch.sim`."""
 
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        """Asked for where layers are computed again on the way back."""
+        return [torch.bfloat16, torch.float16]
+
     def get_rng_state(self, device: object = NAME) -> Tensor:  # noqa: ARG002  # the interface of torch.cuda
         return torch.get_rng_state()
 

@@ -36,3 +36,26 @@ def test_a_second_device_gives_the_figures_of_the_cpu(words: tuple[str, ...]) ->
     told = {f"{method} {what}": told for method, row in found.items() for what, told in row.items()}
     assert told
     assert {where: text for where, text in told.items() if text and not text.startswith("rounding: ")} == {}
+
+
+APART = """
+from tests.devices import sim
+import copy, json, torch
+from ttabench.contract.case import drawn, tiny_llama
+from ttabench.contract.models import SETTINGS, outcomes
+from accelerate import dispatch_model
+from ttabench.lm.model import LM
+whole = tiny_llama()
+model = copy.deepcopy(whole.model)
+head = {"model.embed_tokens": "sim", "model.rotary_emb": "sim", "model.layers.0": "sim"}
+parts = {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"}
+dispatch_model(model, parts, main_device="cpu", force_hooks=True)
+lm = LM(model, whole.tokenizer, "apart")
+print(json.dumps({"devices": [device.type for device in lm.layer_devices], **outcomes(lm)}))
+"""
+
+
+def test_a_model_whose_layers_lie_on_two_devices_gives_the_figures_of_one() -> None:
+    found = json.loads(run("-c", APART).splitlines()[-1])
+    assert found.pop("devices") == ["sim", "cpu"]
+    assert found == dict.fromkeys(found, "right")

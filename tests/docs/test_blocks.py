@@ -18,7 +18,7 @@ from tests.conftest import Command
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.places import ROOT
 from ttabench.cli.app import app
-from ttabench.core.typed import assignments
+from ttabench.core.declared import assignments
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.readers import cards, load

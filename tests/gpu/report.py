@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttabench.core.amounts import figure
+from ttabench.core.environment import out_of_memory
 from ttabench.core.files import write_atomically
-from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 
 STATUS = "status"

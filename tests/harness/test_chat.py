@@ -15,9 +15,8 @@ from tests.harness.test_harness import WRITING, adapted, answers, hf, manager, t
 from tests.harness.test_lm_eval_scores import merging
 from tests.lm.test_texts import TEMPLATE
 from tests.tiny import tiny_llama
-from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM
-from ttabench.harness.prompts import Prompts
+from ttabench.harness.reading import Prompts
 from ttabench.lm.model import LM
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
@@ -84,7 +83,7 @@ def some(request: pytest.FixtureRequest) -> LM:
 
 @pytest.mark.parametrize("how", SETTINGS)
 def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, how: str) -> None:
-    model = adapted("icl", lm)
+    model = knowing("icl", lm, task())
     ours, theirs = run(model, task(), **SETTINGS[how]), run(hf(lm), task(), **SETTINGS[how])
     assert [sample["arguments"] for sample in ours["samples"]["toy"]] == [
         sample["arguments"] for sample in theirs["samples"]["toy"]
@@ -105,24 +104,22 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(some: LM, how: str) ->
 
 
 def test_without_what_was_read_the_question_is_asked_in_its_turn(some: LM) -> None:
-    found = values(run(adapted("none", some), task()))
+    found = values(run(knowing("none", some, task()), task()))
     assert found == pytest.approx(values(run(hf(some), task(num_fewshot=0))), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["templora", "mac", "h2o"])
 def test_demonstrations_are_read_and_change_answers(name: str) -> None:
     lm = base("merging")
-    model = adapted(name, lm)
-    assert values(run(model, task())) != pytest.approx(values(run(adapted("none", lm), task())), abs=1e-3)
+    model = knowing(name, lm, task())
+    found = values(run(model, task()))
+    assert found != pytest.approx(values(run(knowing("none", lm, task()), task())), abs=1e-3)
     assert model.reader.read == 1
 
 
-@pytest.mark.parametrize("how", ["turns", "one turn"])
-def test_a_template_that_changes_words_is_refused(how: str) -> None:
+def test_under_a_template_that_changes_words_the_whole_prompt_is_asked() -> None:
     lm = base("merging")
     lm.tokenizer.chat_template = LOUD
-    with pytest.raises(UserError, match="split=none"):
-        run(adapted("icl", lm), task(), **SETTINGS[how])
-    bare = task(num_fewshot=0)
-    found = run(knowing("icl", lm, bare), bare, **SETTINGS[how])
-    assert values(found) == pytest.approx(values(run(hf(lm), bare, **SETTINGS[how])), abs=1e-4)
+    model = knowing("icl", lm, task())
+    assert values(run(model, task())) == pytest.approx(values(run(hf(lm), task())), abs=1e-4)
+    assert model.get_model_info()["reading"]["toy"]["answered_without_context"] == 12

@@ -24,11 +24,11 @@ from tests.places import ROOT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
-from ttabench.harness import AdaptedLM, command, evaluate
-from ttabench.harness.prompts import Prompts, read_as
+from ttabench.harness import AdaptedLM, evaluate, model
+from ttabench.harness.reading import Prompts, read_as
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
-from ttabench.lm.verbs.batching import BatchSize
+from ttabench.lm.verbs.answering import BatchSize
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
@@ -161,7 +161,7 @@ def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
     monkeypatch.setattr(sys, "argv", ["lm-eval", *words[words.index("ttabench.harness") + 1 :]])
     monkeypatch.chdir(ROOT)
-    assert command.main() in (None, 0)
+    assert model.main() in (None, 0)
     assert "|lighthouse|" in capsys.readouterr().out
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.lm.verbs.batching import AUTO, START, BatchSize, in_batches, out_of_memory
+from ttabench.lm.verbs.answering import AUTO, START, BatchSize, in_batches, out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,15 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, low_rank, plain, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs, weight_changes, weights_as
-from ttabench.lm.forward.patching import encoded, forward
+from ttabench.lm.forward.patching import (
+    Place,
+    deltas_applied,
+    encoded,
+    forward,
+    observe_inputs,
+    weight_changes,
+    weights_as,
+)
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 

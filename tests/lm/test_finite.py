@@ -8,15 +8,14 @@ from tests.lm.test_patching import low_rank
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS
 from ttabench.core.types import Ask, Choose, Generate, Score
-from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import answer
+from ttabench.lm.verbs.scoring import NotFinite
 
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),
     "choose": Choose(options=(" a", " bc")),
-    "unconditional": Choose(options=(" a", " bc"), unconditional_prompt="Answer:"),
     "score": Score(continuation=" and on"),
 }
 KINDS = pytest.mark.parametrize("kind", WANTS)

@@ -10,7 +10,7 @@ from tests.tiny import tiny_llama
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 
 PROMPTS = [[65, 66, 67], [70], [72, 73, 74, 75, 76, 77], [81, 82]]
 

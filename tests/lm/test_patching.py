@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.attention import fused
-from ttabench.lm.attention.layout import Layout
+from ttabench.lm import attention
 from ttabench.lm.forward import patching
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import encoded, forward, hidden_states, read, text_start
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.patching import deltas_applied, encoded, forward, hidden_states, read, text_start
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
 
@@ -116,8 +114,8 @@ def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
-        monkeypatch.setattr(fused, "_fused", None)
-        monkeypatch.setattr(fused, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(attention, "_fused", None)
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
@@ -138,7 +136,7 @@ def test_shared_prefix_equals_its_copies(
             close(window.prefix().keys_LBHPD[1][:, :, :6], other.prefix().keys_LBHPD[1][:, :, :6], atol=1e-5)
             for held in (window, other):
                 held.select(torch.tensor([2, 0, 0, 1]))
-            more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
+            more = [lm.logits(held.feed(text(4, 2, seed=8))) for held in (window, other)]
             close(more[0], more[1], atol=1e-5)
 
 
@@ -187,7 +185,8 @@ def test_a_layout_of_what_is_usual_changes_nothing(lm: LM, held: str, side: str)
         assert hidden_BTC.isfinite().all()
         close(lm.logits(hidden_BTC)[mask_BT], expected[mask_BT])
         assert torch.equal(window.prefix().next_position_B, usual.prefix().next_position_B)
-        more = [forward(lm, Patch(deltas=patch.deltas), text(3, 2, 9), past=each)[0] for each in (window, usual)]
+        with deltas_applied(lm, patch.deltas, 3):
+            more = [lm.logits(each.feed(text(3, 2, 9))) for each in (window, usual)]
         close(more[0], more[1])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
-from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.attention import Call, watched
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

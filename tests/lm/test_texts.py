@@ -136,7 +136,7 @@ class _Writing:
 
 
 def _answers(lm: LM, monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], **more: Any) -> list[Any]:
-    monkeypatch.setattr("ttabench.lm.verbs.generation.greedy_tokens", _Writing(texts))
+    monkeypatch.setattr("ttabench.lm.verbs.answering.greedy_tokens", _Writing(texts))
     want = Generate(answers=("x",), max_new_tokens=16, **more)
     asks = [Ask(prompt="Q", key=str(i), want=want) for i in range(len(texts))]
     return answer(lm, Patch(), asks)

@@ -17,7 +17,7 @@ from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction.evicting import ColumnSums, grouped
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters

@@ -14,7 +14,7 @@ from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
-from ttabench.lm.attention.interface import Call
+from ttabench.lm.attention import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums

@@ -83,7 +83,7 @@ from tests.methods.reading import logits, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, tiny_method
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from ttabench.lm.attention.interface import NAME, forward
+from ttabench.lm.attention import NAME, forward
 from ttabench.methods.registry import find
 
 lm = tiny_llama()

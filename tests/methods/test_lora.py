@@ -16,10 +16,11 @@ from tests.methods.test_generative_adapter import taught as generating
 from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
-from ttabench.lm.forward import deltas, head
+from ttabench.lm.forward import patching
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.lm.verbs import scoring
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoints import save_lora
@@ -140,8 +141,8 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
 def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = make()
     found, entered = [], []
-    plain = deltas.checkpoint
-    monkeypatch.setattr(deltas, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
+    plain = patching.checkpoint
+    monkeypatch.setattr(patching, "checkpoint", lambda *given, **more: entered.append(1) or plain(*given, **more))
     for room in (2**40, 0):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
         found.append(read_apart(TempLora(lm, replace(TINY, dropout=0.2)), *TEXTS[:2]).tensors["factors"])
@@ -154,13 +155,13 @@ def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypat
 def test_a_frozen_head_gives_the_gradients_of_autograd(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In slices of three tokens; and where the head is trained, it gets its own gradient."""
     lm = tiny_llama()
-    monkeypatch.setitem(head.LOGITS_TRAINED, "cpu", 3 * lm.vocab_size)
+    monkeypatch.setitem(scoring.LOGITS_TRAINED, "cpu", 3 * lm.vocab_size)
     targets_N = torch.arange(8)
     hidden = [torch.randn(8, lm.hidden_size, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     weights_N = torch.linspace(0.5, 2, 8)
     if not frozen:
         lm.model.get_output_embeddings().requires_grad_(True)
-    for each, values in zip(hidden, (head.logprobs_of, _plainly), strict=True):
+    for each, values in zip(hidden, (scoring.logprobs_of, _plainly), strict=True):
         (values(lm, each.requires_grad_(), targets_N) * weights_N).sum().backward()
     torch.testing.assert_close(hidden[0].grad, hidden[1].grad)
     assert (lm.model.get_output_embeddings().weight.grad is None) == frozen

@@ -17,7 +17,7 @@ from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.cost.formula import NoSettings
+from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod

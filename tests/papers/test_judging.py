@@ -11,8 +11,7 @@ from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
 from ttabench.papers.claims import by_claim, headline, settings, theirs
-from ttabench.papers.judging import Judged, Verdict, judged, near_an_end, over, verdict_of
-from ttabench.papers.matching import fits, stored, words
+from ttabench.papers.judging import Judged, Verdict, fits, judged, near_an_end, over, stored, verdict_of, words
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 

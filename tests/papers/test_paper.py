@@ -13,7 +13,7 @@ from tests.papers.test_judging import run
 from tests.places import ROOT
 from ttabench.papers import declared
 from ttabench.papers.claims import claims_page
-from ttabench.papers.matching import stored
+from ttabench.papers.judging import stored
 
 
 def test_the_committed_claims_are_what_the_committed_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.parity.fixtures import Fixture, base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
-from ttabench.lm.attention.interface import Call
+from ttabench.lm.attention import Call
 from ttabench.lm.model import LM
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.ccm.method import Ccm, Gisting

@@ -15,7 +15,7 @@ from tests.parity.fixtures import base_lm, load
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.losses import loss_parts
 from ttabench.methods.mac.networks import MacNetworks, by_group, latent

@@ -38,7 +38,7 @@ def test_what_grows_and_what_does_not() -> None:
     for method in constant.split():
         assert not grows(method, "state_bytes"), method
         assert not grows(method, "ask_flops"), method
-    for method in ("icl", "h2o", "mac", "ccm", "gisting", "compressive", "rag"):
+    for method in ("icl", "h2o", "mac", "ccm", "gisting", "rag"):
         assert grows(method, "state_bytes"), method
     slot = 32 * 2 * 4096 * 4
     assert rows["window", 65_536]["adapt_peak_kv_bytes"] <= (4 + 512 + 512) * slot

@@ -162,7 +162,7 @@ def test_other_profiles(
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
     # this process has other things to do yet
-    monkeypatch.setattr("ttabench.lm.loading.devices.hold_memory", lambda *_: None)
+    monkeypatch.setattr("ttabench.lm.loading.devices.limit_memory", lambda *_: None)
     monkeypatch.setattr("ttabench.profiling.measure.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]

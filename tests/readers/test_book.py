@@ -105,7 +105,6 @@ def test_a_book_no_longer_than_a_window_is_scored_whole(length: int, tmp_path: P
 
 
 def test_the_official_folder(tmp_path: Path) -> None:
-    put(tmp_path, "metadata.csv", '7,"A Book, with a comma",1909,http://g.org/ebooks/7\n9,Other,1910,u\n')
     put(tmp_path, "test/9.txt", "nine " * 9)
     put(tmp_path, "test/7.txt", "\ufeffseven\r\n\r\nlines ")
     put(tmp_path, "test/8.txt", " \n")
@@ -113,10 +112,9 @@ def test_the_official_folder(tmp_path: Path) -> None:
     task = load("pg19", source=str(tmp_path), options=SMALL)
     episodes = list(task.episodes(LM))
     assert [episode.key for episode in episodes] == ["pg19/test/7", "pg19/test/9"]
-    assert [episode.asks()[0].subtask for episode in episodes] == ["7 A Book, with a comma", "9 Other"]
+    assert [episode.asks()[0].subtask for episode in episodes] == ["7", "9"]
     assert episodes[0].asks()[0].answers == ("seven\r\n\r\nlines ",), "line ends are part of the text"
     assert task.dropped == {"no text": 1}
-    assert "every seed gives the same" in task.notes[0]
     assert task.source == f"folder:{tmp_path}"
     train = load("pg19", source=str(tmp_path / "train"), split="train", options=SMALL)
     assert [episode.key for episode in train.episodes()] == ["pg19/train/1"]

@@ -170,7 +170,6 @@ def test_row_ranges_are_not_applied_to_other_files(tmp_path: Path) -> None:
     assert "rows 42118 to 82011 of 87599, but" in refusal("squad_seq", source=str(tmp_path), split="train")
     task = load("squad_seq", source=str(path), split="train")
     assert len(steps(task)[1]) == 6
-    assert any("serves as split 'train' of squad_seq, all of it" in note for note in task.notes)
 
 
 # --- the hub -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Generate, wanted
@@ -205,33 +204,15 @@ def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) 
         episodes(length=240)
     with pytest.raises(UserError, match="holds nothing that RULER is made of"):
         load("ruler", source=str(tmp_path))
-    path = write_jsonl(tmp_path / "test.jsonl", [{"context": "A.", "question": "B?", "answer": ["C"], "task": "vt"}])
-    with pytest.raises(UserError, match="lacks the column 'answer_prefix'"):
-        load("ruler", source=str(path))
 
 
-def test_published_rows_are_asked_as_they_stand(tmp_path: Path) -> None:
-    shared = {"context": "The cat is Tom.\nThe dog is Rex.\n", "max_new_tokens": 7, "task": "niah_multivalue"}
-    rows = [
-        {**shared, "question": "What is the cat? ", "answer_prefix": "The cat is", "answer": ["Tom"]},
-        {**shared, "question": "What is the dog? ", "answer_prefix": "The dog is", "answer": ["Rex", "Tom"]},
-        {"context": "Document 1:\nIn 1066.\n\n", "question": "When?\n", "answer_prefix": "Answer:", "task": "qa_1",
-         "answer": ["1066", "in 1066"], "max_new_tokens": 32},
-    ]  # fmt: skip
-    (tmp_path / "4096").mkdir()
-    write_jsonl(tmp_path / "4096" / "test.jsonl", rows)
-    task = load("ruler", source=str(tmp_path))
-    cat, qa = task.episodes()
-    assert "".join(piece.text for piece in cat.observes()) == "The cat is Tom.\nThe dog is Rex."
-    first, second = cat.asks()
-    assert (first.joiner, first.prompt) == ("\n", "What is the cat? The cat is")
-    assert (first.subtask, second.subtask, qa.asks()[0].subtask) == ("niah_multivalue", "niah_multivalue", "qa_1")
-    assert [room(ask) for ask in (first, qa.asks()[0])] == [7, 32]
+def test_of_several_right_strings_the_share_counts_and_of_alternatives_whether_one_is_there() -> None:
     judge = metric("string_match")
-    assert judge("it is TOM", second) == 0.5
-    assert judge("Rex or tom", second) == 1.0
-    assert judge("in the year 1066", qa.asks()[0]) == 1.0, "of alternatives one is enough"
-    assert judge("", qa.asks()[0]) == 0.0
+    second, alternatives = (
+        Ask(prompt="Which?", key="k", want=Generate(answers=("Rex", "Tom"), all_of=all_of)) for all_of in (True, False)
+    )
+    assert [judge(told, second) for told in ("it is TOM", "Rex or tom", "")] == [0.5, 1.0, 0.0]
+    assert [judge(told, alternatives) for told in ("it is TOM", "")] == [1.0, 0.0]
 
 
 def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> None:

@@ -126,3 +126,24 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
         bound(tmp_path, [KV, some])
     with pytest.raises(UserError, match="do not fill"):
         load("shared_context", options={"people": 1, "facts": 1})
+
+
+def test_babilong_and_longmemeval_load_as_published(tmp_path: Path) -> None:
+    rows = [{"input": f"Mary went to the {place}. It rained.", "question": "Where is Mary? ", "target": place}
+            for place in ("kitchen", "garden")]  # fmt: skip
+    bound = load("babilong", source=str(write_jsonl(tmp_path / "4k.jsonl", rows)))
+    one, two = bound.episodes(LM)
+    assert shown(one) == ["Mary went to the kitchen. It rained.", "? Question: Where is Mary?\nAnswer:"]
+    assert [step.text for step in next(iter(bound.others(LM))).observes()] == [step.text for step in two.observes()]
+    chat = [[{"role": "user", "content": f"My cat is {name}."}, {"role": "assistant", "content": "Noted."}]
+            for name in ("Tom", "Kit")]  # fmt: skip
+    asked = {"question": "What is my cat called?", "answer": "Tom", "haystack_sessions": chat,
+             "haystack_dates": ["2023/05/01", "2023/05/02"]}  # fmt: skip
+    kinds = {"1": "multi-session", "2_abs": "multi-session", "3": "single-session-preference"}
+    rows = [asked | {"question_id": key, "question_type": kind} for key, kind in kinds.items()]
+    bound = load("longmemeval", source=str(write_jsonl(tmp_path / "longmemeval_s.jsonl", rows)))
+    (episode,) = bound.episodes(LM)
+    text = "2023/05/01\nuser: My cat is Tom.\nassistant: Noted.\n\n2023/05/02\nuser: My cat is Kit.\nassistant: Noted."
+    assert "".join(step.text for step in episode.observes()) == text
+    assert [ask.subtask for ask in episode.asks()] == ["multi-session"]
+    assert bound.dropped == {"judged by a language model": 2}

@@ -21,7 +21,6 @@ def test_lengths_of_one_task_are_never_paired_though_they_ask_the_same(tmp_path:
     assert [block.place.brief for block in found.blocks] == ["t documents=16", "t documents=32"], "ascending"
     assert [[entry.label for entry in block.entries] for block in found.blocks] == [["none", "icl"]] * 2
     assert [(each.left, each.right, each.n) for each in found.differences] == [("icl", "none", 3)] * 2
-    assert not any(block.unpaired for block in found.blocks)
 
 
 def test_what_leaves_queries_as_they_are_stays_in_the_block(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ttabench.core.types import At
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.tables import run_table
 from ttabench.stats.estimate import MCNEMAR, STUDENT
 

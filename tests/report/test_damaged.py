@@ -66,7 +66,7 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
     pack(suite)
     expected = ttabench("compare", out, "--format", "csv").out
     cut_pack(suite)
-    for name in (suite, suite / RUNS_FILE, suite / "dddd00000004", suite / "*"):
+    for name in (suite, suite / RUNS_FILE, suite / "dddd00000004"):
         ran = ttabench("compare", name, out, "--format", "csv")
         assert (ran.code, ran.out) == (0, expected)
         (line,) = ran.err.splitlines()

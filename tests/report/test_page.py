@@ -20,7 +20,7 @@ from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
 from ttabench.report.compare import compare
-from ttabench.report.page.build import digest, disagreeing, libraries, page
+from ttabench.report.page import digest, disagreeing, libraries, page
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
 
@@ -242,5 +242,5 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     for words in (["empty"], ["nothing/here"], [*folders, "--metric", "f2"], [*folders, "--task", "nope"]):
         assert one_line(ttabench("report", *words)) == one_line(ttabench("compare", *words))
     assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
-    assert "there is no folder" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
+    assert "no/a.html cannot be written" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
     assert not Path("report.html").exists()

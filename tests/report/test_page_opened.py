@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.test_page import HOSTILE, answering, stepped
 from ttabench.report.compare import compare
-from ttabench.report.page.build import write_page
+from ttabench.report.page import write_page
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 WAIT = 30_000

@@ -178,7 +178,7 @@ def other_table(file: Path) -> None:
     parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
 
 
-@pytest.mark.parametrize(("damage", "told"), [(no_parquet, "cannot be read"), (other_table, "is no submission")])
+@pytest.mark.parametrize(("damage", "told"), [(no_parquet, "cannot be read"), (other_table, "it has no column run")])
 def test_a_file_that_is_no_submission_is_skipped_or_refused(
     ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None], told: str
 ) -> None:

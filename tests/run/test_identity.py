@@ -13,7 +13,7 @@ from ttabench.methods import registry
 from ttabench.methods.settings import defaults
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import READERS, cards, qa_stream
-from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.readers.sources import defaults as task_defaults
 from ttabench.records.run_fields import RunConfig
 from ttabench.run import resolve
 from ttabench.run.plan import make_plan

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from ttabench.core.errors import UserError
+from ttabench.lm.loading import devices
 from ttabench.methods.states import HEADER_FILE, SCHEMA, header_digest
+from ttabench.run import request
 from ttabench.run.request import ASKING, MADE, RunRequest, as_it_was_made, made_with, request_of
 from ttabench.run.resolve import resolve_prompting, trained_with
 
@@ -108,3 +110,16 @@ def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> N
     assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), "what is typed stays"
     with pytest.raises(UserError, match="made with method mac, not icl"):
         as_it_was_made(plain, tmp_path, {"method"})
+
+
+@pytest.mark.parametrize("fast", ["float32", "bfloat16"])
+def test_the_fastest_number_format_is_tried_and_recorded(
+    fast: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = {"float32": 2.0, "bfloat16": 2.0} | {fast: 1.0}
+    monkeypatch.setattr(devices, "times_of_reading", lambda: times)
+    request._fastest.cache_clear()
+    made = [RunRequest(method="none", task="streamingqa", device="cpu", dtype=word) for word in ("fastest", fast)]
+    request._fastest.cache_clear()
+    assert [one.dtype for one in made] == [fast, fast]
+    assert f"--dtype fastest is {fast} here" in capsys.readouterr().err

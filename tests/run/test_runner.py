@@ -12,7 +12,7 @@ import torch
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Observe
-from ttabench.cost.formula import NoSettings
+from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod

@@ -16,7 +16,7 @@ from ttabench.stats.metrics import known
 FILE = '''
 import math
 import random
-from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import Metric
 
 def closeness(prediction, ask):
     """How near the length of the answer is to that of the right one."""

@@ -14,10 +14,10 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
-from ttabench.core.checked_file import read_text
 from ttabench.core.declared import RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import read_text
 from ttabench.core.types import Json, Observe, Tick
 from ttabench.methods.registry import is_file
 from ttabench.run.request import READING_FIELDS, RunRequest

@@ -22,7 +22,7 @@ from ttabench.cli.report import report
 from ttabench.cli.show import list_, show
 from ttabench.cli.sweep import sweep
 from ttabench.cli.train import train
-from ttabench.core.version import __version__
+from ttabench.core import __version__
 
 app = typer.Typer(
     name="ttabench",

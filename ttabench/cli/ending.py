@@ -21,7 +21,7 @@ from types import FrameType
 
 import typer
 
-from ttabench.core import memory
+from ttabench.core import environment
 from ttabench.core.amounts import memory as memory_in
 from ttabench.core.errors import UserError, printable
 
@@ -81,8 +81,8 @@ def _interrupted_by_sigterm(signals: list[int]) -> Iterator[None]:
 
 def _of_system(error: Exception) -> int:
     """Tell what the system refused: memory, a path that somebody gave, standard output; all else is our fault."""
-    if memory.out_of_memory(error):
-        return complain(str(memory.told(FITS)), 2)
+    if environment.out_of_memory(error):
+        return complain(str(environment.memory_error(FITS)), 2)
     if not isinstance(error, OSError):
         raise error
     if error.filename is not None:
@@ -124,8 +124,6 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
     quiet_libraries()
     torch_device = find_device(device)
     if most is not None:
-        if torch_device.type == "cpu":
-            memory.check(most)
         limit_memory(most, torch_device)
 
 

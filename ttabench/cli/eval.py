@@ -1,4 +1,4 @@
-"""`ttabench eval`: one run a seed, or their configuration and cost; and what is shown of them."""
+"""`ttabench eval`: one run a seed, or their configuration; and what is shown of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
+from ttabench.core.declared import whole_numbers
 from ttabench.core.errors import UserError
-from ttabench.core.typed import whole_numbers
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
@@ -119,22 +119,14 @@ def _show(outcomes: Sequence[Outcome], *, json: bool, compared: bool) -> None:
 
 
 def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
-    """The resolved configuration and its cost on paper; loads no model."""
-    from ttabench.cost import shape_of, workload
-    from ttabench.report.tables import config_table, cost_table
+    """The resolved configuration; loads no model."""
+    from ttabench.report.tables import config_table
     from ttabench.run.recording import caveats_of_plan
 
-    request, resolved = plans[0].request, plans[0].resolved
-    shape, formula, cost = shape_of(request.model), resolved.spec.cost, None
-    if shape is not None and formula is not None:
-        first = next(iter(plans[0].task.episodes()))
-        cost = formula(resolved.settings_object, shape, workload(first, request.dtype))
     if json:
         runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": caveats_of_plan(p)} for p in plans]
-        render.print_json({"runs": runs, "cost": asdict(cost) if cost else None})
+        render.print_json({"runs": runs})
         return
-    render.show([config_table(plans), *([cost_table(cost)] if cost else [])])
+    render.show([config_table(plans)])
     for note in caveats_of_plan(plans[0]):
         render.remark(f"Note: {note}.")
-    if cost is None:
-        render.remark(f"No analytic cost is known for {request.method} on {request.model}.")

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.declared import HOW, WHAT, Field, declared
+from ttabench.core.errors import MOST_THREADS
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAPPED
 from ttabench.terminal import render
@@ -47,7 +47,7 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."),
+    typer.Argument(help="Runs: folders, (beginnings of) ids, exported files; methods. None for all in --out."),
 ]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,

@@ -14,7 +14,7 @@ from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from ttabench.papers.declared import Scale
-    from ttabench.papers.matching import Stored
+    from ttabench.papers.judging import Stored
     from ttabench.terminal.render import Format
 
 LIST, CLAIMS = "list", "claims"
@@ -59,7 +59,7 @@ def paper(
 
 def _stored(folders: Sequence[Path]) -> Stored:
     """The runs of these folders; all but the first were named."""
-    from ttabench.papers.matching import stored
+    from ttabench.papers.judging import stored
     from ttabench.terminal import render
 
     for folder in folders[1:]:

@@ -31,7 +31,7 @@ def report(
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
     from ttabench.report.finding import Wanted
-    from ttabench.report.page.build import NEEDED
+    from ttabench.report.page import NEEDED
     from ttabench.report.pictures import check_path, refuse_missing
 
     check_path(save, "--save", SUFFIXES, "page")
@@ -40,7 +40,7 @@ def report(
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)
-    from ttabench.report.page.build import write_page
+    from ttabench.report.page import write_page
 
     write_page(comparison, save, samples=samples, remarks=remarks)
     if quiet:

@@ -78,7 +78,7 @@ def sweep(
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
     that fails is told with its reason, and the others go on; the command then leaves with 1.
     """
-    from ttabench.core.typed import assignments, whole_numbers
+    from ttabench.core.declared import assignments, whole_numbers
     from ttabench.profiling.job import method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites

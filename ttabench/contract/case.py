@@ -21,7 +21,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import generate
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.spec import MethodSpec
 

@@ -16,7 +16,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate, Observe
-from ttabench.lm.forward.deltas import deltas_applied, weight_changes
+from ttabench.lm.forward.patching import deltas_applied, weight_changes
 from ttabench.lm.forward.probe import BOUNDS, whole
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM

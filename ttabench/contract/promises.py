@@ -38,7 +38,7 @@ from ttabench.contract.case import (
     tensors_of,
 )
 from ttabench.core.errors import UserError
-from ttabench.cost.formula import NoSettings
+from ttabench.cost import NoSettings
 from ttabench.lm.patch import State
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session

@@ -1,1 +1,28 @@
 """What every room shares: nouns, errors, names, progress, the machine. Nothing here imports torch at the top."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+
+def leave_current_folder() -> None:
+    """Take the current folder off the front of the module search path, where `python -m` put it.
+
+    What is imported already stays; parts of ttabench are found beside those that are.
+    """
+    if sys.flags.safe_path or not sys.path:
+        return
+    here = [""]
+    with suppress(OSError):  # the folder was removed
+        here.append(str(Path.cwd()))
+    if sys.path[0] in here:
+        del sys.path[0]
+
+
+def started_by_name() -> bool:
+    """Whether python is just now importing what `python -m` was given."""
+    return sys.argv[:1] == ["-m"]

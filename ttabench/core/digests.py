@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ttabench.core.checked_file import ANY, object_of, reading
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
-from ttabench.core.files import LIST_FILE, LOCK_FILE, write_atomically
+from ttabench.core.files import ANY, LIST_FILE, LOCK_FILE, object_of, reading, write_atomically
 from ttabench.core.types import Json
 
 LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}

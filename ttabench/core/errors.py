@@ -1,9 +1,12 @@
-"""Errors a user can mend. Each is one line: what, where, how to mend it."""
+"""Errors a user can mend, and bounds that are refused with one. Each is one line: what, where, how to mend it.
+
+at_least(1, rank=0)      ValueError: rank must be at least 1, got 0
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 FAMILY = ":..."
@@ -66,3 +69,26 @@ def printable(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+MOST_THREADS = 1024
+"""More than any machine has use for; far beyond, no thread can be started."""
+
+
+LONGEST_TEXT = 2**24
+"""Characters of one text; a long book has 5 million."""
+
+
+def refuse_long(texts: Sequence[str]) -> None:
+    """See that texts can be tokenised."""
+    longest = max(map(len, texts), default=0)
+    if longest > LONGEST_TEXT:
+        fault = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
+        raise UserError(fault, "Cut it into pieces (of a file: --pieces paragraphs).")
+
+
+def at_least(least: float, **values: float | None) -> None:
+    """Whether all of these are no smaller; None is no value."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")

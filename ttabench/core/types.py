@@ -69,8 +69,6 @@ class Choose:
     """Beginning of the options; under a chat template it is taken off."""
     option_prefixes: tuple[str, ...] = ()
     """Text read unscored between prompt and option, one an option, where options differ in it (WinoGrande)."""
-    unconditional_prompt: str = ""
-    """The prompt without its question: with one, options are also scored after it alone (`acc_pmi`)."""
     mode: Literal["choose"] = "choose"
 
     @property
@@ -180,8 +178,6 @@ class Answer:
     """Number of tokens of each of them."""
     ended: bool = True
     """Whether a generated answer came to an end of its own, within the tokens it may have."""
-    unconditional_logprobs: tuple[float, ...] = ()
-    """Summed log-probability of each option after `Choose.unconditional_prompt` alone, where the query has one."""
 
 
 Step: TypeAlias = Observe | Ask

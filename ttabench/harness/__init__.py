@@ -6,19 +6,18 @@
 
 The `lm_eval` command looks for models in its own package only, so the first line is that command with this package
 imported. Demonstrations are read as context, once for all documents that share them; what follows is the query (see
-`prompts`; for chat templates `turns`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer
+`reading`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer
 begins texts with BOS as ours do.
 
-Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), state, random_weights, dtype,
-device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `prompts.Prompts`.
+Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), random_weights, dtype,
+device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `reading.Prompts`.
 """
 
-from ttabench.core.search_path import leave_current_folder, started_by_name
+from ttabench.core import leave_current_folder, started_by_name
 
 if started_by_name():  # this file is run before __main__.py, and imports torch
     leave_current_folder()
 
-from ttabench.harness.command import evaluate
-from ttabench.harness.model import AdaptedLM
+from ttabench.harness.model import AdaptedLM, evaluate
 
 __all__ = ["AdaptedLM", "evaluate"]

@@ -2,6 +2,6 @@
 
 import sys
 
-from ttabench.harness.command import main
+from ttabench.harness.model import main
 
 sys.exit(main())

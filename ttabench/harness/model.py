@@ -1,4 +1,4 @@
-"""`AdaptedLM`: a method on a base model, as lm-eval knows models.
+"""`AdaptedLM`: a method on a base model, as lm-eval knows models; and lm-eval's evaluation and command line under it.
 
     AdaptedLM(method).loglikelihood(requests)     demonstrations read once, every continuation scored behind them
 
@@ -8,9 +8,11 @@ Under `icl` the log-likelihoods are those of lm-eval's own `--model hf`.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import lm_eval
 import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -18,32 +20,26 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import declared
-from ttabench.core.digests import digest
+from ttabench.core.declared import as_typed, declared, parse_value
 from ttabench.core.environment import use_threads
-from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import as_typed, parse_value
+from ttabench.core.errors import UnknownName, UserError, printable
 from ttabench.core.types import Ask
-from ttabench.harness.prompts import Prompts, templated
-from ttabench.harness.reading import Reader
+from ttabench.harness.reading import Prompts, Reader, templated
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.batching import AUTO, BatchSize, in_batches
-from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.answering import AUTO, BatchSize, generate, in_batches
 from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.methods.states import load_state
+from ttabench.readers.lm_eval import loading
 from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-REQUEST = (
-    "method model checkpoint preset task dtype bos base_checkpoint state random_weights device keep keep_tokens".split()
-)
+REQUEST = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
 """Fields of a request that are given as they are called."""
-HERE = {"batch_size": str, "threads": int | None, "split": str, "swap_state": bool}
+HERE = {"batch_size": str, "threads": int | None, "split": str}
 QUERIES = 32
 """At once, where nobody says how many."""
 MAX_GENERATED = 256
@@ -57,19 +53,16 @@ log = logging.getLogger(__name__)
 class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
-    Every reading starts from a state of one row (`start`), an empty one by default. Queries are asked so many at once,
-    fewer where they do not fit into memory. With `swap_state` another context's state answers, see `Reader`. lm-eval's
-    results file has what `info` says.
+    Queries are asked so many at once,
+    fewer where they do not fit into memory. lm-eval's results file has what `info` says.
     """
 
     def __init__(
         self,
         method: BaseMethod[Any],
         *,
-        start: State | None = None,
         batch_size: int = 32,
         prompts: Prompts | None = None,
-        swap_state: bool = False,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -79,9 +72,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
-        self.reader = Reader(
-            method, start if start is not None else method.begin(1), self.prompts, swap_state=swap_state
-        )
+        self.reader = Reader(method, self.prompts)
         self._info = dict(info or {})
 
     @classmethod
@@ -119,7 +110,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return {0: self.size.rows}
 
     def get_model_info(self) -> dict[str, Any]:
-        """Base model, method, settings, checkpoint and state, and what was read, for lm-eval's results file."""
+        """Base model, method, settings, checkpoint, and what was read, for lm-eval's results file."""
         return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -230,22 +221,16 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     here = {key: parse_value(words.pop(key), kind, key) for key, kind in HERE.items() if key in words}
     request = _request(words, here.pop("batch_size", str(QUERIES)))
     use_threads(here.pop("threads", None))
-    swap = here.pop("swap_state", False)
     prompts = Prompts(**here)
     resolved = resolve_method(request)
     lm = ModelCache().get(request)
     method = resolved.build(lm)
     if method.spec.trainable and resolved.checkpoint is None:
         log.warning("%s has no checkpoint here: its modules are untrained", request.method)
-    belongs, start = resolved.belongs(lm), None
-    info = {**belongs, "model": NAME, "base": lm.name, "split": prompts.split, "swap_state": swap, "state": "",
+    info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
             "threads": torch.get_num_threads()}  # fmt: skip
-    if request.state is not None:
-        start = load_state(request.state, belongs, str(lm.device))
-        info["state"] = digest(request.state)
     return {
-        "method": method, "start": start, "batch_size": request.batch_size, "prompts": prompts, "swap_state": swap,
-        "info": info,
+        "method": method, "batch_size": request.batch_size, "prompts": prompts, "info": info,
     }  # fmt: skip
 
 
@@ -268,3 +253,67 @@ def _request(words: Mapping[str, str], size: str) -> RunRequest:
         settings=tuple(f"{key[4:]}={value}" for key, value in words.items() if key.startswith("set.")),
         batch_size=queries,
     )
+
+
+class _KnowingManager:
+    """lm-eval's task manager, which tells the model what tasks it loaded."""
+
+    def __init__(self, manager: Any, model: AdaptedLM) -> None:
+        self._manager, self._model = manager, model
+
+    def load(self, tasks: Any) -> Any:
+        with loading(tasks):
+            loaded = self._manager.load(tasks)
+        self._model.prompts.tasks.update(loaded["tasks"])
+        return loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **options: Any) -> dict[str, Any]:
+    """lm-eval's `simple_evaluate` under a method, with its arguments and its results.
+
+    The model then knows the tasks, and cuts each prompt right before the document's own text.
+    """
+    from lm_eval.evaluator import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    if options.pop("model", NAME) != NAME:
+        raise UserError("This evaluates methods of ttabench only.", "Use `lm_eval` for other models.")
+    if options.get("use_cache"):
+        fault = (
+            "use_cache keeps answers by prompt alone: those of another method would come back under this one's name."
+        )
+        raise UserError(fault, "Leave it out.")
+    more = {key: options.get(key) for key in ("batch_size", "device")}
+    given = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
+    model = AdaptedLM.create_from_arg_obj(given, more)
+    manager = _KnowingManager(options.pop("task_manager", None) or TaskManager(), model)
+    results = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
+    assert results is not None, "one process has all results"
+    results["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
+    return dict(results)
+
+
+def main() -> int:
+    """lm-eval's command line with `--model ttabench`; a fault of the user's is one line and exit code 2."""
+    from lm_eval._cli import HarnessCLI
+    from lm_eval.utils import setup_logging
+
+    setup_logging()
+    if not {"--model", "-M", "ls", "validate"} & {argument.partition("=")[0] for argument in sys.argv}:
+        sys.argv += ["--model", NAME]
+    try:
+        cli = HarnessCLI()
+        arguments = cli.parse_args()
+        if not {"batch_size", "config"} & {key for key, value in vars(arguments).items() if value}:
+            arguments.batch_size = str(QUERIES)  # lm-eval's command line says 1 where nobody said a number
+        lm_eval.simple_evaluate = evaluate  # the name by which the command line finds it
+        cli.execute(arguments)
+    except (UserError, ValueError) as error:
+        if not isinstance(error, UserError) and "Tasks not found" not in str(error):
+            raise
+        print(printable(f"Error: {' '.join(str(error).split())}"), file=sys.stderr)
+        return 2
+    return 0

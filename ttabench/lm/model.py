@@ -25,7 +25,7 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
-from ttabench.lm.text.texts import Texts
+from ttabench.lm.texts import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -129,7 +129,7 @@ class LM(Texts):
         """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
         if self.linear_head:
             plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
-            return plain
+            return plain.to(hidden_ND.device)
         rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
         ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
         decoder = self.decoder
@@ -141,7 +141,7 @@ class LM(Texts):
                 vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
                 undo.callback(vars(decoder).pop, "forward")
             logits: Tensor = self.model(input_ids=ids_1N, use_cache=False).logits
-        return logits.view(*hidden_ND.shape[:-1], -1)
+        return logits.view(*hidden_ND.shape[:-1], -1).to(hidden_ND.device)
 
     def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
         """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
@@ -155,13 +155,21 @@ class LM(Texts):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Where the weights are; of a model on several devices, where the first ones are."""
         return next(self.model.parameters()).device  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
         return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
+
+    @cached_property
+    def layer_devices(self) -> list[torch.device]:
+        """Where the weights of each decoder layer are."""
+        try:
+            return [next(block.parameters()).device for block in self.blocks()]
+        except UserError:  # no list of layers, so they were not laid apart
+            return [self.device] * self.layers
 
     @cached_property
     def fingerprint(self) -> str:
@@ -269,7 +277,8 @@ def load(
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "xpu", "mps".
+        device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
+            "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
         bos: what begins a text, see `LM`.
@@ -279,5 +288,5 @@ def load(
     if random_weights:
         model, tokenizer, whose = hub.random(name, kind, where, seed)
     else:
-        model, tokenizer, weights = hub.pretrained(name, kind, where)
+        model, tokenizer, weights = hub.pretrained(name, kind, where, several=device == "auto")
     return LM(model, tokenizer, name, random_weights=random_weights, tokenizer_name=whose, bos=bos, weights=weights)

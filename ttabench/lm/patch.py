@@ -17,7 +17,7 @@ from torch import Tensor
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
-    from ttabench.lm.attention.interface import Call
+    from ttabench.lm.attention import Call
 
 
 @dataclass(frozen=True)

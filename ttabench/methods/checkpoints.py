@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ttabench.core.checked_file import object_of, reading
+from ttabench.core import __version__
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing_folder, unwritable, write_atomically
+from ttabench.core.files import object_of, reading, replacing_folder, unwritable, write_atomically
 from ttabench.core.types import Json
-from ttabench.core.version import __version__
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
@@ -198,7 +197,7 @@ def load(
     import torch
 
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
 
     stored = header(folder)
     if stored.method not in (cls.spec.name, cls.spec.trained_as):
@@ -284,7 +283,7 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     from torch import nn
 
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.methods.lora.method import Lora
 
     config, path = config_of(folder), folder / PEFT_WEIGHTS

@@ -9,8 +9,8 @@ from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from ttabench.core.declared import assignments, parse_value, type_name
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import assignments, parse_value, type_name
 from ttabench.core.types import Json
 from ttabench.cost import Formula
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ttabench.core.declared import RECIPE, Declared
 from ttabench.core.errors import UserError
 from ttabench.core.types import Growth, Json
-from ttabench.cost.formula import Formula
+from ttabench.cost import Formula
 from ttabench.methods.parts.settings import Amount
 
 

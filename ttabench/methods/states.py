@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core import files
-from ttabench.core.checked_file import Missing, object_of, reason
+from ttabench.core import __version__, files
 from ttabench.core.digests import digest
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
-from ttabench.core.memory import out_of_memory
+from ttabench.core.files import Missing, object_of, reason
 from ttabench.core.types import Json
-from ttabench.core.version import __version__
 
 if TYPE_CHECKING:
     from ttabench.lm.patch import State
@@ -66,7 +65,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     """Write a state and what it belongs to (`BELONGS`). `also`: files below the folder that were written for it; the
     header names their digests, too."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
 
     if broken := first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
@@ -93,7 +92,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
 def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
     """Read a state that belongs to the same method, base model, settings and checkpoint."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.lm.patch import State
 
     content = header(folder)

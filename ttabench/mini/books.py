@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import islice
 
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import Fact, draw_entities, entities, facts, rng
+from ttabench.mini.world import RELATIONS, Fact, draw_entities, entities, facts, rng
 
 Row = dict[str, object]
 Sentence = tuple[str, Fact | None]

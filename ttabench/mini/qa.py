@@ -14,8 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import Fact, draw_entities, facts, rng
+from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
 
 Row = dict[str, object]
 _LEADS = ("Notes of {d}:", "Report of {d}:", "In brief,", "Heard on {d}:", "From our files:")

@@ -12,8 +12,7 @@ from __future__ import annotations
 from random import Random
 
 from ttabench.mini.books import FILLERS, Row
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import Fact, draw_entities, facts, rng
+from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
 
 TASKS = ("niah_single_1", "niah_single_2", "niah_multikey_1", "niah_multikey_2", "qa_1")
 _TOKENS = 5

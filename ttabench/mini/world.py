@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from ttabench.mini.relations import RELATIONS, Relation
-
 SPLITS = ("train", "validation", "test")
 _SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
 """Residues modulo 25 of a pair's number: 64 % of the pairs train, 8 % validation, 28 % test."""
@@ -80,6 +78,26 @@ def draw_entities(source: random.Random, kind: str, split: str, count: int) -> l
     while len(drawn) < count:
         drawn += source.sample(pool, min(count - len(drawn), len(pool)))
     return drawn
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One kind of fact: how it is stated, how it is asked, and the values it takes."""
+
+    name: str
+    statements: tuple[str, ...]
+    questions: tuple[str, ...]
+    first_person: str
+    values: tuple[str, ...]
+
+
+def _relations(table: str) -> tuple[Relation, ...]:
+    made = []
+    for block in table.strip().split("\n\n"):
+        stated, asked, told, *values = block.split("\n")
+        name, *statements = stated.split(" | ")
+        made.append(Relation(name, tuple(statements), tuple(asked.split(" | ")), told, tuple(" ".join(values).split())))
+    return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -150,3 +168,114 @@ LABEL_WORDS = tuple(
     "loud quiet".split()
 )
 """Words that mean nothing by themselves: what they stand for is told by the demonstrations alone."""
+
+# --- what may be said of a person, a place or a company ---------------------------------------------------------------
+
+# Of a relation the first line is its name and three sentences with {e} (entity) before {v} (value), so that a
+# left-to-right reader can bind them; then come two questions, how a speaker tells it of a friend, and the values.
+_PERSON = _relations("""
+work | {e} works as a {v}. | The trade of {e} is that of a {v}. | For a living, {e} is a {v}.
+What does {e} do for a living? | What is the trade of {e}?
+my friend {e} works as a {v}.
+baker potter tailor miner pilot nurse barber weaver sailor cook judge painter farmer smith porter clerk singer carver
+dentist hunter gardener plumber teacher jeweller
+
+home | {e} lives in {v}. | The home of {e} is in {v}. | For years, {e} has lived in {v}.
+Where does {e} live? | In which town is the home of {e}?
+my friend {e} lives in {v}.
+Aldport Birkdale Corwen Dunmouth Eastley Farrow Glenholt Harbury Inverley Jarrow Kelby Lorne Marston Norbeck Oakham
+Penrith Quarley Redmoor Selby Thorne Upwell Verwood Wexcombe Yarm
+
+pet | {e} keeps a {v}. | The pet of {e} is a {v}. | At home, {e} looks after a {v}.
+What pet does {e} keep? | Which animal does {e} look after?
+my friend {e} keeps a {v}.
+goat parrot ferret rabbit pony tortoise canary spaniel lizard hamster goose donkey kitten beagle falcon snake frog
+pigeon hedgehog llama duck magpie poodle gecko
+
+music | {e} plays the {v}. | The instrument of {e} is the {v}. | In the evening, {e} practises the {v}.
+Which instrument does {e} play? | What does {e} practise in the evening?
+my friend {e} plays the {v}.
+flute cello harp banjo trumpet organ violin oboe guitar piano drum tuba lute clarinet bassoon trombone viola mandolin
+whistle accordion horn zither fiddle bugle
+
+food | {e} likes to eat {v}. | The favourite dish of {e} is {v}. | On Sundays, {e} always orders {v}.
+What does {e} like to eat? | What is the favourite dish of {e}?
+my friend {e} likes to eat {v}.
+soup rice trout lentils pancakes dumplings stew cheese noodles cabbage omelette curry porridge beans pasta mushrooms
+salmon waffles pickles chestnuts turnips oysters plums lamb
+
+ride | {e} travels by {v}. | To get around, {e} takes the {v}. | The usual transport of {e} is the {v}.
+How does {e} travel? | What is the usual transport of {e}?
+my friend {e} travels by {v}.
+tram ferry bicycle train scooter wagon canoe taxi sledge bus barge truck lorry yacht raft carriage balloon skateboard
+moped tractor kayak van helicopter gondola
+
+collection | {e} collects {v}. | The collection of {e} is made of {v}. | Over time, {e} has gathered many {v}.
+What does {e} collect? | What is the collection of {e} made of?
+my friend {e} collects {v}.
+stamps coins maps bottles shells clocks dolls masks buttons fossils spoons kites lanterns postcards teapots badges
+swords puzzles feathers keys globes candles marbles ribbons
+
+study | {e} studied {v}. | The subject of {e} at school was {v}. | As a student, {e} read {v}.
+What did {e} study? | What was the subject of {e} at school?
+my friend {e} studied {v}.
+law botany history physics music chemistry geology medicine poetry astronomy economics logic theology grammar zoology
+algebra optics rhetoric ethics mechanics anatomy drama politics geometry
+""")
+_PLACE = _relations("""
+export | {e} is known for its {v}. | The main export of {e} is {v}. | Traders come to {e} to buy {v}.
+What is {e} known for? | What is the main export of {e}?
+{e} is known for its {v}.
+wool salt timber honey copper glass leather barley silk paper iron wine cotton pottery butter marble tea amber olives
+tobacco linen coal apples herring
+
+river | {e} stands on the river {v}. | The river that crosses {e} is the {v}. | Boats reach {e} along the {v}.
+On which river does {e} stand? | Which river crosses {e}?
+{e} stands on the river {v}.
+Ash Brenna Calder Dove Esk Foss Garn Hodder Irth Jura Kent Lune Mersey Nadder Ouse Parrett Quill Ribble Severn Tamar
+Usk Vyrn Wharfe Yare
+
+landmark | The landmark of {e} is a {v}. | Visitors to {e} climb the old {v}. | In the centre of {e} there is a {v}.
+What is the landmark of {e}? | What do visitors to {e} climb?
+the landmark of {e} is a {v}.
+tower bridge castle windmill fountain lighthouse chapel theatre market monument statue library palace arch temple
+abbey dome gate obelisk pier museum dam granary cathedral
+
+founder | {e} was founded by {v}. | The founders of {e} were {v}. | Long ago, {e} was settled by {v}.
+Who founded {e}? | By whom was {e} settled?
+{e} was founded by {v}.
+monks sailors miners knights shepherds merchants soldiers farmers exiles pilgrims fishermen smugglers nuns hunters
+pirates weavers masons brewers tanners nomads hermits scribes druids bakers
+
+festival | {e} holds its fair in {v}. | The fair of {e} takes place in {v}. | Every year, {e} celebrates in {v}.
+When does {e} hold its fair? | In which month does {e} celebrate?
+{e} holds its fair in {v}.
+January February March April May June July August September October November December spring summer autumn winter Lent
+Easter Advent Christmas harvest midsummer Whitsun Michaelmas
+""")
+_COMPANY = _relations("""
+product | {e} makes {v}. | The main product of {e} is {v}. | Since its first year, {e} has produced {v}.
+What does {e} make? | What is the main product of {e}?
+{e} makes {v}.
+soap carpets pencils gloves mirrors radios saddles nails biscuits pianos boots tyres pumps lamps hats engines razors
+tents paint rope furniture cameras umbrellas scales
+
+chief | {e} is led by {v}. | The director of {e} is {v}. | This year, {e} named as its head {v}.
+Who leads {e}? | Who is the director of {e}?
+{e} is led by {v}.
+Abbott Barlow Carver Dixon Emery Fisher Gibson Hobbs Irving Jensen Keller Lambert Mason Norris Osborne Parker Quinn
+Russell Sawyer Turner Underhill Vaughan Walsh Yates
+
+seat | {e} has its offices in {v}. | The headquarters of {e} are in {v}. | Last spring, {e} moved to {v}.
+Where does {e} have its offices? | Where are the headquarters of {e}?
+{e} has its offices in {v}.
+Ambleside Barnsley Cromer Dorking Epsom Frome Goole Hexham Ilkley Keswick Louth Malvern Newbury Otley Poole Ripon
+Settle Totnes Ulverston Ventnor Whitby Woking Yeovil Rugby
+
+founded | {e} was opened in {v}. | The first year of {e} was {v}. | According to its charter, {e} dates from {v}.
+When was {e} opened? | What was the first year of {e}?
+{e} was opened in {v}.
+1801 1805 1812 1817 1823 1826 1834 1839 1841 1848 1853 1857 1862 1866 1871 1879 1884 1888 1893 1897 1902 1906 1913
+1919
+""")
+RELATIONS: dict[str, tuple[Relation, ...]] = {"person": _PERSON, "place": _PLACE, "company": _COMPANY}

@@ -14,10 +14,9 @@ from typing import Any
 from ttabench.core.amounts import number, size
 from ttabench.papers import declared
 from ttabench.papers.declared import COUNTED, SCALES, Scale
-from ttabench.papers.judging import Judged, judged, over
-from ttabench.papers.matching import Held, Stored, spots
+from ttabench.papers.judging import Held, Judged, Stored, judged, over, spots
 from ttabench.report.differences import Difference
-from ttabench.report.figures import shown, with_interval
+from ttabench.report.entries import shown, with_interval
 from ttabench.stats.metrics import known
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ttabench.core.architectures import NANO
-from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import read_text
 from ttabench.core.types import Json
 from ttabench.sweep.suite import Some, read
 from ttabench.terminal.table import Cell

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from ttabench.core import environment, files
 from ttabench.core.amounts import short
 from ttabench.core.child import Child, Death
+from ttabench.core.environment import says_so
 from ttabench.core.errors import UserError
-from ttabench.core.memory import says_so
 from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import RECORD_FILE, ProfileRecord, Row, load_profile, oom, save_profile

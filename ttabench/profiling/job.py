@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import assignments
 from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.cost import Formula
 from ttabench.lm.loading.hub import digest_of

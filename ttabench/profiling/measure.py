@@ -20,12 +20,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ttabench.core.accelerators import release
 from ttabench.core.child import Tell
-from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
+from ttabench.core.environment import (
+    Meter,
+    largest,
+    out_of_memory,
+    quiet_libraries,
+    release,
+    seed_everything,
+    use_threads,
+)
 from ttabench.core.errors import UserError
-from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start
@@ -34,7 +39,7 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.verbs.generation import greedy_tokens
+from ttabench.lm.verbs.answering import greedy_tokens
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
@@ -78,7 +83,7 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 
     def built() -> Method:
         if job.memory_limit is not None:
-            devices.hold_memory(job.memory_limit, lm.device)
+            devices.limit_memory(job.memory_limit, lm.device)
         return job.adapters()[name].build(lm)
 
     method = measured(name, 0, built)

@@ -14,11 +14,9 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ttabench.core.amounts import short
-from ttabench.core.checked_file import object_of, reading
+from ttabench.core.environment import largest, out_of_memory
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
-from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import largest
+from ttabench.core.files import object_of, reading, write_atomically
 from ttabench.core.types import Json
 
 T = TypeVar("T")

@@ -19,8 +19,7 @@ from ttabench.core.types import Json
 from ttabench.readers.base import Bound, fingerprint
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.formats import reasons
-from ttabench.readers.protocol_options import READERS, origin, reader_of
-from ttabench.readers.sources import Request
+from ttabench.readers.sources import READERS, Request, origin, reader_of
 from ttabench.stats.metrics import check_judges, metric
 
 __all__ = ["READERS", "Task", "content_digest", "load", "origin"]
@@ -60,7 +59,9 @@ def load(
     ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
     if ask is None:
         why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        raise UserError(f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}.")
+        raise UserError(
+            f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}, or --limit."
+        )
     check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task
 

@@ -21,12 +21,11 @@ from typing import Any, Generic, TypeVar
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
-from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import reasons
-from ttabench.readers.protocol_options import ProtocolSettings
 from ttabench.readers.sources import Request, Table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.varying import Varying
+from ttabench.stats.clusters import Varying
 
 RowT = TypeVar("RowT")
 SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
@@ -124,16 +123,12 @@ class Bound(Generic[SettingsT]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
-        sentences, unused = [*self.data.notes, *self.remarks()], self.data.unused
+        sentences, unused = [*self.data.notes], self.data.unused
         if unused and not self.mini:
             sentences.append(f"rows of {self.source.partition(':')[2]} were left out ({reasons(unused)})")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        return []
 
     def key(self, name: str) -> str:
         """Of the episode of a text, a user or a dialogue; in the miniature world each seed has its own."""
@@ -171,17 +166,13 @@ class Bound(Generic[SettingsT]):
                 raise self.no_other()
             yield other
 
-    def remarks_on_others(self) -> list[str]:
-        """Notes of this reader on the other contexts."""
-        return []
-
     def describe_others(self) -> dict[str, Json]:
         """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
         pairs = list(zip(self.episodes(), self.others(), strict=True))
         fewer = sum(len(other.observes()) < len(own.observes()) for own, other in pairs)
         notes = [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"] if fewer else []
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
-        return {"notes": [*notes, *self.remarks_on_others()], "digest": digest}
+        return {"notes": notes, "digest": digest}
 
     def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
         """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""

@@ -13,13 +13,11 @@ a method keeps need not be able to predict anything by itself. The text is token
 
 Books of a folder, a table or the hub are read when they are needed: the training split of PG-19 is 11 GB.
 
-    pg19/metadata.csv            718,Tono Bungay,1909,http://www.gutenberg.org/ebooks/718     (no header)
     pg19/test/718.txt            the text, UTF-8
 """
 
 from __future__ import annotations
 
-import csv
 import random
 from bisect import bisect_left
 from collections import Counter
@@ -33,16 +31,14 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from ttabench.core.amounts import CHARACTERS_A_TOKEN
-from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import reading
-from ttabench.core.errors import UserError
+from ttabench.core.errors import LONGEST_TEXT, UserError
+from ttabench.core.files import reading
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, parsing
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, Table, hub_rows, long_twin, serving, table, tops
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, hub_rows, long_twin, resolve, table, tops
+from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
 
 PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
@@ -142,8 +138,6 @@ class Books(Bound[Settings]):
     """A `readers.Task` over long texts, one episode a book."""
 
     books: Sequence[Book]
-    whole: bool
-    """Every book of the source is here."""
 
     @cached_property
     def n_observes(self) -> int:
@@ -168,11 +162,6 @@ class Books(Bound[Settings]):
         pieces = self.settings.spans(min(tokens, self.settings.lengths[-1]))
         counts = accumulate(span.asked for span in pieces)
         return [span for span, count in zip(pieces, counts, strict=True) if share is None or count <= share]
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        same = "all books of the source are scored: every seed gives the same figures"
-        return [same] if self.whole and not self.mini else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
         """One episode a book."""
@@ -254,33 +243,21 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
         return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
     path, names = Path(request.source), card.splits[request.split].files
     if path.is_file() and path.suffix == ".txt":
-        notes = serving(card, request.split, path.absolute().parent.name, path)
-        return _of_files([path]), Table(label=f"file:{path}", notes=notes)
+        return _of_files([path]), Table(label=f"file:{path}")
     for folder in (*(top / name for top in tops(path, card.source.folders) for name in names), path):
         if files := sorted(folder.glob("*.txt")):
-            notes = serving(card, request.split, folder.absolute().name, folder)
-            return _of_files(files), Table(label=f"folder:{path}", notes=notes)
+            return _of_files(files), Table(label=f"folder:{path}")
     data = table(card, request)
     return _of_rows(card, data.rows), data
 
 
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
-    titles: dict[str, str] = {}
-    place = files[0].parent.parent / "metadata.csv"
-    if place.is_file():
-        with reading(place):
-            cells = csv.reader(_text_of(place).splitlines())
-            titles = {name.strip(): title.strip() for name, title, *_ in filter(None, cells)}
-    return [partial(_of_file, file, titles.get(file.stem, "")) for file in files]
+    return [partial(_of_file, file) for file in files]
 
 
-def _of_file(file: Path, title: str) -> tuple[str, str, str]:
-    return file.stem, title, _text_of(file)
-
-
-def _text_of(file: Path) -> str:
+def _of_file(file: Path) -> tuple[str, str, str]:
     with reading(file, most=4 * LONGEST_TEXT):
-        return file.read_bytes().decode("utf-8-sig")
+        return file.stem, "", file.read_bytes().decode("utf-8-sig")
 
 
 def _of_rows(card: Card, rows: Sequence[RawRow]) -> list[Candidate]:
@@ -325,7 +302,7 @@ def read(card: Card, request: Request) -> Books:
     else:
         candidates, data = candidates_of(card, request)
     chosen = drawn(candidates, settings.books, f"books {request.seed}")
-    made, whole = looked_at(chosen), len(chosen) == len(candidates)
+    made = looked_at(chosen)
     if len(made) < len(chosen):
         data.unused["no text"] = len(chosen) - len(made)
-    return Books(card=card, request=request, settings=settings, arguments=arguments, data=data, books=made, whole=whole)
+    return Books(card=card, request=request, settings=settings, arguments=arguments, data=data, books=made)

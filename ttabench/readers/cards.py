@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import read_text, reading
 from ttabench.core.types import Choose, Generate
 from ttabench.readers.formats import first_fault
+from ttabench.stats.clusters import Varying
 from ttabench.stats.metrics import metric
-from ttabench.stats.varying import Varying
 
 Scalar = str | int | float | bool | None
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -44,6 +44,12 @@ Below = Annotated[str, AfterValidator(_below)]
 
 class _Part(BaseModel):
     model_config = STRICT
+
+
+class ProtocolSettings(BaseModel):
+    """Base of the settings of every reader."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Hub(_Part):
@@ -319,11 +325,6 @@ def yaml_of(path: Path) -> object:
 
 def _read(path: Path) -> Card:
     data = yaml_of(path)
-    if isinstance(data, str):
-        raise UserError(
-            f"{path} holds a text; a task is a card (.yaml) or a table of questions (.jsonl, .csv, ...).",
-            "A text is read with `ttabench adapt --context FILE`, and asked with `ttabench ask`.",
-        )
     try:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
+from ttabench.core.files import read_text
 from ttabench.core.types import Choose
 from ttabench.readers.base import told_apart
 from ttabench.readers.cards import Card, Scalar, SubTask

@@ -31,13 +31,10 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, named, other_seeds, shares, spread
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.choices import Item, Part, folder_of, real_part, twin_part
-from ttabench.readers.protocol_options import ProtocolSettings, resolve
-from ttabench.readers.sources import Request, Table
+from ttabench.readers.sources import Request, Table, resolve
 from ttabench.readers.tokens import Tokens
-
-OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
 
 class Settings(ProtocolSettings):
@@ -100,10 +97,6 @@ class Demonstrations(Bound[Settings]):
         else:
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
-
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        return [] if self.mini else [OTHER_ROWS]
 
     def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
         """A sub-task of the miniature world."""

@@ -35,11 +35,10 @@ from ttabench.readers.base import (
     told_apart,
     with_pieces,
 )
-from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, opened
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
-from ttabench.readers.tokens import Count, Tokens, counted_by
+from ttabench.readers.sources import Request, Table, resolve, table, twin_table, usable
+from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by
 
 LEAST = 3
 """Turns: one that is read, one that is answered, and the answer."""
@@ -143,10 +142,6 @@ class Talks(Bound[Settings]):
         if settings.max_turn_tokens and max(lengths) > settings.max_turn_tokens:
             return f"a turn of more than {settings.max_turn_tokens} tokens"
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        return [] if self.mini else ["nothing is drawn: every seed asks the same and gives the same figures"]
 
     def _asked(self, tokens: Tokens | None) -> list[tuple[Dialogue, list[int]]]:
         """The dialogues with the t at which each is asked."""

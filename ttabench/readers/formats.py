@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Any, NamedTuple, TypeAlias, get_args, get_origin
+from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from ttabench.core.bounds import LONGEST_TEXT
-from ttabench.core.checked_file import ANY, At, parquet_file, reading, reason, refuse_doubles
 from ttabench.core.environment import memory_bytes
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import LONGEST_TEXT, UnknownName, UserError
+from ttabench.core.files import ANY, At, parquet_file, reading, reason, refuse_doubles
 
 
 class RawRow(NamedTuple):
@@ -197,21 +195,11 @@ def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> t
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
     place = ".".join(map(str, fault["loc"])) or "top level"
     if fault["type"] == UNKNOWN:
-        *above, name = fault["loc"]
-        unknown = UnknownName("field", str(name), fields_at(model, above))
+        unknown = UnknownName("field", str(fault["loc"][-1]), list(model.model_fields))
         return f"{where}: {place}: {unknown.what}", unknown.hint
     message = fault["msg"].removeprefix("Value error, ")
     received = "" if fault["type"] in ("missing", "value_error") else f", received {brief(fault['input'])}"
     return f"{where}: {place}: {message}{received}.", "Mend that field."
-
-
-def fields_at(kind: Any, place: Iterable[int | str]) -> list[str]:
-    """Names of the fields of the model that is at a place of another: `("splits", "test")` of a card."""
-    for part in place:
-        kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
-        if get_origin(kind) is UnionType:  # or None
-            kind = get_args(kind)[0]
-    return list(kind.model_fields)
 
 
 def brief(value: object, limit: int = 60) -> str:

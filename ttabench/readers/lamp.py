@@ -40,11 +40,10 @@ from ttabench.readers.base import (
     told_apart,
     with_pieces,
 )
-from ttabench.readers.cards import Card, Profile, Scalar
+from ttabench.readers.cards import Card, Profile, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, brief, rows, text_of
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, generated, table, twin_rows, usable
-from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
+from ttabench.readers.sources import Request, Table, generated, resolve, table, twin_rows, usable
+from ttabench.readers.tokens import Count, StepCounts, TokenCount, TokenLimit, Tokens, counted_by, estimate
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _ANOTHER = "It may be of another sub-task (--task-set task=NAME)."

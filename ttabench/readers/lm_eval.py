@@ -21,11 +21,10 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, fingerprint, shares, spread
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, twin_table
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, resolve, twin_table
+from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
 NAMED = ("field", "marker")
 """What a cut may name."""
@@ -115,7 +114,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
         documents = [document for raw in data.rows for document in _of_twin(card, raw)]
     else:
         task = loaded(request.source)
-        data = Table(label=f"lm-eval:{task.config.task}", notes=card.splits[request.split].notes)
+        data = Table(label=f"lm-eval:{task.config.task}")
         documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
     contexts: dict[str, list[Document]] = {}
     for document in documents:

@@ -24,8 +24,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
@@ -39,12 +39,10 @@ from ttabench.readers.base import (
     shares,
     spread,
 )  # fmt: skip
-from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.demonstrations import OTHER_ROWS
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, rows
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, generated, tops, twin_rows, usable
-from ttabench.readers.tokens import Count, Tokens, counted_by, estimate
+from ttabench.readers.sources import Request, Table, generated, resolve, tops, twin_rows, usable
+from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by, estimate
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
@@ -250,10 +248,6 @@ class MetaIcl(Bound[Settings]):
             taken = {row.pair for row in (*fits.shown, *task.asked)}
             fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken]
         return map(self._observe, fresh[: len(fits.shown)])
-
-    def remarks_on_others(self) -> list[str]:
-        """Notes on the other contexts."""
-        return [] if self.mini else [OTHER_ROWS]
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""

@@ -29,12 +29,11 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
-from ttabench.readers.cards import Card
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.qa_rows import QARow, parse
-from ttabench.readers.sources import Request, table, twin_table
-from ttabench.readers.tokens import Tokens
-from ttabench.stats.varying import Varying
+from ttabench.readers.sources import Request, resolve, table, twin_table
+from ttabench.readers.tokens import TokenCount, Tokens
+from ttabench.stats.clusters import Varying
 
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
@@ -102,12 +101,6 @@ class QAStream(Bound[Settings]):
         probed = self.settings.probe if self.settings.kind == "retention" else None
         rows = [row for document in self.documents[:probed] for row in document.rows]
         return spread(rows, self.limit)
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        wanted, read_ = self.settings.documents, len(self.documents)
-        fewer = wanted is not None and read_ < wanted
-        return [f"all {read_} documents of the source are read, fewer than {wanted}"] if fewer else []
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
         """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""

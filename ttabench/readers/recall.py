@@ -27,11 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.sources import Request, Table, long_twin, table, usable
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, long_twin, resolve, table, usable
+from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
 
 _STORIES_OF_A_TWIN = 8
 

@@ -4,24 +4,19 @@
             Ask("What is the special magic number for calm-river mentioned in the provided text? The special ... is")])
 
 A context is as large as fits into `length` tokens of the base model beside the prompt, what stands around both and the
-room for an answer. It is made by `ruler_texts` or, in the miniature world, by the twin; rows that others published are
-as long as they are. A context of nano's tokens and one of another model's differ in size alone.
+room for an answer. It is made by `ruler_texts` or, in the miniature world, by the twin. A context of nano's tokens and
+one of another model's differ in size alone. Files are what sub-tasks are made of that need more than is here:
 
-Files are rows as kvpress publishes them, or what sub-tasks are made of that need more than is here:
-
-    test.parquet, 4096/test-00000-of-00001.parquet      context, question, answer_prefix, answer, task, max_new_tokens
     PaulGrahamEssays.json                               {"text": "..."}
     squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
     hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA likewise
-
-What one context is asked in several rows is read once.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,13 +25,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from scipy.optimize import brentq
 
-from ttabench.core.checked_file import object_of
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, named, other_seeds, shares
-from ttabench.readers.cards import Card
-from ttabench.readers.formats import RawRow, parsing, readable, rows, stem, text_of
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.cards import Card, ProtocolSettings
+from ttabench.readers.formats import RawRow, parsing, rows, stem, text_of
 from ttabench.readers.qa_rows import answers_of
 from ttabench.readers.ruler_texts import (
     NEEDS,
@@ -51,8 +45,8 @@ from ttabench.readers.ruler_texts import (
     numbered,
     placed,
 )  # fmt: skip
-from ttabench.readers.sources import GENERATED, Request, Table, find, generated, places, table, usable
-from ttabench.readers.tokens import CutText, Tokens, counted_by
+from ttabench.readers.sources import GENERATED, Request, Table, generated, resolve, usable
+from ttabench.readers.tokens import CutText, TokenCount, Tokens, counted_by
 
 SENTENCES = 8
 """Sentences of a line of the twin, as in its books."""
@@ -62,7 +56,7 @@ class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     tasks: str = "all"
-    """Names of sub-tasks, with commas between; "all" for those that can be made, or have rows."""
+    """Names of sub-tasks, with commas between; "all" for those that can be made."""
     length: Annotated[TokenCount, Field(le=2**20)] = 4096
     """Tokens of context, prompt and answer together, as the base model counts them; k stands for 1,024."""
     contexts: Annotated[int, Field(gt=0)] = 500
@@ -87,22 +81,18 @@ class Ruler(Bound[Settings]):
     """Of the sub-tasks."""
     draw: Callable[[str, int, int], Sample]
     """The sample of a sub-task, a seed and a number."""
-    held: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
-    """Published samples by sub-task; empty where they are made."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
         """(key, sample) of every context that is asked about, its questions after `limit`."""
         for name, left in zip(self.names, shares(self.limit, len(self.names)), strict=True):
-            there = len(self.held[name]) if self.held else self.settings.contexts
-            for place in range(min(there, self.settings.contexts)):
+            for place in range(self.settings.contexts):
                 if left == 0:
                     break
                 sample = self.draw(name, self.seed, place)
                 questions = sample.questions[:left]
                 left = None if left is None else left - len(questions)  # of this sub-task
-                seed = "" if self.held else f"/seed{self.seed}"
-                yield f"{name}/{place}{seed}", replace(sample, questions=questions)
+                yield f"{name}/{place}/seed{self.seed}", replace(sample, questions=questions)
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[str, Sample]]]:
         """One episode a context."""
@@ -180,24 +170,19 @@ class Ruler(Bound[Settings]):
         tells = [text for question in sample.questions for text in question.tells]
         texts = (
             self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
-            for number, other in self._candidates(sample)
+            for number, other in self._others(sample.subtask)
         )
         text = self.apart(set(tells), texts, lambda text: {told for told in tells if told in text}, at_worst=True)
         return self._pieces(f"{key}/other", text, tokens)
 
-    def _candidates(self, sample: Sample) -> Iterator[tuple[int, Sample]]:
-        if self.held:
-            own = sample.write(sample.least)
-            every = self.held[sample.subtask]
-            return ((number, other) for number, other in enumerate(every) if other.write(other.least) != own)
-        return ((seed, self.draw(sample.subtask, seed, 0)) for seed in other_seeds(self.seed))
+    def _others(self, subtask: str) -> Iterator[tuple[int, Sample]]:
+        return ((seed, self.draw(subtask, seed, 0)) for seed in other_seeds(self.seed))
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """Contexts of sub-tasks in random order; all but published ones are new in every episode."""
+        """New contexts of sub-tasks in random order."""
         while True:
             name, seed = training.draws.choice(self.names), training.draws.getrandbits(48)
-            sample = self.draw(name, seed, seed % len(self.held[name]) if self.held else 0)
-            yield self.split, self._steps(f"{name}/{seed}", sample, training.tokens)
+            yield self.split, self._steps(f"{name}/{seed}", self.draw(name, seed, 0), training.tokens)
 
     @property
     def pieces(self) -> int:
@@ -235,46 +220,12 @@ GIVE = {
     "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
 }
 """What a user who lacks a material is told to give, by its name."""
-TOKENS = 128
-"""Of an answer, where a row does not say."""
-
-
-def published(card: Card, request: Request, length: int) -> Table | None:
-    """The table of rows that a source holds, in a folder those of this length; None where it holds material."""
-    path = Path(request.source)
-    if path.is_file():
-        return table(card, request) if readable(path) and stem(path) not in (ESSAYS, *SQUAD, *HOTPOTQA) else None
-    split, inner = card.splits[request.split], path / str(length)
-    own = next((place for place in (inner, path) if find(split, places(card, place))[0]), None)
-    return None if own is None and path.is_dir() else table(card, replace(request, source=str(own or path)))
-
-
-def samples_of(card: Card, data: Table) -> dict[str, list[Sample]]:
-    """The samples of published rows by sub-task, in their order."""
-    made: dict[str, dict[str, Sample]] = {}
-    for context, sample in usable(data, partial(_sample, card)):
-        before = made.setdefault(sample.subtask, {}).setdefault(context, sample)
-        if before is not sample:
-            made[sample.subtask][context] = replace(before, questions=(*before.questions, *sample.questions))
-    return {name: list(own.values()) for name, own in made.items()}
-
-
-def _sample(card: Card, row: RawRow) -> tuple[str, Sample]:
-    names = ("context", "question", "answer_prefix", "task")
-    context, text, prefix, task = (row.text(*card.columns[name]) for name in names)
-    answers = answers_of(row.needed(card.columns["answers"]))
-    if not context.strip() or not text.strip() or not answers:
-        raise ValueError("it has no context, no question or no answer")
-    most: Any = row.cell(card.columns["max_new_tokens"])
-    question = Question(text=text.strip(), prefix=prefix.strip(), answers=answers, tells=answers)
-    return context, Sample(
-        subtask=task, questions=(question,), max_new_tokens=int(most or TOKENS), all_of=task not in QA,
-        write=lambda _: context, most=1,
-    )  # fmt: skip
 
 
 def material_of(path: Path) -> Material:
     """What a file or folder holds of what sub-tasks are made of."""
+    if not path.exists():
+        raise UserError(f"No file or folder {str(path)!r} to make RULER of.", f"Give {', '.join(GIVE.values())}.")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
     essays, squad, hotpotqa = (
         next((file for file in files if stem(file) in names), None) for names in ((ESSAYS,), SQUAD, HOTPOTQA)
@@ -285,7 +236,7 @@ def material_of(path: Path) -> Material:
         hotpotqa=None if hotpotqa is None else _hotpotqa(hotpotqa),
     )
     if held == Material():
-        raise UserError(f"{path} holds nothing that RULER is made of.", f"Give rows, or {', '.join(GIVE.values())}.")
+        raise UserError(f"{path} holds nothing that RULER is made of.", f"Give {', '.join(GIVE.values())}.")
     return held
 
 
@@ -367,11 +318,6 @@ def read(card: Card, request: Request) -> Ruler:
         return bind(data=Table(), names=tuple(names), draw=partial(_twin, card, request.split, settings))
     path, material, label = Path(request.source), Material(), GENERATED
     if request.source != GENERATED:
-        data = published(card, request, settings.length)
-        if data is not None:
-            held = samples_of(card, data)
-            names = named(f"sub-task in {data.label}", held, settings.tasks)
-            return bind(data=data, names=tuple(names), held=held, draw=lambda name, _, number: held[name][number])
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
     names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
     if lacking := [name for name in names if name in NEEDS and not getattr(material, NEEDS[name])]:

@@ -21,8 +21,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import CATEGORIES
+from ttabench.mini.world import CATEGORIES, RELATIONS
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 ADJECTIVES = tuple(

@@ -32,11 +32,10 @@ from pydantic import BeforeValidator, Field
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, in_order, spread, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, json_lines
-from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, resolve
-from ttabench.readers.sources import Request, Table, find, table, tops, twin_table, usable
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.sources import Request, Table, find, resolve, table, tops, twin_table, usable
+from ttabench.readers.tokens import StepCounts, TokenCount, Tokens
 
 TXT = {".txt": json_lines}
 """ParlAI's files, which are tables whatever their name ends in."""
@@ -181,11 +180,6 @@ class Sessions(Bound[Settings]):
     """All of the source, in file order."""
     chosen: Sequence[Conversation]
     """Those that are read and asked about."""
-
-    def remarks(self) -> list[str]:
-        """Notes of this reader."""
-        same = "all conversations of the source are read: every seed gives the same figures"
-        return [same] if len(self.chosen) == len(self.found) and not self.mini else []
 
     @cached_property
     def _asks(self) -> dict[str, list[Ask]]:

@@ -11,10 +11,13 @@ Modes (`mode`):
 One context is one episode. The sub-tasks of SCBench have prompts, lengths of answers and metrics of their own
 (`SUB_TASKS`, from `scbench/` of github.com/microsoft/MInference); options are chosen among by their letters.
 
-Rows as published, of MemoryAgentBench (arXiv 2507.05257) too:
+Rows as published, of MemoryAgentBench (arXiv 2507.05257), BABILong (2406.10149) and LongMemEval (2410.10813) too:
 
     SCBench           {"id": 0, "context": "...", "multi_turns": [{"input": "...", "answer": "...", "options": [...]}]}
     MemoryAgentBench  {"context": "...", "questions": ["..."], "answers": [["..."]], "metadata": {"source": "eventqa"}}
+    BABILong          {"input": "...", "question": "Where is Mary?", "target": "kitchen"}
+    LongMemEval       {"question_id": "1", "question_type": "multi-session", "question": "...", "answer": "...",
+                       "haystack_dates": ["..."], "haystack_sessions": [[{"role": "user", "content": "..."}]]}
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
 from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, brief
-from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenLimit, resolve
-from ttabench.readers.sources import Request, Table, table, twin_table, usable
-from ttabench.readers.tokens import CutText, Tokens
+from ttabench.readers.sources import Request, Table, resolve, table, twin_table, usable
+from ttabench.readers.tokens import CutText, TokenCount, TokenLimit, Tokens
 
 PREFIX = "scbench_"
 """Of the published names of sub-tasks."""
+
+
+ABSTAINS, JUDGED = "_abs", ("single-session-preference",)
+"""Questions of LongMemEval whose answers no string tells to be right: end of their ids, and kinds."""
 
 
 class SubTask(NamedTuple):
@@ -108,15 +114,27 @@ def contexts_of(card: Card, data: Table) -> list[Shared]:
     seen = Counter[str]()
 
     def row_of(raw: RawRow) -> Shared | str:
-        text = raw.text(*card.columns["text"])
+        text = _context(card, raw)
         turns = tuple(map(_turn, _given(card, raw)))
+        name = raw.cell(card.columns["id"])
+        if "sessions" in card.columns and (str(name).endswith(ABSTAINS) or turns[0].kind in JUDGED):
+            return "judged by a language model"
         if not text.strip() or not turns:
             return "no context" if turns else "no question"
-        name = raw.cell(card.columns["id"])
         number = raw.place.rpartition(" ")[2]
         return Shared(id=told_apart(number if name is None else str(name), seen), text=text, turns=turns)
 
     return usable(data, row_of)
+
+
+def _context(card: Card, raw: RawRow) -> str:
+    """What is read: a text, or dated sessions of a chat as one."""
+    sessions: Any = raw.cell(card.columns.get("sessions", ()))
+    if sessions is None:
+        return raw.text(*card.columns["text"])
+    dates: Any = raw.cell(card.columns["dates"]) or [""] * len(sessions)
+    lines = ("\n".join(f"{turn['role']}: {turn['content']}" for turn in session) for session in sessions)
+    return "\n\n".join(f"{date}\n{text}".strip() for date, text in zip(dates, lines, strict=True))
 
 
 def _given(card: Card, raw: RawRow) -> list[dict[str, Any]]:
@@ -126,6 +144,8 @@ def _given(card: Card, raw: RawRow) -> list[dict[str, Any]]:
         return [dict(turn) for turn in given]
     questions: Any = raw.needed((*card.columns["questions"], *card.columns["turns"]))
     answers: Any = raw.needed(card.columns["answers"])
+    if isinstance(questions, str):
+        questions, answers = [questions], [answers]
     about = raw.cell(card.columns["kind"])
     kind = about.get("source") if isinstance(about, dict) else about
     pairs = zip(questions, answers, strict=True)

@@ -3,13 +3,17 @@
 A folder holds one file a split (names on the card), numbered parquet shards as the hub stores them, or what a published
 archive unpacks to. A split that a paper cut out of a published split by row numbers is cut only where the number of
 rows is the published one.
+
+    resolve(card, Request(source="mini", options={"documents": "16", "questions": "2"}), Settings)
+        -> Settings(documents=16, ...), {"questions": 2, "facts": 4}
+
+Options that a mini generator takes as arguments (here `questions`) are told from protocol settings by its signature.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,19 +21,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ttabench.core.environment import offline_if_unreachable
-from ttabench.core.errors import UserError
-from ttabench.readers.cards import Card, Split
-from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows, stem
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.plugins import offered
+from ttabench.core.types import Json
+from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
+from ttabench.readers.formats import READABLE, Formats, RawRow, brief, first_fault, parsing, reasons, rows
 
 T = TypeVar("T")
 GENERATED = "generated"
 """The source of rows that a reader makes and that are not of the miniature world."""
 MOST_ROWS, MOST_TOKENS = 10**6, 2**26
 """What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
-_SHARD = re.compile(r"-\d{5}-of-\d{5}.*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +125,7 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
 def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
     split, held = card.splits[wanted], list(rows(path, formats))
     whole = split.rows is not None and len(held) == split.of
-    notes = () if whole else serving(card, wanted, _SHARD.sub("", stem(path, formats)), path)
-    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
+    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole)
 
 
 def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table:
@@ -145,7 +148,6 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     if hub is None or split is None:
         fault = f"Split {name!r} of the task {card.name} is on no hub."
         raise UserError(fault, f"{card.source.how} Then give --source DIR.")
-    offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
     except Exception as error:
@@ -191,17 +193,6 @@ def _named(place: Path, formats: Formats) -> list[Path]:
     if shards and len(shards) != (count := int(shards[0].name.partition("-of-")[2][:5])):
         raise UserError(f"{place.parent} holds {len(shards)} of {count} shards of {place.name!r}.", "Get the others.")
     return shards
-
-
-def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
-    """What a record must say where a source called `name` (of a file, or a folder of books) serves as the split
-    `wanted` that is called otherwise; a card that names no files takes any.
-    """
-    split, every = card.splits[wanted], card.splits.values()
-    names = [Path(known).name for known in (*split.files, *(split.whole if split.rows is None else ()))]
-    if name.casefold() in map(str.casefold, names) or not any(one.files or one.whole for one in every):
-        return ()
-    return (f"{where} serves as split {wanted!r} of {card.name}, all of it (known by name: {', '.join(names)})",)
 
 
 # --- miniature twins -------------------------------------------------------------------------------------------------
@@ -263,3 +254,103 @@ def generated(card: Card, *place: object, **arguments: object) -> Any:
         return function(*place, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"The twin of {card.name} refuses that ({error}).", "Change --task-set.") from None
+
+
+# --- a task's settings from its card, its twin and the user's options, in that order ---------------------------------
+
+GROUP = "ttabench.readers"
+"""Entry points of other packages: functions of a card and a request."""
+READERS = (
+    "qa_stream", "demonstrations", "metaicl", "book", "dialogue", "sessions", "lamp", "recall", "shared_context",
+    "ruler", "lm_eval",
+)  # fmt: skip
+"""Modules here, each with a function `read`."""
+
+
+def reader_of(name: str) -> Callable[[Card, Request], Any]:
+    """The function that binds a card of this reader to its data."""
+    if name not in READERS and name not in offered(GROUP):
+        raise UnknownName("reader", name, sorted([*READERS, *offered(GROUP)]))
+    own = import_module(f"ttabench.readers.{name}").read if name in READERS else offered(GROUP)[name].load()
+    read: Callable[[Card, Request], Any] = own
+    return read
+
+
+def origin(reader: str) -> str:
+    """Of what package, in what state, a reader is; "" for those here."""
+    return "" if reader in READERS or reader not in offered(GROUP) else offered(GROUP)[reader].origin
+
+
+S = TypeVar("S", bound=ProtocolSettings)
+M = TypeVar("M", bound=BaseModel)
+
+
+def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, Scalar]]:
+    """(protocol settings, arguments of the mini generator)."""
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
+    twin = card.twin if request.source == "mini" else None
+    if request.source == "mini" and twin is None:
+        hint = "Give --source hub, or the path of the data."
+        raise UserError(f"The task {card.name} has no miniature twin.", hint)
+    inputs = arguments_of(card, request.source)
+    known = [key for key in inputs.model_fields if key not in model.model_fields]
+    options = {key: value for key, value in request.options.items() if key not in known}
+    if unknown := next((key for key in options if key not in model.model_fields), None):
+        raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
+    base = {**card.protocol, **(twin.protocol if twin else {})}
+    settings = _validated(card, "protocol", model, base, options)
+    if prompt := getattr(settings, "prompt", None):
+        card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
+    more = {key: value for key, value in request.options.items() if key in known}
+    arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
+    return settings, arguments.model_dump(exclude_unset=True)
+
+
+def _validated(card: Card, place: str, model: type[M], base: Mapping[str, object], options: Mapping[str, object]) -> M:
+    try:
+        return model.model_validate({**base, **options})
+    except ValidationError as error:
+        by_user = [str(fault["loc"][0]) for fault in error.errors() if fault["loc"] and fault["loc"][0] in options]
+        where = f"--task-set of {card.name}" if by_user else f"{place} of the task card {card.name}"
+        what, hint = first_fault(error, where, model)
+        raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
+
+
+FORMER: Mapping[str, Mapping[str, Json]] = {
+    "qa_stream": {"downsample": "contexts", "dedupe": True, "document_tokens": 512, "question_tokens": 128,
+                  "answer_tokens": 24},
+    "demonstrations": {"copa_single_blank": False},
+    "metaicl": {"protocol": "ccm", "layout": "ccm", "answer": "choose", "pmi": False, "max_new_tokens": 10,
+                "too_long": "cut", "omit": "", "pmi_tasks": "", "drop_last": False},
+    "book": {"protocol": "strides", "unit": 1024, "score_first": False},
+    "dialogue": {"speakers": "same", "wording": "plain", "eval_split": "test", "context_at_12": 12},
+    "sessions": {"session": None, "include_current": False, "window_turns": 16},
+    "lamp": {"least_kept": 0.9},
+    "recall": {"every": 0, "ask": "question"},
+}  # fmt: skip
+"""Defaults of options that readers of earlier versions had, which stand in the records of their runs."""
+
+
+def defaults(card: Card, source: str) -> dict[str, Json]:
+    """Defaults of the protocol, of earlier versions too, and under `mini` of the generator's arguments, as JSON."""
+    settings = _settings_of(card.reader)
+    if settings is None:
+        return {}
+    values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
+    former = {"paper_quirks": False, **FORMER.get(card.reader, {})}
+    return {**former, **arguments_of(card, source).model_construct().model_dump(), **values}
+
+
+def known_options(card: Card, source: str) -> list[str] | None:
+    """Names of the options of a task: of its protocol, and under `mini` of its generator; None where nobody knows."""
+    settings = _settings_of(card.reader)
+    return None if settings is None else [*settings.model_fields, *arguments_of(card, source).model_fields]
+
+
+def _settings_of(reader: str) -> type[BaseModel] | None:
+    """The model `Settings` of a reader's module, if it has one."""
+    if reader not in READERS and reader not in offered(GROUP):
+        return None
+    settings = getattr(import_module(reader_of(reader).__module__), "Settings", None)
+    return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None

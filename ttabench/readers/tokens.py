@@ -1,4 +1,5 @@
-"""Texts cut by the tokens of a base model, or by an estimate of them where there is none yet."""
+"""Texts cut by the tokens of a base model, or by an estimate of them where there is none yet; numbers of tokens as they
+are typed."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
-from ttabench.core.amounts import CHARACTERS_A_TOKEN
+from pydantic import BeforeValidator, Field
+
+from ttabench.core.amounts import CHARACTERS_A_TOKEN, tokens_in
 from ttabench.core.types import Observe
 
 
@@ -102,3 +105,29 @@ class CutText:
         if token <= 0:
             return 0
         return self.starts[token] if token < len(self.starts) else len(self.text)
+
+
+# --- in settings of protocols -----------------------------------------------------------------------------------------
+
+
+def _count(value: object) -> object:
+    """`"16k"` as 16,384."""
+    count = tokens_in(value) if isinstance(value, str) else value
+    if count is None:
+        raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
+    return count
+
+
+def listed(value: object) -> object:
+    """`"1,2,4"` or one number as a tuple."""
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
+TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
+"""A number of tokens in the settings of a protocol, also as `16k`."""
+TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
+"""The same, where 0 means no limit."""
+TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(listed)]
+"""Several, also as `4k,16k`."""
+StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(listed)]
+"""Pieces after which something is asked, also as `1,2,4`."""

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, locked, remove
+from ttabench.core.files import LOCK_FILE, locked, read_text, remove
 from ttabench.records.local_paths import without_paths
 from ttabench.records.samples import (
     SCORES_FILE,

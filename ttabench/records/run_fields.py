@@ -19,7 +19,7 @@ from ttabench.core.types import Json
 DEFAULT_OUT = Path("results/scratch")
 """Where runs are stored and looked for."""
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "fastest")
 BOS = ("auto", "yes", "no")
 STATES_OF = {
     "own": "",
@@ -75,7 +75,7 @@ class RunFields:
     """None asks all."""
     ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
     device: Annotated[str, Declared("auto, cpu, cuda, cuda:N, xpu or mps.", HOW, hashed=False)] = "auto"
-    dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
+    dtype: Annotated[str, Declared("auto, float32, bfloat16, float16, or fastest (by a trial).", HOW)] = "auto"
     batch_size: Annotated[
         int,
         Declared("Queries answered together; auto: as many as fit. Halved when memory runs out.", HOW,

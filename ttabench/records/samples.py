@@ -16,9 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.checked_file import parquet_file, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import parquet_file, reading, replacing, unwritable
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.records.schema import (
     RECORD_FILE,
@@ -40,7 +39,7 @@ LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
 COLUMNS = (
     "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
-    "ask_cpu_ms", "logprobs", "tokens", "unconditional_logprobs", "subtask", "position", "words", "ended",
+    "ask_cpu_ms", "logprobs", "tokens", "subtask", "position", "words", "ended",
 )  # fmt: skip
 """Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
 by that name, 0 where none of them has it."""

@@ -23,13 +23,12 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from ttabench.core.checked_file import json_in, json_of, parquet_file, reading
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
+from ttabench.core.files import json_in, json_of, parquet_file, reading, write_atomically
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunConfig
+from ttabench.stats.clusters import Varying, unit_of
 from ttabench.stats.metrics import declare
-from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
 """2: the id is a hash of what differs from the defaults."""
@@ -46,7 +45,7 @@ DECLARED: dict[str, Any] = {
     "summary": str, "scale": Annotated[float, Field(gt=0, le=1e9)], "digits": Annotated[int, Field(ge=0, le=9)],
     "higher_is_better": bool, "least": float | None, "most": float | None,
 }  # fmt: skip
-"""Of a metric that is not ttabench's own, see `stats.metric`."""
+"""Of a metric that is not ttabench's own, see `stats.metrics`."""
 KINDS: dict[str, dict[str, Any]] = {
     "config": {**get_type_hints(RunConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
     "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},

@@ -19,9 +19,8 @@ from ttabench.core.amounts import short
 from ttabench.core.digests import hashed
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
-from ttabench.report.configuration import with_defaults
 from ttabench.report.finding import lab_of
-from ttabench.report.pairing import Run, base_of, seed_of
+from ttabench.report.stored import Run, base_of, seed_of, with_defaults
 from ttabench.run.budget import settings_kept
 
 STATE_OF = "state of"

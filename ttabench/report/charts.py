@@ -17,9 +17,8 @@ import altair as alt
 from ttabench.core.amounts import number, short, size
 from ttabench.core.errors import printable
 from ttabench.report.compare import Block
-from ttabench.report.entries import PIECES, Entry
-from ttabench.report.figures import shown
-from ttabench.report.phrases import PLURALS
+from ttabench.report.entries import PIECES, Entry, shown
+from ttabench.report.verdict import PLURALS
 from ttabench.stats.metrics import known
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)

@@ -20,7 +20,6 @@ from ttabench.report.differences import (
     Difference,
     Family,
     Standing,
-    Unpaired,
     adjusted,
     between,
     chosen,
@@ -29,11 +28,10 @@ from ttabench.report.differences import (
     family_of,
     means,
     standing_of,
-    unpaired,
 )
 from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
 from ttabench.report.finding import loaded, refuse_all_damaged
-from ttabench.report.pairing import Answers, Run, answers_of, joined
+from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
 
 
@@ -48,7 +46,6 @@ class Block:
     """Those that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that were tested."""
-    unpaired: tuple[Unpaired, ...] = ()
 
     def between(self, left: str, right: str) -> Difference | None:
         """The difference of two labels, turned as they are named; None where it was not tested."""
@@ -84,7 +81,7 @@ class Comparison:
 
     @property
     def aside(self) -> tuple[Entry, ...]:
-        """All that is set aside: asked less, then cut or with nothing evicted."""
+        """All that is set aside: asked less, then cut."""
         limited = [entry for block in self.blocks for entry in block.limited]
         return (*limited, *(entry for entry in self.entries if entry.aside))
 
@@ -175,8 +172,10 @@ def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bo
             if (apart := difference(*(block.entries[place] for place in pair))) is not None
         ])  # fmt: skip
     holms = iter(adjusted([one for own in differences for one in own], counts))
-    return [replace(block, differences=tuple(next(holms) for _ in own), unpaired=tuple(unpaired(block.entries)))
-            for block, own in zip(blocks, differences, strict=True)]  # fmt: skip
+    return [
+        replace(block, differences=tuple(next(holms) for _ in own))
+        for block, own in zip(blocks, differences, strict=True)
+    ]
 
 
 def share(block: Block, entry: Entry) -> float | None:

@@ -11,10 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import called, natural
 from ttabench.report.compare import Block, Comparison, share
-from ttabench.report.differences import Difference
-from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, front, running
-from ttabench.report.figures import plain, probability, shown, with_interval
-from ttabench.report.phrases import ACROSS, MANY, PLURALS
+from ttabench.report.differences import Difference, unpaired
+from ttabench.report.entries import (
+    Entry,
+    best_of,
+    ceiling_of,
+    floor_of,
+    front,
+    plain,
+    probability,
+    running,
+    shown,
+    with_interval,
+)
+from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Bold, Cell, Table
 
@@ -171,19 +181,15 @@ def differences_table(block: Block) -> Table:
 
 
 def not_paired(block: Block) -> str:
-    """The pairs without a difference, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for unpaired in block.unpaired:
-        reasons.setdefault(unpaired.reason, []).append(f"{unpaired.left} − {unpaired.right}")
+    """The pairs without a difference; empty where there are none."""
+    names = [f"{left} − {right}" for left, right in unpaired(block.entries)]
     pairs = len(block.entries) * (len(block.entries) - 1) // 2
-    return "\n".join(
-        f"Not tested ({reason}): {'; '.join(names) if len(names) <= MANY else f'{len(names)} of {pairs} pairs'}."
-        for reason, names in reasons.items()
-    )
+    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {pairs} pairs"
+    return f"Not tested, for no query was answered by both: {told}." if names else ""
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
-    """The tables `runs`, `steps`, `differences`, `overall`, `set_aside` and `unpaired`, with exact figures."""
+    """The tables `runs`, `steps`, `differences`, `overall` and `set_aside`, with exact figures."""
     runs: list[Mapping[str, Cell]] = []
     for block in comparison.blocks:
         best, members = best_of(block.entries), front(block.entries)
@@ -204,7 +210,6 @@ def comparison_data(comparison: Comparison) -> list[Table]:
              "runs": " ".join(entry.ids)}
             for entry in comparison.aside
         ],
-        "unpaired": [pair._asdict() for block in comparison.blocks for pair in block.unpaired],
     }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
 

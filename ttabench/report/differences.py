@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ttabench.report.entries import Entry, ceiling_of, floor_of, running
 from ttabench.stats.clusters import Observed
@@ -182,15 +182,6 @@ class Difference(Apart):
                        better=self.worse, worse=self.better)  # fmt: skip
 
 
-class Unpaired(NamedTuple):
-    """Two entries of a block without a difference, and why."""
-
-    block: str
-    left: str
-    right: str
-    reason: str
-
-
 def difference(left: Entry, right: Entry) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
     shared = [query for query in left.values if query in right.values]
@@ -232,20 +223,13 @@ def worth(value: object, metric: str) -> float | None:
     return -value.nll if isinstance(value, Unit) else None
 
 
-def unpaired(entries: Sequence[Entry]) -> Iterator[Unpaired]:
-    """Every pair of a block without a query that both answered."""
-    for left, right in combinations(entries, 2):
-        if left.values.keys().isdisjoint(right.values.keys()):
-            yield Unpaired(block=left.place.name, left=left.label, right=right.label, reason=_why(left, right))
-
-
-def _why(one: Entry, other: Entry) -> str:
-    """Why two lines of a block share no query."""
-    if not one.values or not other.values:
-        return "the answers are not kept"
-    if not {*one.seeds} & {*other.seeds}:
-        return f"other seeds ({' and '.join(','.join(map(str, line.seeds)) for line in (one, other))})"
-    return "other queries, other answers to them, or another tokenizer"
+def unpaired(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Labels of every pair of a block without a query that both answered."""
+    return [
+        (left.label, right.label)
+        for left, right in combinations(entries, 2)
+        if left.values.keys().isdisjoint(right.values.keys())
+    ]
 
 
 def counted(entries: Sequence[Entry]) -> Counter[Family]:

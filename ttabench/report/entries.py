@@ -4,7 +4,6 @@ Lines that are set aside say nothing of their method beside the others. They are
 
 limit    `--limit` let it ask fewer questions than the others were asked: it stands in no table
 cut      its window left out a part of the context: of `icl` that is no ceiling
-whole    it evicts, and had no need to: what it measures is full context under another name
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ttabench.core.accelerators import name_of
+from ttabench.core.amounts import number, plus_minus
+from ttabench.core.environment import name_of
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
-from ttabench.report.pairing import Answers, Values
-from ttabench.run.recording import kept_whole
+from ttabench.report.stored import Answers, Values
 from ttabench.stats import estimate as statistics
+from ttabench.stats.clusters import FRESH
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
-from ttabench.stats.varying import FRESH
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-Kind = Literal["", "limit", "cut", "whole"]
-MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
+Kind = Literal["", "limit", "cut"]
+MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)"}
 
 
 PIECES = "pieces read before the query"
@@ -155,8 +154,6 @@ def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
         share = 1 - lost / read if read else 0.0
         percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
         return "cut", f"read {percent} of the context" if read > lost else "read a part of the context only"
-    if sum(kept_whole(record.notes) for record in records) > len(records) / 2:
-        return "whole", "evicted nothing"
     return "", ""
 
 
@@ -213,3 +210,31 @@ def front(entries: Sequence[Entry]) -> list[Entry]:
         entry for entry, own in points
         if not any(other != own and all(a >= b for a, b in zip(other, own, strict=True)) for _, other in points)
     ]  # fmt: skip
+
+
+# --- figures as people read them: 0.719 of f1 is 71.9 ----------------------------------------------------------------
+
+
+def shown(metric: str, value: float, stderr: float | None) -> str:
+    """A figure of a metric with its standard error."""
+    return plus_minus(value, stderr, known(metric).scale, known(metric).digits)
+
+
+def plain(metric: str, value: float | None) -> str:
+    """A figure, or a difference of two, without an error."""
+    return number(None if value is None else value * known(metric).scale, known(metric).digits)
+
+
+def with_interval(metric: str, value: float, low: float | None, high: float | None, unit: str = "") -> str:
+    """A difference with its interval: `21.9 [-0.6, 41.8]`; with more digits where all would be shown as zero."""
+    scale, digits = known(metric).scale, known(metric).digits
+    values = [each * scale for each in (value, *(() if low is None or high is None else (low, high)))]
+    largest = max(map(abs, values))
+    needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10**-digits else 0
+    amount, *ends = (number(each, max(digits, needed)) for each in values)
+    return f"{amount}{unit} [{', '.join(ends)}]" if ends else f"{amount}{unit}"
+
+
+def probability(p: float | None) -> str:
+    """A p value."""
+    return "-" if p is None else f"{p:.4f}" if p >= 0.001 else "<0.001"

@@ -31,12 +31,8 @@ def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUF
     """Whether a picture, or what else ends so, can be written under this name, which was typed behind this option."""
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
-    if path.is_symlink():
-        raise UserError(f"{option} {path} is a link to another file.", "Name that file, or remove the link.")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
+    if path.is_symlink() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours, no link.")
 
 
 def write(figure: Figure, path: Path) -> None:

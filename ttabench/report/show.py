@@ -21,7 +21,7 @@ from ttabench.records.samples import (
     read_samples,
 )
 from ttabench.records.schema import RunRecord
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.finding import find_runs, load_run
 from ttabench.report.tables import about_tables, as_json
 from ttabench.stats.metrics import known

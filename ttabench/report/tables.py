@@ -10,24 +10,20 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.accelerators import name_of
 from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import declared
+from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
+from ttabench.core.environment import name_of
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.cost import Cost
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import STATES
-from ttabench.report.configuration import NAMED, changes, flat, told, whole
-from ttabench.report.entries import over_runs
-from ttabench.report.figures import shown
-from ttabench.report.pairing import answered
+from ttabench.report.entries import over_runs, shown
+from ttabench.report.stored import NAMED, answered, changes, flat, told, whole
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
 from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
@@ -142,15 +138,6 @@ def config_table(plans: Sequence[Plan]) -> Table:
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
     rows += [(key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flat))) for key in flat[0]]
     return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
-
-
-def cost_table(cost: Cost) -> Table:
-    """The analytic cost of a dry run."""
-    row = (count(cost.parameters), count(cost.adapt_flops), count(cost.ask_flops), size(cost.state_bytes))
-    data = {name: getattr(cost, name) for name in ("parameters", "adapt_flops", "ask_flops", "state_bytes")}
-    columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
-    caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
-    return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)
 
 
 def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:

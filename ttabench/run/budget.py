@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ttabench.core.declared import as_typed
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.parts.settings import Amount

@@ -64,7 +64,7 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
     """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`."""
     import torch
 
-    from ttabench.lm.forward.deltas import weight_changes
+    from ttabench.lm.forward.patching import weight_changes
     from ttabench.methods import checkpoints
 
     header = header_of(folder)

@@ -15,14 +15,13 @@ from ttabench.core.types import Json, Mode
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.readers import Task, content_digest, load, origin
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.protocol_options import defaults as task_defaults
+from ttabench.readers.sources import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method, resolve_prompting
-from ttabench.stats.metric import Metric
-from ttabench.stats.metrics import check_judges, metric
+from ttabench.stats.metrics import Metric, check_judges, metric
 
 T = TypeVar("T")
 OURS = "ttabench"

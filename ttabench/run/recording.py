@@ -5,8 +5,7 @@ that was killed and continued has the notes of one that was not."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import fsum, sqrt
 from statistics import fmean
@@ -14,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
-from ttabench.core.meter import largest
+from ttabench.core.environment import largest
 from ttabench.core.types import Json, Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
 from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
 from ttabench.stats.figures import Unit, Written
-from ttabench.stats.metric import Metric
-from ttabench.stats.varying import FRESH, Draw, origin, unit_of
+from ttabench.stats.metrics import Metric
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -37,7 +35,6 @@ FEW = 10
 """Queries below which a figure says next to nothing."""
 ENGLISH = "smollm2-135m-qa"
 """A base model that reads English and answers in a few words."""
-_EVICTED_NOTHING = re.compile(r"^\S+ evicted nothing(?: from ([\d,]+) of ([\d,]+) contexts)?: ")
 
 
 def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str]) -> RunRecord:
@@ -227,15 +224,6 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
     where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
     reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
     return [f"{reason}, so this measures full context (icl), not {method.name}"]
-
-
-def kept_whole(notes: Iterable[str]) -> float:
-    """The share of contexts of which a method that evicts kept everything, by the notes of its run (0.375: 3 of 8)."""
-    for note in notes:
-        if match := _EVICTED_NOTHING.match(note):
-            some, contexts = match.groups()
-            return int(some.replace(",", "")) / int(contexts.replace(",", "")) if some else 1.0
-    return 0.0
 
 
 def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:

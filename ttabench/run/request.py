@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from shlex import join, quote
 from typing import Annotated
@@ -39,6 +40,21 @@ MADE = "made_with"
 """Where a state's header says it."""
 ASKING = ("task", "chat_template")
 """Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
+
+
+@cache
+def _fastest(device: str) -> str:
+    """The number format that reads fastest, told once; on an accelerator the checkpoint's own ("auto")."""
+    from ttabench.lm.loading.devices import find_device, times_of_reading
+    from ttabench.terminal import render
+
+    if find_device(device).type != "cpu":
+        return "auto"
+    times = times_of_reading()
+    name = min(times, key=times.__getitem__)
+    told = ", ".join(f"{kind} {1e3 * seconds:.1f} ms" for kind, seconds in times.items())
+    render.remark(f"--dtype fastest is {name} here (a product of matrices: {told}).")
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +109,8 @@ class RunRequest(RunFields):
         from ttabench.readers.formats import readable
 
         check_loading(self.device, self.dtype, self.bos)
+        if self.dtype == "fastest":
+            object.__setattr__(self, "dtype", _fastest(self.device))
         asked(self.keep, self.keep_tokens)
         if readable(Path(self.task)):
             if self.source:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ttabench.core.checked_file import json_of
+from ttabench.core.declared import assignments
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import assignments
+from ttabench.core.files import json_of
 from ttabench.core.types import Ask, Json, Want
-from ttabench.lm.text.chat import has_template
+from ttabench.lm.texts import has_template
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import HEADER, header, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined

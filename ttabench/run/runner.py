@@ -19,19 +19,19 @@ from typing import Any
 
 import torch
 
+from ttabench.core.environment import Meter, largest
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Observe, Tick
-from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
+from ttabench.lm.verbs.answering import BatchSize, alike, in_batches
+from ttabench.lm.verbs.scoring import NotFinite
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample, kept
-from ttabench.stats.metric import Metric
+from ttabench.stats.metrics import Metric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,29 +1,97 @@
-"""Metrics: em, em_prefix, f1 (against the target answer), f1_max (the best gold answer), acc of choices, perplexities.
+"""Metrics: what they are and how their figures are read; those of ttabench (em, em_prefix, f1 against the target
+answer, f1_max against the best gold answer, acc of choices, perplexities), of other packages, and of files.
 
 SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
 (arXiv 2403.04317) print as "EM". The target is `ask.answers[0]`, the shortest published answer, as in the papers.
+
+    def closeness(prediction, ask):                   # ./mine.py: what was answered, and the query with its answers
+        return float(prediction in ask.answers)       # one number from 0 to 1, more is better
+
+A `Metric` in place of the function says a name, a range, a direction. Records keep `declared` of a metric that is not
+ttabench's own: its figures are shown wherever the records are.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import FILE, offered
+from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of, told
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
-from ttabench.stats.figures import CORPORA, RATIOS
-from ttabench.stats.metric import DECLARED, GROUP, Metric, of_file, of_package
+from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Kind
 
+GROUP = "ttabench.metrics"
+"""Entry points of other packages: functions of a prediction and a query, or metrics."""
+DECLARED = ("scale", "digits", "higher_is_better", "least", "most")
+"""Fields of a metric that its figures are read by."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric; call one of queries with a prediction and its `Ask`, and the log-probabilities of a choice."""
+
+    name: str
+    summary: str
+    function: Callable[[str, Ask], float] | None = None
+    """Of the predicted text."""
+    of_choice: Callable[[Answer, Ask], float] | None = None
+    """Of the log-probabilities of the options."""
+    ratio: Kind | None = None
+    """Of all scored stretches together; such a metric has no value for one query."""
+    corpus: Kind | None = None
+    """Of all answers together; such a metric has no value for one query, either."""
+    scale: float = 100.0
+    """Multiply by this to print (percent); stored values stay as they are."""
+    digits: int = 1
+    """Printed after the point."""
+    higher_is_better: bool = True
+    least: float | None = 0.0
+    """No value of a query is below; None where there is no such number."""
+    most: float | None = 1.0
+    origin: str = ""
+    """The package, or a digest of the file, that it is from; "" for ttabench's own."""
+
+    @property
+    def declared(self) -> dict[str, Json]:
+        """What it is and how its figures are read, for a record."""
+        return {name: getattr(self, name) for name in ("summary", *DECLARED)}
+
+    def within(self, value: float) -> bool:
+        """Whether a query may have this value."""
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    @property
+    def judge(self) -> Callable[[Any, Ask], float] | None:
+        """Its function of one query; None of one that has no value for it."""
+        return self.function or self.of_choice
+
+    @property
+    def kind(self) -> Kind:
+        """What it sums over queries, with the range of its figures."""
+        least, most = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
+        return self.ratio or self.corpus or Kind(observed=list, figure=replace(MEAN, least=least, most=most))
+
+    def __call__(self, prediction: str, ask: Ask, scored: Answer | None = None) -> float:
+        """The value for one query, from `least` to `most`."""
+        if self.function is not None:
+            return self.function(prediction, ask)
+        assert self.of_choice is not None, f"metric {self.name} has no value for one query"
+        assert scored is not None, f"metric {self.name} needs log-probabilities"
+        return self.of_choice(scored, ask)
 
 
 def normalise(text: str) -> str:
@@ -125,14 +193,6 @@ def _per_token(scored: Answer, _: Ask) -> list[float]:
     return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
 
 
-def _without_question(scored: Answer, _: Ask) -> list[float]:
-    return [value - bare for value, bare in zip(scored.logprobs, scored.unconditional_logprobs, strict=True)]
-
-
-def _as_ccm(scored: Answer, ask: Ask) -> list[float]:
-    return (_without_question if scored.unconditional_logprobs else _per_token)(scored, ask)
-
-
 def _per_character(scored: Answer, ask: Ask) -> list[float]:
     (want,) = wanted([ask], Choose)
     lengths = [len(option.removeprefix(want.delimiter)) for option in want.options]
@@ -148,9 +208,6 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric(name="em", function=of_target(exact),
                summary="exact match with the target answer after SQuAD normalisation (strict)"),
-        Metric(name="em_lower",
-               function=of_target(lambda one, gold: float(one.strip().lower() == gold.strip().lower())),
-               summary="the same text as the target answer but for case (Generative Adapter on MetaICL)"),
         Metric(name="em_prefix", function=of_target(prefix_exact),
                summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1"),
         Metric(name="f1", function=of_target(token_f1), summary="token F1 against the target (shortest) answer"),
@@ -184,11 +241,6 @@ METRICS: dict[str, Metric] = {
                summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)"),
         Metric(name="acc_mean", of_choice=choice(_per_token),
                summary="the same with sums divided by the tokens of the option"),
-        Metric(name="acc_pmi", of_choice=choice(_without_question),
-               summary="the same with what the option is worth without the question subtracted"),
-        Metric(name="acc_ccm", of_choice=choice(_as_ccm),
-               summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own "
-                       "code)"),
         Metric(name="option_nll", of_choice=_nats, most=None, **_NATS, summary="negative log-likelihood of the right "
                "option among the options, in nats: its exp is a perplexity"),
         Metric(name="ppl", ratio=RATIOS["ppl"], **_PPL,
@@ -265,3 +317,57 @@ def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
             asks = {"score": "scores given texts", "choose": "chooses among options", "generate": "writes answers"}
             known = ", ".join(name for name, other in METRICS.items() if judges(other, mode))
             raise UserError(f"{task} {asks[mode]}, which {chosen.name} does not judge.", f"Metrics of that: {known}.")
+
+
+# --- metrics of other packages and of files --------------------------------------------------------------------------
+
+
+def of_package(offer: Offer, own: Collection[str]) -> Metric:
+    """The metric that an installed package offers, under the name that it is offered by; `own`: names of ttabench's."""
+    hint = f"Mend or uninstall {offer.package}."
+    made = replace(_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
+    return _guarded(made, Path(offer.package), hint, own)
+
+
+def of_file(path: Path, wanted: str, own: Collection[str]) -> Metric:
+    """The metric of a file, by name where it holds several ("": the only one); what cannot be used is refused."""
+    module = module_at(path)
+    metrics: dict[str, Any] = {value.name: value for value in vars(module).values() if isinstance(value, Metric)}
+    functions = {name: value for name, value in vars(module).items() if isinstance(value, FunctionType)
+                 and value.__module__ == module.__name__ and not name.startswith("_")}  # fmt: skip
+    known = {**functions, **metrics} if wanted or not metrics else metrics
+    hint = "Write a function there: def closeness(prediction, ask)."
+    name = one_of("metric", path, wanted, {name: name for name in known}, hint)
+    return _guarded(replace(_metric(known[name], name), origin=code_at(path)), path, "Mend the file.", own)
+
+
+def _metric(value: Any, name: str) -> Metric:
+    """A metric as it is, a function as one from 0 to 1."""
+    if isinstance(value, Metric):
+        return value
+    return Metric(name=name, summary=next(iter((inspect.getdoc(value) or "").splitlines()), ""), function=value)
+
+
+def _guarded(made: Metric, path: Path, hint: str, own: Collection[str]) -> Metric:
+    """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
+    refused."""
+    judge = made.judge
+    if made.name in own:
+        raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
+    if not NAME.fullmatch(made.name):
+        raise UserError(f"{path}: the name {made.name!r} may hold lower-case letters, digits and _ only.", hint)
+    if made.ratio or made.corpus or not callable(judge):
+        raise UserError(f"{path}: {made.name} is no function of one answer.", hint)
+
+    def value(answer: Any, ask: Ask) -> float:
+        try:
+            number = judge(answer, ask)
+        except (Exception, SystemExit) as error:  # whatever the code of somebody else does
+            raise UserError(f"{told(error, path)} (metric {made.name}, query {ask.key[:40]}).", hint) from None
+        if not isinstance(number, Real) or not math.isfinite(number) or not made.within(float(number)):
+            ends = " to ".join("any" if end is None else f"{end:g}" for end in (made.least, made.most))
+            fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares {ends}."
+            raise UserError(fault, hint)
+        return float(number)
+
+    return replace(made, of_choice=value) if made.function is None else replace(made, function=value)

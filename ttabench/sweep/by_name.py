@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import as_typed
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.compare import compared
 from ttabench.report.comparison_tables import comparison_data
-from ttabench.report.figures import shown
+from ttabench.report.entries import shown
 from ttabench.report.finding import at_path, loaded
 from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
@@ -72,7 +72,7 @@ class Compared:
     """Who leads, by how much, and whether that is settled."""
     tables: Mapping[str, pandas.DataFrame]
     """Those of `ttabench compare --json` by name: "runs", and where there are such "differences" (paired, with p
-    adjusted for all pairs), "steps", "overall", "set_aside", "unpaired". Values as they are stored: 0.719 of f1."""
+    adjusted for all pairs), "steps", "overall", "set_aside". Values as they are stored: 0.719 of f1."""
 
     def __str__(self) -> str:
         return self.verdict

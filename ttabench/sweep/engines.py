@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from shlex import quote
 from typing import Any, Literal, TypeAlias
 
-from ttabench.core import memory
+from ttabench.core import environment
 from ttabench.core.child import Child, Death
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
@@ -273,8 +273,8 @@ def take(job: Job) -> Report:
     except UserError as error:
         reason = _line(error)
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
-        full = memory.out_of_memory(error)
-        reason = _line(memory.told(FITS) if full else f"{type(error).__name__}: {error}")
+        full = environment.out_of_memory(error)
+        reason = _line(environment.memory_error(FITS) if full else f"{type(error).__name__}: {error}")
     return Report(id=job.id, state=state, reason=reason, seconds=time.monotonic() - began)  # type: ignore[arg-type]
 
 

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import as_typed
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.settings import key_of
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import readable
-from ttabench.readers.protocol_options import known_options
-from ttabench.readers.sources import usual_source
+from ttabench.readers.sources import known_options, usual_source
 from ttabench.records.run_fields import STATES_OF
 from ttabench.report.blocks import STATES
 from ttabench.run.evaluation import base_of

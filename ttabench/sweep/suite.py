@@ -13,11 +13,10 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
 
 from ttabench.core.architectures import NANO
-from ttabench.core.checked_file import reading
 from ttabench.core.declared import Field as Option
-from ttabench.core.declared import declared
+from ttabench.core.declared import as_typed, assignments, declared
 from ttabench.core.errors import UserError
-from ttabench.core.typed import as_typed, assignments
+from ttabench.core.files import reading
 from ttabench.core.types import Json
 from ttabench.readers import cards
 from ttabench.readers.cards import STRICT

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from ttabench.core.bounds import at_least
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
+from ttabench.core.errors import at_least
 from ttabench.core.types import Episode, Json
 from ttabench.methods.spec import Recipe
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.accelerators import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids

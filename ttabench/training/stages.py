@@ -13,9 +13,9 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ttabench.core.declared import as_typed, assignments, whole_numbers
 from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import as_typed, assignments, whole_numbers
 from ttabench.core.types import Json, Tick, no_tick, no_word
 from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.settings import preset_for

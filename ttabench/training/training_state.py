@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core import files
-from ttabench.core.checked_file import read_text, reading
 from ttabench.core.errors import UserError
+from ttabench.core.files import read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
-from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.safetensors_io import first_not_finite
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
 from ttabench.methods.states import check_claim, claimed

@@ -1,29 +1,214 @@
-"""The frozen LM under a `Patch`: the one place where adaptation touches the base model.
+"""The frozen LM under a `Patch`: the one place where adaptation touches the base model; whatever is done is undone.
 
     patch = encoded(lm, patch)                       tokens are read once and become keys and values
     logits_BTV, window = forward(lm, patch, ids_BT)  text rows on top of them
-    hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)     tokens that stand otherwise, see `layout`
+    hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)     tokens that stand otherwise, see `Layout`
+    with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
+    with weights_as(lm, values): ...                    other weights in their place, while these are trained
+    with observe_inputs(lm, see, [0, 5], rows=2): ...   see(5, hidden_BTC) at every forward
+    with deltas_applied(..), layers_recomputed(lm): ... the way back of a gradient step runs inside, too
 
 The window of a row is [prefix slots] [BOS, unless the prefix holds one] [text]. Prefix keys are used as they are; text
 positions start at `prefix.next_position_B` and skip padding, so padding on either side changes nothing.
-`forward` adds no BOS; `text_start` says what begins a text, and `read`, `scoring` and `generation` put it there.
+`forward` adds no BOS; `text_start` says what begins a text, and `read`, `scoring` and `answering` put it there.
+
+A dense delta stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach. Style follows
+NVIDIA/kvpress `presses/base_press.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, of_rows
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
+Place: TypeAlias = int | str
+"""A decoder layer by number (what enters it, in front of its first norm), or a linear map by name."""
+See: TypeAlias = Callable[[Place, Tensor], object]
+"""Called with a place and what entered there: [B, T, C] of a layer, [B, T, I] of a map; padding means nothing."""
+
+
+@contextmanager
+def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Tensor | None = None) -> Iterator[None]:
+    """Run the block with the deltas in place.
+
+    Args:
+        deltas: by module name (`LowRank`) or parameter name (`Dense`).
+        rows: batch rows of the forwards inside the block; a delta has as many rows or 1.
+        marked_BT: bool [B or 1, T] where every forward in the block is of T tokens a row: the deltas, all of them
+            low-rank, act at the marked tokens only. None: at every token.
+
+    Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
+    """
+    ways_of(lm)  # which are found out on the model as it is
+    dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
+    assert marked_BT is None or not dense, "a dense delta acts at every token"
+    assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), "dense deltas of rows"
+    with ExitStack() as undo:
+        for name, delta in deltas.items():
+            if isinstance(delta, LowRank):
+                module, hook = lm.model.get_submodule(name), _hook(delta, rows, marked_BT)
+                if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
+                    # the head is given chosen tokens of all rows together
+                    head = {id(held) for held in lm.model.get_output_embeddings()._parameters.values()} - {id(None)}
+                    shares = head & {id(held) for held in module._parameters.values()}
+                    assert not shares, f"{name}: a delta of the head is of all rows alike"
+                undo.callback(module.register_forward_hook(hook).remove)
+        if dense:
+            undo.enter_context(weights_as(lm, _changed(lm.model, dense)))
+        yield
+
+
+def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
+    """Changes of weights that these deltas, alike for all rows, make: by parameter name, in the parameter's layout."""
+    changes: dict[str, Tensor] = {}
+    for name, delta in deltas.items():
+        if isinstance(delta, LowRank):
+            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, f"{name}: a delta of several rows is not one change"
+            change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
+            plain = isinstance(lm.model.get_submodule(name), nn.Linear)
+            parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
+        else:
+            parameter, change = name, delta.delta[0]
+        changes[parameter] = changes[parameter] + change if parameter in changes else change
+    return changes
+
+
+def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
+    a_BRI, b_BOR = delta.a_BRI, delta.b_BOR
+    assert a_BRI.dim() == b_BOR.dim() == 3, "low-rank factors are [B, R, in] and [B, out, R]"
+    sizes = {a_BRI.shape[0], b_BOR.shape[0]}
+    assert sizes <= {1, rows}, f"delta of {sorted(sizes)} rows on a batch of {rows}"
+    shared = sizes == {1}
+
+    def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # output + (x A^T) B^T, never the product B A of the layer's own size: [T, I] to [T, R] to [T, O].
+        a, b, width = a_BRI.to(output), b_BOR.to(output), args[0].shape[-1]
+        if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
+            low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
+        else:
+            x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
+            low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+        if marked_BT is not None:
+            tokens = low.numel() // (rows * low.shape[-1])
+            assert marked_BT.shape[1] == tokens, f"marks of {marked_BT.shape[1]} tokens on a forward of {tokens}"
+            low = low * marked_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
+        if not shared:
+            out_BTO = output.view(rows, -1, output.shape[-1])
+            return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
+        return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
+
+    return add
+
+
+def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
+    """`output + low @ b`, in the place of the output where no gradient is wanted."""
+    product = torch.addmm if output.dim() == 2 else torch.baddbmm
+    return product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
+
+
+@contextmanager
+def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Run the block with these values in the place of parameters: plain tensors, which gradients reach.
+
+    Args:
+        values: by parameter name; they are brought to the model's number format. A parameter that stands in two places
+            (embedding and head) is given once.
+
+    The parameters are the very ones they were when the block ends, exceptions included.
+    """
+    ways_of(lm)
+    held = {id(base): (base, value.to(base)) for base, value in ((_held(lm.model, n), v) for n, v in values.items())}
+    places = [  # every one that holds the parameter
+        (module, leaf, *held[id(tensor)])
+        for module in lm.model.modules()
+        for leaf, tensor in module._parameters.items()
+        if id(tensor) in held
+    ]
+    try:
+        for module, leaf, _, value in places:
+            module._parameters[leaf] = value  # a plain tensor keeps its gradient path
+        yield
+    finally:
+        for module, leaf, base, _ in places:
+            module._parameters[leaf] = base
+
+
+def _changed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`parameter + change` by the parameter's name; of one with two names (embedding and head) both changes add up."""
+    values: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
+    for name, change in changes.items():
+        base = _held(model, name)  # under another swap a plain tensor
+        assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        first = names.setdefault(id(base), name)
+        values[first] = values.get(first, base) + change.to(base)
+    return values
+
+
+def _held(model: nn.Module, name: str) -> Tensor:
+    owner, _, leaf = name.rpartition(".")
+    held: Tensor | None = model.get_submodule(owner)._parameters[leaf]
+    assert held is not None, f"{name} is no parameter"
+    return held
+
+
+@contextmanager
+def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iterator[None]:
+    """Show what enters these places in forwards of so many rows to `see`, in the order of the model."""
+    ways_of(lm)  # which are found out before anybody looks
+    layers = lm.blocks()
+
+    def entering(place: Place, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        entered: Tensor = args[0] if args else named["hidden_states"]
+        see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
+
+    with ExitStack() as undo:
+        for place in places:
+            module = layers[place] if isinstance(place, int) else lm.model.get_submodule(place)
+            undo.callback(module.register_forward_pre_hook(partial(entering, place), with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def layers_recomputed(lm: LM) -> Iterator[None]:
+    """Inside, gradient steps keep what enters each decoder layer and compute it again on the way back.
+
+    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What a
+    layer draws from torch's randomness it draws again.
+    """
+    blocks = list(lm.blocks())
+    try:
+        for block in blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        yield
+    finally:
+        for block in blocks:
+            vars(block).pop("forward", None)
+
+
+def step_bytes(lm: LM, tokens: int) -> int:
+    """About how much a gradient step through all adapted maps holds between its two ways, if all is kept.
+
+    Twice what enters and leaves the linear maps: norms, rotations, gates and dropout's zeros come on top of these.
+    """
+    ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
+    return 2 * ends * tokens * lm.dtype.itemsize
+
 
 BLOCK, WIDE_BLOCK = 2048, 8192
 """Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
@@ -34,8 +219,6 @@ def forward(
     patch: Patch,
     ids_BT: Tensor,
     mask_BT: Tensor | None = None,
-    *,
-    past: Window | None = None,
 ) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
@@ -43,16 +226,15 @@ def forward(
         patch: of 1 or B rows; tokens in it are read first (use `encoded` once where it serves several forwards).
         ids_BT: text, BOS included where the text has one.
         mask_BT: false where padded, on either side; None when nothing is.
-        past: the window of an earlier forward under the same patch, to go on from; None starts at the prefix.
 
     Returns:
-        logits [B, T, V], and the window, which the next call may continue.
+        logits [B, T, V], and the window, which may be fed more.
 
     Raises:
         UserError: the window is longer than the model's positions.
     """
     patch = encoded(lm, patch)
-    hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT, past=past)
+    hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT)
     with deltas_applied(lm, patch.deltas, len(ids_BT)):
         return lm.logits(hidden_BTD), window
 
@@ -63,9 +245,8 @@ def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
 
 
 def hidden_states(
-    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout | None, mask_BT: Tensor | None = None, *,
-    past: Window | None = None,
-) -> tuple[Tensor, Window]:  # fmt: skip
+    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout | None, mask_BT: Tensor | None = None
+) -> tuple[Tensor, Window]:
     """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
 
     Returns:
@@ -77,9 +258,9 @@ def hidden_states(
     if layout is not None and layout.positions_BT is not None:
         last = layout.positions_BT.to(lm.device)
         check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
-    elif past is None:
+    else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
-    window = past or Window(lm, patch.prefix, len(ids_BT))
+    window = Window(lm, patch.prefix, len(ids_BT))
     with deltas_applied(lm, patch.deltas, len(ids_BT), None if layout is None else layout.marked_BT):
         return window.feed(ids_BT.to(lm.device), mask_BT, layout), window
 

@@ -15,15 +15,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ttabench.core import accelerators
+from ttabench.core import environment
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
-from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Angles, Rotary, angles_seen, learned
+from ttabench.lm.attention import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import REASONS, Ways, probes, take
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.ways import REASONS, Angles, Rotary, Ways, angles_seen, learned, probes, take
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 
@@ -48,7 +46,7 @@ def _in_float32(lm: LM) -> Iterator[None]:
     """Try a model of half precision in float32, where memory allows: else rounding would be taken for a fault."""
     tensors = [*lm.model.parameters(), *lm.model.buffers()]
     held = {tensor: tensor.data for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)}
-    room = (accelerators.called(lm.device, "mem_get_info") or (MOST_BYTES,))[0]
+    room = (environment.called(lm.device, "mem_get_info") or (MOST_BYTES,))[0]
     fits = 4 * sum(tensor.numel() for tensor in held) < room
     try:
         for tensor in held if fits else ():

@@ -17,7 +17,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score, wanted
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.text.chat import Chat
+from ttabench.lm.texts import Chat
 
 
 def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:

@@ -5,13 +5,16 @@
     window.prefix()                                       everything read so far, as a `Prefix`
 
 Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions. Where the
-prefix brings an `Eviction`, slots are thrown away after every feed.
+prefix brings an `Eviction`, slots are thrown away after every feed. Tokens that do not simply follow each other have a
+`Layout`: c1 COMP c2 COMP q is compressed memory in one forward, where a token of c2 sees the first COMP, not c1.
+
+Shape letters: B rows · T tokens of the forward · S slots, those held and these tokens · C width of the model.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +22,41 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.lm.attention.fused import in_two_parts
-from ttabench.lm.attention.interface import Shared, given, is_watched, watched
-from ttabench.lm.attention.layout import Layout
+from ttabench.lm.attention import Shared, given, in_two_parts, is_watched, watched
 from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the tokens of one forward stand; what is not given is as usual."""
+
+    positions_BT: Tensor | None = None
+    """int64 [B or 1, T]: position ids, in place of those that count on from the prefix; any number where padded."""
+    sees_BTS: Tensor | None = None
+    """bool [B or 1, T, T]: which of these tokens each of them sees, beside all that is held; or [B or 1, T, S] of all
+    slots, those held first. Padded slots are never seen. A model's sliding window does not count."""
+    embeddings_BTC: Tensor | None = None
+    """Inputs of the first layer, in place of the ids' embeddings, see `LM.embedded`."""
+    marked_BT: Tensor | None = None
+    """bool [B or 1, T]: at which tokens the patch's low-rank deltas act; None: at all."""
+
+    def mask(self, tokens: int, slots: int, real_BS: Tensor | None) -> Tensor:
+        """bool [B or 1, 1, T, S]: `sees_BTS` of all slots; `real_BS` is false where padded."""
+        assert self.sees_BTS is not None
+        assert self.sees_BTS.shape[1:] in ((tokens, tokens), (tokens, slots)), f"a mask {tuple(self.sees_BTS.shape)}"
+        sees_BTS = pad(self.sees_BTS.bool(), (slots - self.sees_BTS.shape[2], 0), value=True)
+        if real_BS is None:
+            return sees_BTS[:, None]
+        own_TS = torch.eye(tokens, dtype=torch.bool, device=sees_BTS.device)
+        own_TS = pad(own_TS, (slots - tokens, 0))  # padding sees itself: a softmax over nothing has no value
+        padded_BT1 = ~real_BS[:, slots - tokens :, None]
+        return (sees_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
+
+    def positions(self, usual_BT: Tensor, count: int) -> Tensor:
+        """The position ids: those given, else the usual ones; padding falls into the range of the model."""
+        return usual_BT if self.positions_BT is None else self.positions_BT.to(usual_BT).clamp(0, count - 1)
 
 
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
@@ -93,10 +125,11 @@ def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, where the model is and in its number format."""
+    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+    places = zip(held, lm.layer_devices, strict=False)
+    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
@@ -104,7 +137,8 @@ def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
     if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    return [bias.to(lm.device, lm.dtype).clamp(min=lowest) for bias in prefix.bias_LBHP]
+    places = zip(prefix.bias_LBHP, lm.layer_devices, strict=True)
+    return [bias.to(device, lm.dtype).clamp(min=lowest) for bias, device in places]
 
 
 class Window:
@@ -234,7 +268,7 @@ class Window:
         if self._ways.positions:
             inputs["position_ids"] = positions_BT
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
-        return hidden_BTD
+        return hidden_BTD.to(positions_BT.device)
 
     def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
         """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""

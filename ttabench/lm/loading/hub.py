@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.architectures import ARCHITECTURES, NANO, Package, names
-from ttabench.core.checked_file import ANY, reading
 from ttabench.core.digests import digest
-from ttabench.core.environment import memory_bytes, offline_if_unreachable
+from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import ANY, reading
 from ttabench.lm.loading import gguf_files, model_reader
 from ttabench.lm.loading.model_reader import Loaded, Source
 
@@ -27,12 +27,14 @@ NANO_FOLDER = Path(__file__).parents[2] / "assets" / "nano"
 GGUF = ".gguf"
 
 
-def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Loaded:
+def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
     """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
     place, package = find_source(name), ARCHITECTURES[name].package if name in ARCHITECTURES else None
     if Path(place).is_file():
         # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
-        return gguf_files.read(Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device)
+        return gguf_files.read(
+            Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device, several
+        )
     source = Source(name, place)
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
@@ -40,9 +42,8 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Lo
     elif name in ARCHITECTURES:
         source = replace(source, hint="Give a folder written by save_pretrained, or add --random-weights.")
     if not Path(place).is_dir():
-        offline_if_unreachable()
         source = replace(source, revision=commit_of(place))
-    return model_reader.read(source, dtype, device)
+    return model_reader.read(source, dtype, device, several)
 
 
 def find_source(name: str) -> str:
@@ -100,7 +101,6 @@ def commit_of(hub: str, *, fetch: bool = True) -> str:
     with suppress(OSError, ValueError, EntryNotFoundError, HfHubHTTPError):
         file = try_to_load_from_cache(hub, "config.json")
         if not isinstance(file, str) and fetch:
-            offline_if_unreachable()
             file = hf_hub_download(hub, "config.json")
         return Path(file).parent.name if isinstance(file, str) else ""
     return ""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core import memory
-from ttabench.core.checked_file import ANY, object_of, reading, reason
+from ttabench.core import environment
+from ttabench.core.digests import LONGEST
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of, reading, reason
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ INDEX = "model.safetensors.index.json"
 READ = ("config.json", "generation_config.json", "tokenizer_config.json", INDEX)
 TOKENIZER = re.compile(r"\w*(Tokenizer|TokenizerFast|Backend)")
 """Any class of transformers may be named; that of a model would read pickles."""
-LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
-"""Bytes of what transformers reads in a model folder."""
 SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""
@@ -103,12 +102,12 @@ def _fields(value: Json) -> Iterator[tuple[str, Json]]:
         yield from _fields(inner)
 
 
-def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loaded:
-    """Model and tokenizer, checked."""
+def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
+    """Model and tokenizer, checked; `several`: laid onto all accelerators of the kind where one is too small."""
     try:
         with quiet_loading():
             check(source.place)
-            model, tokenizer, report = _from_files(source, dtype, device)
+            model, tokenizer, report = _from_files(source, dtype, device, several)
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
     _check_tensors(source, model, report)
@@ -118,8 +117,12 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loa
     return model, tokenizer, ""
 
 
-def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device) -> tuple[Any, Any, Mapping[str, Any]]:
+def _from_files(
+    source: Source, dtype: torch.dtype | None, device: torch.device, several: bool
+) -> tuple[Any, Any, Mapping[str, Any]]:
     import transformers
+
+    from ttabench.lm.loading.devices import room_of_all
 
     given: dict[str, Any] = {"local_files_only": Path(source.place).is_dir(), "trust_remote_code": False}
     if source.revision:
@@ -131,6 +134,8 @@ def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device)
         weights = {}
         if hasattr(transformers, "GgufConfig"):
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    if room := room_of_all(device) if several else None:
+        weights |= {"device_map": "sequential", "max_memory": room}
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
     config = transformers.AutoConfig.from_pretrained(source.place, **given)
     for size, most in SIZES.items():
@@ -148,15 +153,17 @@ def _from_files(source: Source, dtype: torch.dtype | None, device: torch.device)
         **weights,
         **given,
     )
-    return model.to(device), tokenizer, report
+    if room and {"cpu", "disk"} & set(map(str, model.hf_device_map.values())):
+        raise MemoryError("the weights are larger than all accelerators together")
+    return model if room else model.to(device), tokenizer, report
 
 
 def refusal(source: Source, error: Exception) -> UserError:
     """The user error for a model that could not be loaded."""
     if isinstance(error, UserError):
         return error
-    if memory.out_of_memory(error):
-        memory.released()
+    if environment.out_of_memory(error):
+        environment.lift_limit()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
         return UserError(f"Model {source.name!r} does not fit into memory.", hint)
     place = str(source.gguf or source.place)
@@ -166,7 +173,7 @@ def refusal(source: Source, error: Exception) -> UserError:
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
     """Refuse weights that are not those of the model: the libraries would fill in random ones."""
-    from ttabench.lm.loading.finite import first_not_finite
+    from ttabench.lm.loading.safetensors_io import first_not_finite
 
     shapes = {str(name): f"{list(stored)}, its config.json wants {list(wanted)}"
               for name, stored, wanted in report["mismatched_keys"]}  # fmt: skip

@@ -1,16 +1,19 @@
-"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors."""
+"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors.
+
+Whoever reads any asks `first_not_finite` whether all are numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ttabench.core.checked_file import MEND, reading
-from ttabench.core.files import replacing
+from ttabench.core.files import MEND, reading, replacing
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -41,4 +44,18 @@ def unfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | 
     for name, tensor in sorted(tensors.items()):
         if tensor.shape != wanted[name].shape:
             return f"{name} is {list(tensor.shape)}, not {list(wanted[name].shape)}"
+    return None
+
+
+def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Name of the first tensor that holds a NaN or an infinity; None where all are finite.
+
+    One pass over each tensor, without a copy: the extremes of a tensor are NaN where it holds one.
+    """
+    for name, tensor in tensors:
+        if not tensor.is_floating_point() or tensor.itemsize < 2 or tensor.is_meta or not tensor.numel():
+            continue
+        extremes = torch.stack(torch.aminmax(tensor.detach()))
+        if not bool(torch.isfinite(extremes).all()):
+            return name
     return None

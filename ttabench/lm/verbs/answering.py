@@ -1,17 +1,43 @@
-"""Answers of the frozen LM to queries under a patch, whatever their mode: one list in, one list out."""
+"""Answers of the frozen LM to queries under a patch, whatever their mode, in batches that fit; and greedy decoding.
+
+    generate(lm, patch, [prompt ids, ...], max_new_tokens=16)       ids after each prompt, cut before EOS
+    for samples in in_batches(asks, BatchSize(64), answer): ...     64, 64, out of memory, 32, 32 ...
+
+Rows are padded on the left, so that every row's next token is the last column: only its logits are computed, and greedy
+decoding of a batch equals that of each row alone. An empty prompt with no BOS starts from EOS, as GPT-2's training did.
+A batch that does not fit into memory is run again in halves. Results do not depend on the size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import gc
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import groupby
+from typing import TypeAlias, TypeVar
 
+import torch
+from torch import Tensor
+
+from ttabench.core import environment
+from ttabench.core.environment import out_of_memory, release
+from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
-from ttabench.lm.forward.patching import follows_text, select_rows
-from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, prompt_ids
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    follows_text,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
+from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, pad, prompt_ids
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.generation import generate
-from ttabench.lm.verbs.scoring import choose, token_logprobs
+from ttabench.lm.verbs.scoring import by_length, choose, refuse_not_finite, token_logprobs
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
@@ -67,15 +93,13 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
     scores = _choose(lm, patch, pairs)
     ids = [[option for _, options in pair for option in options] for pair in pairs]
-    unconditional = _unconditional(lm, patch, asks)
     return [
         Answer(
             prediction=want.options[max(range(len(logprobs)), key=logprobs.__getitem__)].strip(),
             logprobs=tuple(logprobs),
             tokens=tuple(map(len, lengths)),
-            unconditional_logprobs=bare,
         )
-        for want, logprobs, lengths, bare in zip(wants, scores, ids, unconditional, strict=True)
+        for want, logprobs, lengths in zip(wants, scores, ids, strict=True)
     ]
 
 
@@ -89,21 +113,6 @@ def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[
     for row, values in zip(owners, logprobs_of, strict=True):
         sums[row] += values.tolist()
     return sums
-
-
-def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
-    """Log-probabilities of the options without the question: adapted weights, but nothing else in the window."""
-    wants = wanted(asks, Choose)
-    rows = [row for row, want in enumerate(wants) if want.unconditional_prompt]
-    if not rows:
-        return [() for _ in asks]
-    bare = [
-        replace(asks[row], prompt=wants[row].unconditional_prompt, want=replace(wants[row], option_prefixes=()))
-        for row in rows
-    ]
-    patch = select_rows(Patch(deltas=patch.deltas), rows)
-    values = iter(_choose(lm, patch, choice_ids(lm, bare, follows=False)))
-    return [tuple(next(values)) if want.unconditional_prompt else () for want in wants]
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
@@ -123,3 +132,137 @@ def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
 
 
 _ANSWERING = {Generate: _generated, Choose: _chosen, Score: _scored}
+
+
+Stopped: TypeAlias = Callable[[int, list[int]], bool]
+Pick: TypeAlias = Callable[[Tensor], Tensor]
+"""Next tokens [B] from logits [B, V]."""
+
+
+@torch.no_grad()
+def generate(
+    lm: LM,
+    patch: Patch,
+    prompts: Sequence[list[int]],
+    *,
+    max_new_tokens: int,
+    batch_size: int = 32,
+    stopped: Stopped | None = None,
+    pick: Pick | None = None,
+) -> list[list[int]]:
+    """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
+
+    Args:
+        prompts: token ids without BOS; the patch is of 1 row, shared, or of one row a prompt.
+        stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them.
+        pick: the next token of every row, in place of the likeliest one; rows that are done go on.
+    """
+    assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
+    if not prompts:
+        return []
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, len(prompts)), f"patch of {patch_rows(patch)} rows for {len(prompts)} prompts"
+    start = text_start(lm, patch)
+    texts = [start + prompt or [lm.eos_id] for prompt in prompts]
+    # The last token written is never read.
+    check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
+    results: list[list[int]] = [[] for _ in texts]
+    for chosen in by_length(lm, list(map(len, texts)), batch_size):
+        going = set(chosen)
+        batch = greedy_tokens(lm, select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens, pick)
+        with closing(batch) as tokens:
+            for fresh_B in tokens:
+                for index, token in zip(chosen, fresh_B.tolist(), strict=True):
+                    if index not in going:
+                        continue
+                    results[index] += [] if token in lm.eos_ids else [token]
+                    if token in lm.eos_ids or (stopped is not None and stopped(index, results[index])):
+                        going.remove(index)
+                if not going:
+                    break
+    return results
+
+
+@torch.no_grad()
+def greedy_tokens(
+    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, pick: Pick | None = None
+) -> Generator[Tensor, None, None]:
+    """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
+
+    Texts are token ids with what begins a text (`patching.text_start`). A token is read only when the one after it is
+    asked for. The encoded patch stays applied until the iterator is exhausted or closed.
+    """
+    ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
+    window = Window(lm, patch.prefix, len(texts), room=ids_BT.shape[1] + count)
+    with deltas_applied(lm, patch.deltas, len(texts)):
+        logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))[:, -1])
+        for step in range(count):
+            next_B = logits_BV.argmax(-1) if pick is None else pick(logits_BV)
+            refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
+            yield next_B
+            if step + 1 < count:
+                logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
+
+
+AUTO = 0
+"""Stands for a size that is found: the largest one that fits, from `START` downwards."""
+START = {"cpu": 64, "cuda": 1024}
+"""A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
+
+Row = TypeVar("Row")
+Done = TypeVar("Done")
+
+
+class BatchSize:
+    """How many rows go together, for as long as they fit; `AUTO` begins with those of a device type."""
+
+    def __init__(self, wanted: int, device: str = "cpu") -> None:
+        self.rows = wanted if wanted != AUTO else START.get(device, START["cpu"])
+        assert self.rows > 0, f"a batch of {self.rows} rows"
+
+
+def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Done]) -> Iterator[Done]:
+    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there."""
+    begin = 0
+    while begin < len(rows):
+        batch = list(rows[begin : begin + size.rows])
+        failed = False
+        try:
+            done = work(batch)
+        except (RuntimeError, MemoryError) as error:
+            failed = out_of_memory(error)
+            if not failed:
+                raise
+        if failed:  # out of the handler, so that what the traceback holds is free again
+            _halve(size, len(batch))
+            continue
+        yield done
+        begin += len(batch)
+
+
+def _halve(size: BatchSize, failed: int) -> None:
+    if failed == 1:
+        environment.lift_limit()
+        hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
+        raise UserError("One query alone does not fit into memory.", hint)
+    size.rows = failed // 2
+    gc.collect()
+    release()
+
+
+def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
+    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
+
+    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
+    """
+    # a prompt is read in one row with its options
+    texts = [ask.prompt + ("".join(ask.want.options) if isinstance(ask.want, Choose) else "") for ask in asks]
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
+    ordered = sorted(asks, key=lambda ask: (_kind(ask), -lengths[ask.key], ask.key))
+    for _, together in groupby(ordered, key=_kind):
+        yield list(together)
+
+
+def _kind(ask: Ask) -> tuple[str, int]:
+    """Queries of one kind may go together: they are answered in one way, with as many new tokens."""
+    return ask.mode, ask.want.max_new_tokens if isinstance(ask.want, Generate) else 0

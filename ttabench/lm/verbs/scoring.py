@@ -1,26 +1,39 @@
 """Log-probabilities under a patch: continuations, options to choose from; and the training loss.
 
+    logprobs_of(lm, hidden_ND, targets_N)     float32 [N], without all logits at once
+
 The text of an item starts with BOS unless the patch holds one; with an empty prompt and no BOS the first target is not
 scored: one value fewer. Logits are computed at the positions that predict targets alone, and a prompt is read once for
 all its options.
+
+Shape letters: N tokens · D width · V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
 
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
-from ttabench.lm.forward.patching import check_fits, encoded, padded, patch_rows, select_rows, text_start
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import (
+    check_fits,
+    deltas_applied,
+    encoded,
+    padded,
+    patch_rows,
+    select_rows,
+    text_start,
+)
 from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.batching import by_length
 
 Item = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
@@ -165,3 +178,75 @@ def _behind_prompts(
         targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
         scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
         return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
+
+
+LOGITS_AT_ONCE = 2**26
+"""Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
+LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
+"""The same with gradients. On a CPU 16 MiB: so little is used again, without asking the system for memory."""
+
+
+def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
+    head = lm.model.get_output_embeddings()
+    if not torch.is_grad_enabled():
+        values_N = torch.cat([_chosen(lm.logits(h), t) for h, t in _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N)])
+        refuse_not_finite(values_N)
+        return values_N
+    if not (lm.linear_head and type(head) is nn.Linear and not head._forward_hooks):
+        return _chosen(lm.logits(hidden_ND), targets_N)
+    # no logits are held: those of a slice are computed again on the way back
+    weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
+
+    def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
+        return _chosen(linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device))
+
+    most = LOGITS_TRAINED.get(hidden_ND.device.type, LOGITS_AT_ONCE)
+    slices = _slices(lm, most, hidden_ND, targets_N)
+    values = [checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False) for part in slices]
+    return torch.cat(values).to(hidden_ND.device)
+
+
+def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2]."""
+    parts = []
+    for hidden, targets in _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N):
+        logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
+        parts.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
+    values_N2 = torch.cat(parts)
+    refuse_not_finite(values_N2)
+    return values_N2
+
+
+def _slices(lm: LM, most: int, hidden_ND: Tensor, targets_N: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Hidden states and targets of so few tokens that there are at most so many logits of them."""
+    size = max(1, most // lm.vocab_size)
+    return list(zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True))
+
+
+def _chosen(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    kind = torch.promote_types(logits_NV.dtype, torch.float32)
+    return -cross_entropy(logits_NV.to(kind), targets_N, reduction="none")
+
+
+def by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Places of rows in batches of at most so many, longest first: what does not fit fails at once."""
+    size = size if ways_of(lm).rows else 1
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    for begin in range(0, len(order), size):
+        yield order[begin : begin + size]
+
+
+class NotFinite(UserError):
+    """Answers that are no numbers.
+
+    A log-probability of minus infinity is refused as well: a continuation of probability 0 has an infinite perplexity,
+    and no mean with it is a number.
+    """
+
+
+def refuse_not_finite(values: Tensor) -> None:
+    """See that logits or log-probabilities that answers are made of are numbers."""
+    if not bool(torch.isfinite(values).all()):
+        fault = "The model's logits are not finite (NaN or infinity)."
+        raise NotFinite(fault, "Try --dtype float32, and check the weights, checkpoint or state.")

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Literal
 
-from ttabench.core.bounds import at_least
-from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window
-from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, Cost, Factors, Shape, Workload, closed_book, in_window, targeted
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
@@ -152,10 +150,8 @@ def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None
 
 def gisting_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
     """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): whatever is read on, everything is compressed again."""
-    steps = [(text, shape.starts) for text in accumulate(work.runs) if text]
-    found = _comp_tokens(settings, shape, work, steps, settings.comp_tokens, 2 + work.tokens)
-    again = shape.forward(shape.starts) * max(0, len(steps) - 1)
-    return found and replace(found, adapt_flops=found.adapt_flops + again)
+    steps = [(work.tokens, shape.starts)] if work.tokens else []
+    return _comp_tokens(settings, shape, work, steps, settings.comp_tokens, 2 + work.tokens)
 
 
 def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states, read
 from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
 from ttabench.methods.ccm import AttentionLora, GistingSettings

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import deltas_applied
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 

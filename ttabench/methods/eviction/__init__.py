@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book, in_window, read_again
-from ttabench.cost.shape import LEARNED_POSITIONS, Shape
+from ttabench.cost import INTEGER, LEARNED_POSITIONS, SINGLE, Cost, Shape, Workload, closed_book, in_window, read_again
 from ttabench.methods.eviction.settings import (
     STREAM_BLOCK,
     H2OSettings,
@@ -26,12 +25,9 @@ from ttabench.methods.spec import MethodSpec
 
 def _parts(settings: ReadingSettings, shape: Shape, work: Workload) -> list[int]:
     """Tokens of the parts after which something is evicted, as `EvictingMethod` cuts them."""
-    first, *others = work.runs
-    parts = []
-    for text in (first + shape.starts, *others):
-        count = 1 if settings.chunk is None else -(-text // settings.chunk)
-        parts += [text * (number + 1) // count - text * number // count for number in range(count)]
-    return parts
+    text = shape.starts + work.tokens
+    count = 1 if settings.chunk is None else -(-text // settings.chunk)
+    return [text * (number + 1) // count - text * number // count for number in range(count)]
 
 
 def _moved(settings: ReadingSettings, shape: Shape) -> bool:

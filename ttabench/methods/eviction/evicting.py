@@ -19,10 +19,9 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention.interface import Call, Watcher, watched
-from ttabench.lm.forward.rotary import Rotary
+from ttabench.lm.attention import Call, Watcher, watched
 from ttabench.lm.forward.tokens import new_ids, pad
-from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod, Reads

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
-from ttabench.lm.forward.rotary import Rotary
+from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicting import (

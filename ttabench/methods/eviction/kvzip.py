@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention.interface import Call, watched, widened
+from ttabench.lm.attention import Call, watched, widened
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 
 STREAM_BLOCK = 512

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.core.types import Ask
-from ttabench.lm.attention.interface import watched
+from ttabench.lm.attention import watched
 from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

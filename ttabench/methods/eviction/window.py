@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention.interface import Call, MaskFunction, watched
-from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.rotary import Rotary
+from ttabench.lm.attention import Call, MaskFunction, watched
 from ttabench.lm.forward.tokens import new_ids
-from ttabench.lm.forward.window import Window
+from ttabench.lm.forward.ways import Rotary
+from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction

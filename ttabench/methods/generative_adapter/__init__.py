@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Factors, Shape
+from ttabench.cost import SINGLE, Cost, Factors, Shape, Workload, closed_book
 from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
 
@@ -146,7 +145,7 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
     bare, summed = replace(closed_book(shape, work), added_parameters=networks), count * s.inner * s.keys
-    texts = work.runs if s.buffer else work.pieces  # what begins a text stands in the first
+    texts = (work.tokens,) if s.buffer else work.pieces  # what begins a text stands in the first
     chunks = [size for at, text in enumerate(texts) for size in s.cut(text + (0 if at else shape.starts))]
     if not chunks:
         return bare

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.head import logprobs_of
 from ttabench.lm.forward.tokens import new_ids, piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.verbs.scoring import logprobs_of
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
 from ttabench.methods.parts.one_forward import alike

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ttabench.core.accelerators import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import Place, deltas_applied, observe_inputs
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import Place, check_fits, deltas_applied, observe_inputs
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM

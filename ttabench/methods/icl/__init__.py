@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.bounds import at_least
-from ttabench.cost.load import INTEGER, Cost, Workload, closed_book, in_window, read_again
-from ttabench.cost.shape import Shape
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, Cost, Shape, Workload, closed_book, in_window, read_again
 from ttabench.methods.spec import MethodSpec
 
 RESERVE = 256

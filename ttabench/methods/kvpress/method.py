@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
+from ttabench.core.declared import assignments, parse_value
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.typed import assignments, parse_value
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ttabench.cost.load import Cost, Workload, closed_book
-from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.cost import Cost, Factors, Shape, Workload, closed_book, targeted
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec, Recipe
 

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from ttabench.core.bounds import at_least
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UserError, at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
 from ttabench.methods.spec import MethodSpec, Recipe
 
 HierarchyBy: TypeAlias = Literal["aggregated", "attended"]

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
-from ttabench.core.bounds import refuse_long
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError, refuse_long
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
-from ttabench.lm.text.texts import backend
+from ttabench.lm.texts import backend
 from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
 from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 

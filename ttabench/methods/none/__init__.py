@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.cost.formula import NoSettings
-from ttabench.cost.load import Cost, Workload, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.cost import Cost, NoSettings, Shape, Workload, closed_book
 from ttabench.methods.spec import MethodSpec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttabench.core.types import Ask, Observe
-from ttabench.cost.formula import NoSettings
+from ttabench.cost import NoSettings
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.none import NONE

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
+from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, closed_book
 from ttabench.methods.parts.settings import DescentSettings
 from ttabench.methods.spec import MethodSpec, Recipe
 
@@ -97,8 +98,42 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
+def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
+    """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept. Or
+    continual pretraining (arXiv 2411.05877): `epochs` times, `batch` documents alive in a step.
+
+    Answers are those of a closed book under other weights. What an optimiser step itself does, and what pads documents
+    to one length, is left out. Back through a linear map goes the gradient of what enters it, and of its weight: twice
+    forward. So it is of the two products of attention.
+    """
+    bare, passes, together = closed_book(shape, work), 1, 1
+    if isinstance(settings, CptSettings):
+        passes, together = settings.epochs, settings.batch
+    if not work.pieces:
+        return bare
+    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
+    learned = [tokens - 1 for tokens in read]  # the last one predicts nothing
+    return replace(
+        bare,
+        state_floats=3 * shape.parameters,
+        state_bytes=SINGLE * 3 * shape.parameters + INTEGER,
+        adapt_slots=sum(sorted(learned)[-together:]),
+        adapt_flops=passes * sum(3 * shape.forward(tokens) + 4 * shape.head(tokens) for tokens in learned),
+        positions=max(bare.positions, *read),
+    )
+
+
 HEAD = 128
 """Hidden numbers of the head that weighs tokens."""
+
+
+def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
+    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document."""
+    base, body = cost(settings, shape, work), shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
+    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
+    weighing = sum(shape.forward(tokens) + 2 * tokens * HEAD * (shape.hidden + 1) for tokens in read)
+    added = body + HEAD * (shape.hidden + 1) + HEAD + 1
+    return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
 
 GONE: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
@@ -111,6 +146,7 @@ UNIFORM = MethodSpec(
     Settings=OnlineSettings,
     presets=UNIFORM_PRESETS,
     growth="constant",
+    cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
     checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
@@ -135,6 +171,7 @@ CAMELS = replace(
     presets=CAMELS_PRESETS,
     recipes=RECIPES,
     trainable=True,
+    cost=camels_cost,
     checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
     retired={**GONE, "proxy": "", "first_order": False, "reset_every": 24},
 )
@@ -145,6 +182,7 @@ CPT = MethodSpec(
     Settings=CptSettings,
     presets=CPT_PRESETS,
     growth="constant",
+    cost=cost,
     checked=CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=2),
     paper="2411.05877",
     retired=GONE,

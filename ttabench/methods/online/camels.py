@@ -14,8 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, kl_div, softplus
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.forward.deltas import weights_as
-from ttabench.lm.forward.patching import forward
+from ttabench.lm.forward.patching import forward, weights_as
 from ttabench.lm.forward.tokens import pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch

@@ -16,11 +16,10 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core.accelerators import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import weights_as
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import check_fits, weights_as
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State

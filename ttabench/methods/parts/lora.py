@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.deltas import weight_changes
+from ttabench.lm.forward.patching import weight_changes
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 from ttabench.methods.parts.settings import LoraShape

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.attention.layout import Layout
-from ttabench.lm.forward.head import logprobs_of
+from ttabench.lm.attention import Call, watched
 from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import piece_ids, window_ids
+from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch
+from ttabench.lm.verbs.scoring import logprobs_of
 from ttabench.methods.trainable import training_item
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
 
 

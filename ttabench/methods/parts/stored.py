@@ -9,11 +9,11 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ttabench.core.checked_file import reading
-from ttabench.core.environment import offline_if_unreachable, quiet_loading
+from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.loading.finite import first_not_finite
+from ttabench.core.files import reading
 from ttabench.lm.loading.model_reader import check
+from ttabench.lm.loading.safetensors_io import first_not_finite
 
 
 def stored_config(name: str) -> PretrainedConfig | None:
@@ -60,10 +60,8 @@ def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast
 
 def _checked(name: str) -> bool:
     """Whether it is a folder, once its small files are checked."""
-    if not (local := Path(name).is_dir()):
-        offline_if_unreachable()
     check(name)
-    return local
+    return Path(name).is_dir()
 
 
 DENSE = "dense"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ttabench.core.amounts import CHARACTERS_A_TOKEN
-from ttabench.core.bounds import at_least
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Shape
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, answer, closed_book
 from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
 

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from ttabench.core.bounds import refuse_long
-from ttabench.core.checked_file import json_of
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UserError, refuse_long
+from ttabench.core.files import json_of
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.loading.model_reader import small_file
-from ttabench.lm.text.texts import backend
+from ttabench.lm.texts import backend
 from ttabench.methods.parts.stored import place_of, stored_config, stored_model, stored_tokenizer
 
 HINT = (

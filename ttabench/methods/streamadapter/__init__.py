@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ttabench.core.bounds import at_least
+from ttabench.core.errors import at_least
 from ttabench.core.types import Json
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Shape, targeted
+from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, answer, closed_book, targeted
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -125,7 +124,7 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
             ask_slots=rest + bare.ask_slots,
             adapt_flops=shape.forward(start + work.tokens) + mapped(chunks, s.chunk) + short + shared,
             ask_flops=bare.ask_flops + asked * (start + work.asked),
-            positions=max(start + max(work.runs), bare.positions),
+            positions=max(start + work.tokens, bare.positions),
         )
     times, leaving = max(0, 1 + (work.tokens - (s.window - 1)) // s.stride), start + s.stride
     kept = work.tokens - times * s.stride

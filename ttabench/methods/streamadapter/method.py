@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import deltas_applied
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import check_fits, deltas_applied
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State

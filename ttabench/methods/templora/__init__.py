@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.bounds import at_least
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
-from ttabench.cost.shape import Factors, Shape, targeted
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book, targeted
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 

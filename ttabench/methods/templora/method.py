@@ -14,10 +14,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ttabench.core.accelerators import forked_draws
+from ttabench.core.environment import forked_draws
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.deltas import deltas_applied, layers_recomputed, step_bytes
-from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.core.bounds import at_least
-from ttabench.cost import Cost, Shape, Workload
-from ttabench.cost.load import read_again
+from ttabench.core.errors import at_least
+from ttabench.cost import Cost, Shape, Workload, read_again
 from ttabench.methods.spec import MethodSpec, Recipe
 
 

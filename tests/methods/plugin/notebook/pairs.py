@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, Training
-from ttabench.readers.cards import Card
-from ttabench.readers.protocol_options import ProtocolSettings, resolve
-from ttabench.readers.sources import Request, table
+from ttabench.readers.cards import Card, ProtocolSettings
+from ttabench.readers.sources import Request, resolve, table
 from ttabench.readers.tokens import Tokens
 
 

@@ -1,1 +1,0 @@
-"""Attention kernels, what they are given, and the cache layer they read: nothing here knows a model."""

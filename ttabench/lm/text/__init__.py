@@ -1,1 +1,0 @@
-"""Texts as a tokenizer and a chat template mean them."""

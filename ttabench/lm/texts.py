@@ -1,0 +1,210 @@
+"""Texts as a tokenizer means them: what begins them, how they go on behind other text, what is a special token in them.
+
+texts = Texts(tokenizer, "smollm2-135m")
+texts.encode("Ada <|im_end|>")            "<|im_end|>" in a document is text
+texts.encode("\\n\\nBo", follows=True)    as it stands behind other text
+texts.start_ids                           what stands in front of a text: BOS where the tokenizer adds one, else nothing
+
+A chat template is cut where the words of user and assistant stand, so that a context is read once: what opens the first
+turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from ttabench.core.architectures import ARCHITECTURES
+from ttabench.core.errors import UserError, refuse_long
+from ttabench.core.files import object_of, reading
+from ttabench.core.types import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+HEADER_BYTES = 32 * 2**20
+"""A GGUF file keeps its metadata in front of its weights."""
+WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat template around turns of user and assistant."""
+
+    start: str
+    """Up to the user's first words; the template's own system message, if it has one, is in it."""
+    answer: str
+    """Between a question that was answered and its answer."""
+    next: str
+    """Between an answer and the next question."""
+    end: str
+    """Behind the last question, up to where its answer begins."""
+    start_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    next_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+
+
+def chat_of(
+    tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]], system: str = ""
+) -> Chat:
+    """The chat template of a tokenizer."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
+    roles = ("user", "assistant", "user")
+    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
+    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
+    with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
+        rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    parts = []
+    for words in WORDS:
+        part, separator, rest = rest.partition(words)
+        if not separator or words in rest:
+            fault = f"The chat template of {name} does not hold the words of every turn once."
+            raise UserError(fault, "Leave --chat-template out.")
+        parts.append(part)
+    start, answer, following = parts
+    ids = (tuple(encode(text)) for text in (start, answer, following, rest))
+    return Chat(start, answer, following, rest, *ids)
+
+
+def has_template(model: str) -> bool:
+    """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
+    for name, known in ARCHITECTURES.items():
+        if model in (name, known.hub):
+            return known.chats
+    path = Path(model).expanduser()
+    if model.count("/") == 1 and not path.exists():
+        from huggingface_hub import try_to_load_from_cache
+
+        file = try_to_load_from_cache(model, "tokenizer_config.json")
+        path = Path(file).parent if isinstance(file, str) else path
+    try:
+        if path.suffix == ".gguf":
+            with reading(path), path.open("rb") as file:
+                return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
+        return (path / "chat_template.jinja").is_file() or bool(
+            object_of(path / "tokenizer_config.json").get("chat_template")
+        )
+    except UserError:
+        return False
+
+
+class Texts:
+    """Texts to token ids and back.
+
+    Args:
+        name: of the tokenizer, for messages and records.
+        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+
+    Attributes:
+        bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
+        eos_id: the token that ends a text.
+        pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
+        chat: the chat template in use, see `use_chat_template`; None by default.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
+        self.tokenizer = tokenizer
+        self.tokenizer_name = name
+        eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+        if eos is None:
+            fault = f"Tokenizer {name!r} has no end-of-sequence token."
+            raise UserError(fault, "Set eos_token in tokenizer_config.json.")
+        self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
+        self.bos_ids = _first_ids(tokenizer, bos, name)
+        # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
+        self._texts = backend(tokenizer)
+        self._templates = backend(tokenizer, specials_are_text=False)
+        definition = json.loads(self._texts.to_str())
+        definition |= {name: _without_blank(definition[name]) for name in ("normalizer", "pre_tokenizer")}
+        self._behind = Tokenizer.from_str(json.dumps(definition))
+        self._behind.encode_special_tokens = True
+        self.chat: Chat | None = None
+
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """Ids in front of every text: those that open the user's turn of a chat template, else `bos_ids`."""
+        return self.bos_ids if self.chat is None else self.chat.start_ids
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens around a context and a question: those of `start_ids`, and what closes a user's turn."""
+        return len(self.start_ids) + (0 if self.chat is None else len(self.chat.end_ids))
+
+    def use_chat_template(self) -> None:
+        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
+        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
+
+    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end.
+
+        Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
+        """
+        return self.encode_many([text], max_tokens, follows=follows)[0]
+
+    def encode_template(self, text: str) -> list[int]:
+        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
+        return self.encode_many([text], specials=True)[0]
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids without special tokens, and where in the text each token begins (in characters)."""
+        refuse_long([text])
+        encoding = self._texts.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
+    def encode_many(
+        self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+    ) -> list[list[int]]:
+        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        refuse_long(texts)
+        own = self._templates if specials else self._behind if follows else self._texts
+        return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+
+def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
+    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes."""
+    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own.no_truncation()
+    own.no_padding()
+    own.encode_special_tokens = specials_are_text
+    return own
+
+
+def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
+    """Ids that begin a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
+    if bos == "no":
+        return ()
+    if bos == "yes":
+        if tokenizer.bos_token_id is None:
+            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Leave --bos out.")
+        return (int(tokenizer.bos_token_id),)
+    bare = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
+    places = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
+    return tuple(whole[: places[0]]) if places else ()
+
+
+def _without_blank(part: Json) -> Json:
+    """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
+    if isinstance(part, list):
+        changed = map(_without_blank, part)
+        return [inner for inner in changed if inner is not None]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None
+    changes = {"prepend_scheme": "never", "add_prefix_space": False}
+    return {name: changes.get(name, _without_blank(inner)) for name, inner in part.items()}

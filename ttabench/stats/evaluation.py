@@ -1,0 +1,77 @@
+"""Our metrics of generated texts as modules of Hugging Face `evaluate`, alone or combined with others; offline.
+
+    import evaluate
+    from ttabench.stats.evaluation import load
+
+    both = evaluate.combine([load("f1"), load("em_prefix")])
+    both.compute(predictions=["212 passengers"], references=[["212", "212 people"]])  # {"f1": 0.667, "em_prefix": 1.0}
+
+The figures are those of records: fractions, means over the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Generate
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import estimated, single
+from ttabench.stats.figures import Written
+from ttabench.stats.metrics import METRICS, Metric, metric
+
+NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
+
+
+def load(name: str, cache_dir: str | None = None) -> Any:
+    """A metric of `NAMES` as an `evaluate.Metric`; nothing is downloaded.
+
+    Its `compute(predictions, references)` gives `{name: mean}`. A reference is one gold answer or a list of them, the
+    target first, see `metrics`. What it is fed is kept in memory; `evaluate` itself writes to `cache_dir`.
+    """
+    chosen = metric(name)
+    if name not in NAMES:
+        raise UserError(f"The metric {name} needs log-probabilities.", f"Metrics of texts: {', '.join(NAMES)}.")
+    return _module(chosen)(config_name=name, cache_dir=cache_dir, keep_in_memory=True)
+
+
+def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
+    """The figure of all queries, for most metrics a mean; a reference without a gold answer is refused."""
+    golds = [(own,) if isinstance(own, str) else tuple(own) for own in references]
+    if () in golds:
+        fault = f"Reference {golds.index(())} has no gold answer."
+        raise UserError(fault, "Give one, or a list of them, target first.")
+    values: list[Written | Observed] = []
+    for place, (prediction, own) in enumerate(zip(predictions, golds, strict=True)):
+        ask = Ask(prompt="", key=str(place), want=Generate(answers=own))
+        values.append(
+            single(ask.key, chosen(prediction, ask)) if chosen.corpus is None else Written(ask.key, prediction, own[0])
+        )
+    figure = estimated(chosen.kind, values)
+    assert figure is not None, "answers have a figure"
+    return figure.mean
+
+
+def _module(chosen: Metric) -> Any:
+    """The class of the metric; `evaluate` asks for one each, so that modules can be told apart."""
+    import datasets
+    import evaluate
+
+    text = datasets.Value("string")
+    forms = [datasets.Sequence(text), text]
+
+    class Bundled(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
+        def _info(self) -> Any:
+            return evaluate.MetricInfo(
+                description=chosen.summary,
+                citation="",
+                inputs_description="predictions: texts; references: one gold answer each, or a list, target first",
+                features=[datasets.Features({"predictions": text, "references": form}) for form in forms],
+            )
+
+        def _compute(self, *, predictions: list[str], references: list[Any]) -> dict[str, float]:
+            return {chosen.name: mean(chosen, predictions, references)}
+
+    Bundled.__name__ = f"ttabench_{chosen.name}"
+    return Bundled
