@@ -155,7 +155,7 @@ def test_reading_on_in_two_parts_equals_a_mask(
             return torch.cat([window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1)
 
     in_parts = hidden()
-    for module in ("attention.interface", "forward.window"):  # told that it is causal, as a GPU is; with a mask
+    for module in ("attention", "forward.window"):  # told that it is causal, as a GPU is; with a mask
         monkeypatch.setattr(f"ttabench.lm.{module}.in_two_parts", lambda _: False)
         torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
 

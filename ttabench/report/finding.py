@@ -1,6 +1,6 @@
 """Which stored runs somebody means, and their records.
 
-    find_runs(["results/nine", "3f0c"], out)                 paths, beginnings of ids
+    find_runs(["results/nine", "3f0c"], out)                 paths, patterns, beginnings of ids
     selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too
 
 A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -81,7 +82,7 @@ def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
 
 
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
-    """Folders of runs, from paths or (beginnings of) ids in `out`; all of `out` for no names.
+    """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
     A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
 
@@ -116,8 +117,21 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(made, key=lambda run: (made[run], run))
 
 
+def _matching(pattern: str) -> list[Path]:
+    """Runs whose paths, or paths of files in them, match a pattern."""
+    path = Path(pattern)
+    base, below = Path(path.anchor), path.relative_to(path.anchor)
+    matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
+    above = below if below.name == "**" else below.parent  # `**` stands for any number of folders, none too
+    suites = [file.parent for file in base.glob(str(above / RUNS_FILE))]
+    packed = {
+        run for suite in suites for run in packed_in(suite) if run.name == RUNS_FILE or fnmatch(run.name, path.name)
+    }
+    return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
+
+
 def at_path(name: str) -> list[Path] | None:
-    """Runs that a path leads to; None where it leads nowhere. A file that is no record is
+    """Runs that a path or a pattern of paths leads to; None where it leads nowhere. A file that is no record is
     returned as it is: reading it says so. A folder without runs may hold folders of runs."""
     path = Path(name)
     if path.name in (RUNS_FILE, SAMPLES_FILE) and (packed := packed_in(path.parent)):
@@ -133,6 +147,11 @@ def at_path(name: str) -> list[Path] | None:
         return runs_below(path)
     if len(path.parts) > 1 and path.parent / RUNS_FILE in packed_in(path.parent):
         return [path.parent / RUNS_FILE]
+    if any(mark in name for mark in "*?["):
+        try:
+            return _matching(name) or None
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'.") from None
     return None
 
 
