@@ -59,9 +59,10 @@ def load(
     ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
     if ask is None:
         why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        raise UserError(
-            f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}, or --limit."
-        )
+        if limit is not None and not why:
+            fault = f"A limit of {limit} leaves {bound.name} no question for each of its steps or sub-tasks."
+            raise UserError(fault, "Give a larger --limit.")
+        raise UserError(f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}.")
     check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task
 

@@ -191,6 +191,11 @@ class Wanted(NamedTuple):
     models: Sequence[str] | None = None
 
 
+def _methods_in(out: Path) -> set[str]:
+    """Names of the methods of the runs of a folder, of one's own ones, too."""
+    return {name for _, record in loaded(runs_in(out)).runs for name in _methods_of(record)}
+
+
 def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
     """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`."""
     folders: dict[Path, None] = {}
@@ -200,7 +205,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
         at = at_path(name)
         if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             folders.update(dict.fromkeys(at))
-        elif name.partition(":")[0] in known_methods:
+        elif name.partition(":")[0] in known_methods or (at is None and name in _methods_in(out)):
             among.append(name)
         else:
             (ids if at is None else skipped).append(name)

@@ -69,8 +69,9 @@ def build(wanted: Press) -> Any:
     except ImportError as error:
         raise UserError(f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL}") from None
     logging.getLogger("kvpress").setLevel(logging.ERROR)  # it warns whenever a press is made: for every text here
-    named = {name: getattr(kvpress, name) for name in kvpress.__all__ if name not in ("BasePress", "ScorerPress")}
-    if not issubclass(cls := named.get(wanted.name, object), kvpress.BasePress):
+    named = {name: made for name in kvpress.__all__ if name not in ("BasePress", "ScorerPress")
+             and issubclass(made := getattr(kvpress, name), kvpress.BasePress)}  # fmt: skip
+    if (cls := named.get(wanted.name)) is None:
         raise UnknownName("press", wanted.name, sorted(named))
     if cls.__call__ is not kvpress.BasePress.__call__ or wanted.name == "KeyRerotationPress":
         fault = f"{wanted.name} reads in a way of its own, which does not run here."
