@@ -43,6 +43,8 @@ def test_an_evaluation_that_is_asked_to_end_goes_on(
     word: str,
 ) -> None:  # fmt: skip
     words = ["eval", "--method", "none", *common, "--task-set", "questions=4", "--batch-size", 1, "--json"]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it of what it starts behind itself
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     whole = ttabench(*words, "--out", tmp_path / "whole").json()["runs"][0]
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", sending(RunFolder.append, number, 2))
