@@ -139,3 +139,23 @@ def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch
 def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         answered(adapted("icl", roomy(2048), prompts=Prompts(split=split)), "field:context")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [({"doc_to_target": "none of them"}, "toy document 0"),
+     ({"output_type": "loglikelihood"}, "toy is no task of choices"),
+     ({"metric_list": [{"metric": "acc_mutual_info"}]}, "")],
+)  # fmt: skip
+def test_documents_that_cannot_be_asked_are_told(
+    changes: dict[str, Any], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = manager().load([task_of("field:context") | changes])["tasks"].values()
+    monkeypatch.setattr(reader, "loaded", lambda _name: task)
+    if fault:
+        with pytest.raises(UserError, match=fault):
+            load("lm_eval", source="toy")
+    else:
+        assert {len(ask.want.options) for e in load("lm_eval", source="toy").episodes() for ask in e.asks()} == {4}
+    with pytest.raises(UserError, match="the split that lm-eval evaluates"):
+        load("lm_eval", source="toy", split="train")

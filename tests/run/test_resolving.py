@@ -12,7 +12,7 @@ import pytest
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import devices
 from ttabench.methods.states import HEADER_FILE, SCHEMA, header_digest
-from ttabench.run import request
+from ttabench.records import run_fields
 from ttabench.run.request import ASKING, MADE, RunRequest, as_it_was_made, made_with, request_of
 from ttabench.run.resolve import resolve_prompting, trained_with
 
@@ -118,8 +118,8 @@ def test_the_fastest_number_format_is_tried_and_recorded(
 ) -> None:
     times = {"float32": 2.0, "bfloat16": 2.0} | {fast: 1.0}
     monkeypatch.setattr(devices, "times_of_reading", lambda: times)
-    request._fastest.cache_clear()
+    run_fields._fastest.cache_clear()
     made = [RunRequest(method="none", task="streamingqa", device="cpu", dtype=word) for word in ("fastest", fast)]
-    request._fastest.cache_clear()
+    run_fields._fastest.cache_clear()
     assert [one.dtype for one in made] == [fast, fast]
     assert f"--dtype fastest is {fast} here" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from ttabench.cli.ending import bounded
 from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
+from ttabench.records.run_fields import RunFields
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
@@ -39,7 +40,9 @@ def check(
     if method:
         kept = _method(method, typed.get("preset", ""), typed.get("settings", ()), json=json)
     else:
-        kept = _model(typed["model"], typed.get("device", "auto"), typed.get("dtype", "auto"), json=json)
+        kept = _model(
+            RunFields(**{name: typed[name] for name in ("model", "device", "dtype") if name in typed}), json=json
+        )
     if not kept:
         raise typer.Exit(1)
 
@@ -76,7 +79,7 @@ def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> 
     return kept == len(told)
 
 
-def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
+def _model(base: RunFields, *, json: bool) -> bool:
     """Print what methods give under a base model, one a line; whether each is right or refused."""
     from ttabench.contract.models import outcomes
     from ttabench.core.environment import quiet_libraries
@@ -84,10 +87,12 @@ def _model(model: str, device: str, dtype: str, *, json: bool) -> bool:
     from ttabench.lm.model import load
 
     quiet_libraries()
-    lm = load(model, device=device, dtype=dtype)
+    lm = load(base.model, device=base.device, dtype=base.dtype)
     ways, said = ways_of(lm).record(), outcomes(lm)
     if json:
-        render.print_json({"model": model, "architecture": str(lm.config.model_type), "ways": ways, "methods": said})
+        render.print_json(
+            {"model": base.model, "architecture": str(lm.config.model_type), "ways": ways, "methods": said}
+        )
     else:
         for name, outcome in said.items():
             verdict, _, why = outcome.partition(": ")

@@ -16,7 +16,7 @@ import lm_eval
 import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
@@ -30,7 +30,7 @@ from ttabench.lm.verbs.answering import AUTO, BatchSize, generate, in_batches
 from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.readers.lm_eval import loading
+from ttabench.readers.lm_eval import decoding, loading
 from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
@@ -42,8 +42,6 @@ REQUEST = "method model checkpoint preset task dtype bos base_checkpoint random_
 HERE = {"batch_size": str, "threads": int | None, "split": str}
 QUERIES = 32
 """At once, where nobody says how many."""
-MAX_GENERATED = 256
-"""New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
 Done = TypeVar("Done")
 log = logging.getLogger(__name__)
@@ -154,7 +152,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             alike: dict[int, list[int]] = {}
             stops = {}
             for place, index in enumerate(reading.indices):
-                count, stops[place] = _decoding(requests[index].args[1])
+                count, stops[place] = decoding(requests[index].args[1])
                 alike.setdefault(count, []).append(place)
             for count, places in alike.items():
                 asks = [reading.ask(place, prompts[place]) for place in places]
@@ -201,15 +199,6 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         order = sorted(range(len(asks)), key=lambda i: -lengths[i])
         by_place = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
         return [by_place[index] for index in range(len(asks))]
-
-
-def _decoding(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """(new tokens, stop strings) of lm-eval's generation arguments."""
-    normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
-    if normalised.get("do_sample") or int(normalised.get("num_beams", 1)) > 1:
-        raise UserError("The task asks for sampling or a beam search.", "Decode greedily: do_sample=false, one beam.")
-    stops = normalised.get("until") or []
-    return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops
 
 
 def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

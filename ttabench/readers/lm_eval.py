@@ -4,10 +4,10 @@
 
     Episode("lm_eval/babilong_qa1/0", [Observe(piece 1), Observe(piece 2), Ask("Where is Mary? Answer with ...")])
 
-The prompt is lm-eval's own, and its tokens are those of the whole where no token joins text on
-both sides of the cut. Documents with one context are one episode. Choices are lm-eval's continuations, so `acc` and
-`acc_norm` are its figures under full context; what is written is compared with `doc_to_target` by metrics of ours
-(lm-eval's own functions score it under `python -m ttabench.harness`).
+The prompt is lm-eval's own, and its tokens are those of the whole where no token joins text on both sides of the cut.
+Documents with one context are one episode. Choices are lm-eval's continuations, so `acc` and `acc_norm` are its figures
+under full context; what is written is compared with `doc_to_target` by metrics of ours (lm-eval's own functions score
+it under `python -m ttabench.harness`). A task file may name Python functions, which lm-eval runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow
+from ttabench.readers.formats import RawRow, parsing
 from ttabench.readers.sources import Request, Table, resolve, twin_table
 from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
@@ -30,8 +30,8 @@ NAMED = ("field", "marker")
 """What a cut may name."""
 TWIN = 16
 """Contexts of the twin."""
-MOST_NEW = 256
-"""Tokens of an answer where the task does not say, as in lm-eval."""
+MAX_GENERATED = 256
+"""New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
 
 class Settings(ProtocolSettings):
@@ -96,12 +96,9 @@ class LmEvalTask(Bound[Settings]):
 
     def texts(self) -> Iterator[str]:
         """Every document."""
-        for document in self._documents():
-            yield from (document.id, *document.texts())
-
-    def _documents(self) -> Iterator[Document]:
         for documents in self.contexts.values():
-            yield from documents
+            for document in documents:
+                yield from (document.id, *document.texts())
 
 
 def read(card: Card, request: Request) -> LmEvalTask:
@@ -113,6 +110,8 @@ def read(card: Card, request: Request) -> LmEvalTask:
         data = twin_table(card, request.split, request.seed, TWIN, arguments)
         documents = [document for raw in data.rows for document in _of_twin(card, raw)]
     else:
+        if request.split != "test":
+            raise UserError("A task of lm-eval is asked on the split that lm-eval evaluates.", "Leave --split out.")
         task = loaded(request.source)
         data = Table(label=f"lm-eval:{task.config.task}")
         documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
@@ -163,19 +162,17 @@ def loaded(name: str) -> Any:
 
 def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Document:
     """A document of lm-eval with the prompt and the requests that it makes of it."""
-    prompt = task.fewshot_context(row, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
-    made = task.construct_requests(row, prompt, metadata=(task.config.task, int(number), 1))
-    requests, kind = made if isinstance(made, list) else [made], task.config.output_type
-    end = context_end(task.config.task, prompt, row, cut)
+    config, name = task.config, task.config.task
+    with parsing(f"{name} document {number}"):
+        prompt = task.fewshot_context(row, int(config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
+        if not isinstance(prompt, str) or config.output_type not in ("multiple_choice", "generate_until"):
+            fault = f"{name} is no task of choices behind one prompt, nor one that is answered by writing."
+            raise UserError(fault, "Run it with `python -m ttabench.harness`.")
+        made = task.construct_requests(row, prompt, metadata=(name, int(number), 1))
+        want = _chosen(task, row, made) if isinstance(made, list) else _written(task, row, made)
+    end = context_end(name, prompt, row, cut)
     if end <= 0:
-        raise UserError(f"{task.config.task}: prompt {number} does not hold what cut={cut} names.", "Name another.")
-    if kind == "multiple_choice":
-        want: Choose | Generate = _chosen(task, row, [request.args[1] for request in requests])
-    elif kind == "generate_until":
-        want = _written(task, row, requests[0].args[1])
-    else:
-        fault = f"{task.config.task} is answered by {kind}; multiple_choice and generate_until are read here."
-        raise UserError(fault, "Run it with `python -m ttabench.harness`.")
+        raise UserError(f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another.")
     return Document(id=number, context=prompt[:end], query=prompt[end:], want=want)
 
 
@@ -202,20 +199,32 @@ def context_end(task: str, prompt: str, row: object, cut: str) -> int:
     return begin + len(held.strip()) if held.strip() and begin >= 0 else 0
 
 
-def _chosen(task: Any, row: Mapping[str, Any], options: Sequence[str]) -> Choose:
+def _chosen(task: Any, row: Mapping[str, Any], requests: Sequence[Any]) -> Choose:
     """The options as lm-eval scores them, with what stands in front of each."""
-    target, delimiter = task.doc_to_target(row), task.config.target_delimiter
-    gold = target if isinstance(target, int) else [str(choice) for choice in task.doc_to_choice(row)].index(target)
-    return Choose(options=tuple(options), gold=gold, delimiter=delimiter)
-
-
-def _written(task: Any, row: Mapping[str, Any], said: Mapping[str, Any]) -> Generate:
-    """What is written, until lm-eval's stops."""
-    target, stops = task.doc_to_target(row), said.get("until") or ()
-    answers = [target] if isinstance(target, str) else list(target)
-    return Generate(
-        answers=tuple(dict.fromkeys(map(str, answers))),
+    names, target = [str(choice) for choice in task.doc_to_choice(row)], task.doc_to_target(row)
+    return Choose(
+        options=tuple(request.args[1] for request in requests[: len(names)]),  # then those of `acc_mutual_info`
+        gold=target if isinstance(target, int) else names.index(str(target)),
         delimiter=task.config.target_delimiter,
-        max_new_tokens=int(said.get("max_gen_toks", MOST_NEW)),
-        stops=(stops,) if isinstance(stops, str) else tuple(stops),
     )
+
+
+def _written(task: Any, row: Mapping[str, Any], request: Any) -> Generate:
+    """What is written, until lm-eval's stops."""
+    target, (count, stops) = task.doc_to_target(row), decoding(request.args[1])
+    answers = target if isinstance(target, list | tuple) else [target]
+    return Generate(
+        answers=tuple(dict.fromkeys(map(str, answers))), delimiter=task.config.target_delimiter, max_new_tokens=count,
+        stops=tuple(stops),
+    )  # fmt: skip
+
+
+def decoding(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """(new tokens, stop strings) of lm-eval's generation arguments."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
+    if normalised.get("do_sample") or int(normalised.get("num_beams", 1)) > 1:
+        raise UserError("The task asks for sampling or a beam search.", "Decode greedily: do_sample=false, one beam.")
+    stops = normalised.get("until") or []
+    return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from shlex import join, quote
 from typing import Annotated
@@ -21,7 +20,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import is_file
 from ttabench.methods.states import header as header_of
-from ttabench.records.run_fields import RunFields, check_loading, standing_name
+from ttabench.records.run_fields import RunFields, standing_name
 from ttabench.run.budget import asked
 
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
@@ -40,21 +39,6 @@ MADE = "made_with"
 """Where a state's header says it."""
 ASKING = ("task", "chat_template")
 """Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
-
-
-@cache
-def _fastest(device: str) -> str:
-    """The number format that reads fastest, told once; on an accelerator the checkpoint's own ("auto")."""
-    from ttabench.lm.loading.devices import find_device, times_of_reading
-    from ttabench.terminal import render
-
-    if find_device(device).type != "cpu":
-        return "auto"
-    times = times_of_reading()
-    name = min(times, key=times.__getitem__)
-    told = ", ".join(f"{kind} {1e3 * seconds:.1f} ms" for kind, seconds in times.items())
-    render.remark(f"--dtype fastest is {name} here (a product of matrices: {told}).")
-    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +92,7 @@ class RunRequest(RunFields):
     def __post_init__(self) -> None:
         from ttabench.readers.formats import readable
 
-        check_loading(self.device, self.dtype, self.bos)
-        if self.dtype == "fastest":
-            object.__setattr__(self, "dtype", _fastest(self.device))
+        super().__post_init__()
         asked(self.keep, self.keep_tokens)
         if readable(Path(self.task)):
             if self.source:
