@@ -75,17 +75,18 @@ def summed(
 
 def _written(query_BHXD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, bias: Tensor | None) -> Part:
     """Attention of scaled queries over scores in memory, differentiable; so many queries at a time."""
-    step = query_BHXD.shape[2]
+    step, kind = query_BHXD.shape[2], torch.promote_types(query_BHXD.dtype, torch.float32)
     if not torch.is_grad_enabled():
         scores_a_query = len(query_BHXD) * key_BHSD.shape[1] * key_BHSD.shape[2]
         step = max(1, SCORES_AT_ONCE.get(query_BHXD.device.type, 2**26) // scores_a_query)
     outs, totals = [], []
     for begin in range(0, query_BHXD.shape[2], step):
         part = slice(begin, begin + step)
-        scores = query_BHXD[:, :, part] @ key_BHSD.transpose(2, 3)
+        # where a token sees no slot, the lowest number of half precision and a score would together be minus infinity
+        scores = (query_BHXD[:, :, part] @ key_BHSD.transpose(2, 3)).to(kind)
         if bias is not None:
             scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, part])
-        totals.append(scores.float().logsumexp(-1))
+        totals.append(scores.logsumexp(-1))
         outs.append((scores - totals[-1][..., None]).exp().to(value_BHSD.dtype) @ value_BHSD)
     return torch.cat(outs, dim=2), torch.cat(totals, dim=2)
 
