@@ -175,6 +175,9 @@ def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iter
 
     def entering(place: Place, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         entered: Tensor = args[0] if args else named["hidden_states"]
+        if isinstance(place, int) and entered.dim() > 3:
+            fault = f"{lm.name} ({lm.config.model_type}) has several hidden states a token"
+            raise UserError(f"{fault}.", "Use none, lora or templora.")
         see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
 
     with ExitStack() as undo:
