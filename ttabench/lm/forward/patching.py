@@ -217,12 +217,7 @@ BLOCK, WIDE_BLOCK = 2048, 8192
 """Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
 
 
-def forward(
-    lm: LM,
-    patch: Patch,
-    ids_BT: Tensor,
-    mask_BT: Tensor | None = None,
-) -> tuple[Tensor, Window]:
+def forward(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
     Args:
