@@ -69,3 +69,17 @@ def test_every_byte_of_a_large_file_counts(large: Path, place: int, inside: bool
 def test_a_large_file_is_read_once(large: Path, settled: None, readings: list[Path]) -> None:
     assert digest(large) == digest(large)
     assert readings == [large]
+
+
+def test_a_cache_that_is_broken_or_cannot_be_kept_costs_one_reading(
+    large: Path, settled: None, readings: list[Path], cache: Path
+) -> None:
+    digest(large)
+    next(cache.iterdir()).write_text("{")
+    assert digest(large) == digest(large)
+    assert readings == [large] * 2
+    next(cache.iterdir()).unlink()
+    cache.rmdir()
+    cache.write_text("no folder")
+    digest(large)
+    assert readings == [large] * 3

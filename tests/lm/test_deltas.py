@@ -83,9 +83,6 @@ def test_deltas_as_changes_of_weights_equal_deltas_applied(lm: LM, grad: bool) -
     assert (expected - forward(lm, replace(patch, deltas={}), ids_BT)[0]).abs().max() > 0.1
 
 
-"""Prompts and targets, which leave the head three tokens of two rows."""
-
-
 @pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
 def test_other_weights_take_the_place_of_parameters(made: Any) -> None:
     """A tied embedding is given once and is the head, too; gradients reach the values; all is undone."""

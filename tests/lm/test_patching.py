@@ -140,6 +140,15 @@ def test_shared_prefix_equals_its_copies(
             close(more[0], more[1], atol=1e-5)
 
 
+def test_a_token_that_sees_no_shared_slot_is_a_number_in_half_precision() -> None:
+    """The lowest number of float16 and a score below -16 would be minus infinity together."""
+    query, value = torch.full((2, 4, 1, 8), 4.0).half(), torch.ones(2, 2, 1, 8).half()
+    lent = torch.full((1, 2, 3, 8), -4.0).half()
+    unseen = torch.zeros(2, 1, 1, 3, dtype=torch.bool)
+    out = attention.attend_shared(query, (value, value), (lent, lent), (unseen, None), 1.0)
+    assert torch.equal(out, torch.ones_like(out)), "its own slot alone"
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_reading_on_in_two_parts_equals_a_mask(

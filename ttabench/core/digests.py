@@ -59,15 +59,16 @@ def remembered(file: Path, compute: Callable[[Path], str]) -> str:
     if max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
         return compute(place)
     key = [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    file_digest = ""
     with suppress(OSError, UserError, RuntimeError):  # nothing can be kept, or nobody says where the home folder is
         entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
-        content = object_of(entry) if entry.is_file() else {}
-        if content.get("file") != key or not isinstance(content.get("digest"), str):
-            content = {"file": key, "digest": compute(place)}
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(entry, json.dumps(content) + "\n")
-        return str(content["digest"])
-    return compute(place)
+        with suppress(UserError):
+            if (content := object_of(entry)).get("file") == key and isinstance(content.get("digest"), str):
+                return str(content["digest"])
+        file_digest = compute(place)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(entry, json.dumps({"file": key, "digest": file_digest}) + "\n")
+    return file_digest or compute(place)
 
 
 SCHEMA = 2

@@ -33,7 +33,6 @@ from ttabench.core.types import Json
 if TYPE_CHECKING:
     import torch
 
-
 PACKAGES = (
     "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
     "gguf",

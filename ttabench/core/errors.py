@@ -73,8 +73,6 @@ def _escape(match: re.Match[str]) -> str:
 
 MOST_THREADS = 1024
 """More than any machine has use for; far beyond, no thread can be started."""
-
-
 LONGEST_TEXT = 2**24
 """Characters of one text; a long book has 5 million."""
 

@@ -142,15 +142,12 @@ def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
 
 
 def json_in(text: str) -> Json:
-    """The value of a text in JSON; what is nested too deep for recursion is a ValueError."""
+    """The value of a text in JSON; one that is nested deeper than `DEEPEST` is refused."""
     value = json.loads(text)
     level = [value]
     for _ in range(DEEPEST):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
-        ]
+        nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [inner for values in nested for inner in values]
     if level:
         raise ValueError("it is nested too deep")
     return value

@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
-    Queries are asked so many at once,
-    fewer where they do not fit into memory. lm-eval's results file has what `info` says.
+    `batch_size` queries are asked at once, fewer where they do not fit into memory. lm-eval's results file has what
+    `info` says.
     """
 
     def __init__(
@@ -218,9 +218,7 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         log.warning("%s has no checkpoint here: its modules are untrained", request.method)
     info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
             "threads": torch.get_num_threads()}  # fmt: skip
-    return {
-        "method": method, "batch_size": request.batch_size, "prompts": prompts, "info": info,
-    }  # fmt: skip
+    return {"method": method, "batch_size": request.batch_size, "prompts": prompts, "info": info}
 
 
 def _request(words: Mapping[str, str], size: str) -> RunRequest:

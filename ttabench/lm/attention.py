@@ -57,13 +57,12 @@ def summed(
     """
     rows, count, tokens, size = query_BNTD.shape
     heads, query, key, value = key_BHSD.shape[1], query_BNTD, key_BHSD, value_BHSD
-    if tokens == 1 or not (causal or (bias is not None and bias.dim() == 4)):
-        # the query heads of one key/value head are queries of it: nothing is repeated
+    if tokens == 1 or not (causal or (bias is not None and bias.dim() == 4 and tokens >= 2 * heads * size)):
+        # the query heads of one key/value head are queries of it: nothing is repeated but a mask, where that is less
         query = query.reshape(rows, heads, -1, size)
+        bias = None if bias is None else _of_queries(bias, count // heads, heads, tokens)
     else:
         key, value = (tensor.repeat_interleave(count // heads, dim=1) for tensor in (key, value))
-    if bias is not None and bias.dim() == 3:
-        bias = _of_queries(bias, heads, tokens)
     if _fused is not None and in_two_parts(query.device):
         # a single token sees every slot; causal, it would see the first alone: the kernel aligns [T, S] at the top
         out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
@@ -75,17 +74,18 @@ def summed(
 
 def _written(query_BHXD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, bias: Tensor | None) -> Part:
     """Attention of scaled queries over scores in memory, differentiable; so many queries at a time."""
-    step = query_BHXD.shape[2]
+    step, kind = query_BHXD.shape[2], torch.promote_types(query_BHXD.dtype, torch.float32)
     if not torch.is_grad_enabled():
         scores_a_query = len(query_BHXD) * key_BHSD.shape[1] * key_BHSD.shape[2]
         step = max(1, SCORES_AT_ONCE.get(query_BHXD.device.type, 2**26) // scores_a_query)
     outs, totals = [], []
     for begin in range(0, query_BHXD.shape[2], step):
         part = slice(begin, begin + step)
-        scores = query_BHXD[:, :, part] @ key_BHSD.transpose(2, 3)
+        # where a token sees no slot, the lowest number of half precision and a score would together be minus infinity
+        scores = (query_BHXD[:, :, part] @ key_BHSD.transpose(2, 3)).to(kind)
         if bias is not None:
             scores = scores + (bias if bias.shape[2] == 1 else bias[:, :, part])
-        totals.append(scores.float().logsumexp(-1))
+        totals.append(scores.logsumexp(-1))
         outs.append((scores - totals[-1][..., None]).exp().to(value_BHSD.dtype) @ value_BHSD)
     return torch.cat(outs, dim=2), torch.cat(totals, dim=2)
 
@@ -97,13 +97,14 @@ def merge_partials(first: Part, second: Part) -> Tensor:
     return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
 
 
-def _of_queries(bias_BMS: Tensor, heads: int, tokens: int) -> Tensor:
-    """A bias by head for queries of key/value heads: [B, H, 1, S], or [B, H, G T, S] where it is of query heads."""
-    if bias_BMS.shape[1] == heads:
-        return bias_BMS[:, :, None]
-    rows, count, slots = bias_BMS.shape
-    bias_BHGTS = bias_BMS.reshape(rows, heads, count // heads, 1, slots).expand(-1, -1, -1, tokens, -1)
-    return bias_BHGTS.reshape(rows, heads, -1, slots)
+def _of_queries(bias: Tensor, groups: int, heads: int, tokens: int) -> Tensor:
+    """A bias [B, M, S] or [B, 1 or N, T, S] for the queries of key/value heads: [B, 1 or H, 1 or G T, S]."""
+    if bias.dim() == 3:
+        bias = bias[:, :, None]
+        if bias.shape[1] == heads:
+            return bias
+        bias = bias.expand(-1, -1, tokens, -1)
+    return bias.repeat(1, 1, groups, 1) if bias.shape[1] == 1 else bias.reshape(len(bias), heads, -1, bias.shape[3])
 
 
 def attend_continuation(

@@ -122,10 +122,7 @@ class Texts:
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
         self._templates = backend(tokenizer, specials_are_text=False)
-        definition = json.loads(self._texts.to_str())
-        definition |= {name: _without_blank(definition[name]) for name in ("normalizer", "pre_tokenizer")}
-        self._behind = Tokenizer.from_str(json.dumps(definition))
-        self._behind.encode_special_tokens = True
+        self._behind = _behind(self._texts)
         self.chat: Chat | None = None
 
     @property
@@ -195,6 +192,18 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
     whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
     places = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
     return tuple(whole[: places[0]]) if places else ()
+
+
+def _behind(own: Tokenizer) -> Tokenizer:
+    """What reads texts that follow other text: a copy that puts no blank in front, or the same where it puts none."""
+    held = {name: getattr(own, name) for name in ("normalizer", "pre_tokenizer")}
+    parts = {name: part and json.loads(part.__getstate__()) for name, part in held.items()}
+    changed = {name: _without_blank(part) for name, part in parts.items()}
+    if changed == parts:
+        return own
+    copy = Tokenizer.from_str(json.dumps(json.loads(own.to_str()) | changed))
+    copy.encode_special_tokens = True
+    return copy
 
 
 def _without_blank(part: Json) -> Json:

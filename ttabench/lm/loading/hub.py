@@ -32,9 +32,8 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, sever
     place, package = find_source(name), ARCHITECTURES[name].package if name in ARCHITECTURES else None
     if Path(place).is_file():
         # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
-        return gguf_files.read(
-            Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN), dtype, device, several
-        )
+        alone = Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN)
+        return gguf_files.read(alone, dtype, device, several)
     source = Source(name, place)
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
