@@ -5,6 +5,7 @@ Hu et al., arXiv 2305.15076.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
@@ -66,10 +67,25 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             locality.append(s.kl_weight * moved(lm, before, after, text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """As `Trainable` does, episode by episode: the graph of one holds all weights after each of its documents."""
+        return self._means(episodes, learning=True)
+
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The training loss and its parts; its gradient steps are taken here, too."""
-        parts = {name: float(part.detach()) for name, part in self.loss_parts(episodes).items()}
-        return {"loss": sum(parts.values()), **parts}
+        return {name: float(mean) for name, mean in self._means(episodes).items()}
+
+    def _means(self, episodes: Sequence[Episode], *, learning: bool = False) -> dict[str, Tensor]:
+        """Of the parts of the loss, and of their sum "loss"; `learning`: whether its gradient is added, too."""
+        means = defaultdict[str, Tensor](lambda: torch.zeros((), device=self.lm.device))
+        for episode in episodes:
+            parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
+            loss = torch.stack(list(parts.values())).sum()
+            if learning:
+                loss.backward()  # type: ignore[no-untyped-call]
+            for name, part in {**parts, "loss": loss}.items():
+                means[name] += part.detach()
+        return dict(means)
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
         """Weights of the tokens of each row, differentiable; what begins a text is read, too."""
