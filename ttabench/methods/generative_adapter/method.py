@@ -81,8 +81,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, see `training`; each of several parts has its
-        share of the mean over all tokens."""
+        """Mean negative log-likelihood of the answers, or of the texts; each of several parts has its share of the mean
+        over all tokens."""
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
@@ -204,7 +204,7 @@ def texts(lm: LM, episode: Episode, owner: int, cut: Cut, parts: Sequence[str]) 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
-    deltas are made as in use, with them by `generator.learned_directions`."""
+    deltas are made as in use, with them by `networks.learned_directions`."""
     lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
     known, deltas, sums = list[Reader](), dict[str, LowRank](), dict[int, Tensor]()
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
