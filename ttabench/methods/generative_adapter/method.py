@@ -237,11 +237,8 @@ def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
 
 def _spread(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
     """The deltas of each row; of rows that have read nothing (the number behind the last), zero."""
-
-    def one_more(delta: LowRank) -> LowRank:
-        return _behind(delta, LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]))
-
-    more = {name: one_more(delta) for name, delta in deltas.items()}
+    nothing = {name: LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]) for name, delta in deltas.items()}
+    more = {name: _behind(delta, nothing[name]) for name, delta in deltas.items()}
     return {name: LowRank(delta.a_BRI[which_B], delta.b_BOR[which_B]) for name, delta in more.items()}
 
 

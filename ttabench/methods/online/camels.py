@@ -51,9 +51,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means. Each
         episode begins from the base's own weights."""
-        s, lm = self.settings, self.lm
+        s, lm, start = self.settings, self.lm, shaped(self._trained.start(), self._trained.layout)
         answer, locality = [], []
-        start = shaped(self._trained.start(), self._trained.layout)
         for episode in episodes:
             pieces = episode.observes()
             rows = [piece_ids(lm, piece, first=True)[: s.max_tokens] for piece in pieces]
@@ -63,8 +62,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             after, _ = stepped(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, ask) for ask in episode.asks()]
             answer.append(answers_loss(lm, after, items))
-            text = self._locality(episode)
-            locality.append(s.kl_weight * moved(lm, before, after, text).mean())
+            locality.append(s.kl_weight * moved(lm, before, after, self._locality(episode)).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
