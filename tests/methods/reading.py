@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.tiny_methods import PROMPTS, asks, observes
 from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.patch import Patch, State
 
 QUESTION = asks("Where does Ada live?")
 
@@ -27,14 +27,6 @@ def read_apart(method: Any, *texts: str) -> State:
     for observe in observes(*texts):
         state = method.adapt(state, [[observe]])
     return state
-
-
-def changes_of(patch: Patch) -> list[Tensor]:
-    """What low-rank deltas change."""
-    deltas = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
-    assert deltas
-    assert len(deltas) == len(patch.deltas)
-    return [delta.b_BOR @ delta.a_BRI for delta in deltas]
 
 
 @torch.no_grad()

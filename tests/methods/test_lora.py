@@ -16,6 +16,7 @@ from tests.methods.test_generative_adapter import taught as generating
 from tests.methods.test_streamadapter import taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from ttabench.core.errors import UserError
 from ttabench.lm.forward import patching
 from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
@@ -79,8 +80,11 @@ def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
     """Moments, counters and the randomness of dropout are in the state."""
     method = TempLora(tiny_llama(), replace(TINY, dropout=0.2, schedule="units2"))
     state = read_apart(method, *TEXTS[:2])
-    save_state(tmp_path, state, {"method": "templora"})
-    loaded = load_state(tmp_path, {"method": "templora"})
+    save_state(tmp_path, state, {"method": "templora", "settings": {"rank": 2, "decay": 0.0}})
+    belongs = {"method": "templora", "settings": {"rank": 2}}
+    loaded = load_state(tmp_path, belongs, retired={"decay": 0.0})
+    with pytest.raises(UserError, match=r"another setting: decay=0.0 rather than decay=0.1"):
+        load_state(tmp_path, belongs, retired={"decay": 0.1})
     ours, theirs = (method.adapt(each, [observes(TEXTS[2])]).tensors for each in (state, loaded))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

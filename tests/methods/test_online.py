@@ -138,6 +138,15 @@ def test_training_lowers_its_loss() -> None:
     assert after["loss"] < before["loss"]
 
 
+def test_episodes_one_by_one_have_the_gradient_of_their_mean() -> None:
+    method, several = Camels(tiny_gpt2(), META), [episode("a", 2), episode("b", 3)]
+    parameters = list(method.modules().parameters())
+    wanted = torch.autograd.grad(torch.stack([*method.loss_parts(several).values()]).sum(), parameters)
+    method.accumulate_gradients(several)
+    for parameter, gradient in zip(parameters, wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
 # salient spans
 
 RULE = SalientSettings(dropout=False)

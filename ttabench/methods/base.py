@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 
-"""The label of methods that pass over all that is read between two questions, see `BaseMethod.label_notes`."""
 SettingsT = TypeVar("SettingsT")
 Reads: TypeAlias = Literal["pieces", "run", "once"]
 

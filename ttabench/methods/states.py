@@ -89,15 +89,19 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     return folder
 
 
-def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
-    """Read a state that belongs to the same method, base model, settings and checkpoint."""
+def load_state(
+    folder: Path, belongs: Mapping[str, Any], device: str = "cpu", retired: Mapping[str, Json] | None = None
+) -> State:
+    """Read a state that belongs to the same method, base model, settings and checkpoint. `retired`: settings that one
+    of an earlier version may have beside those of now, see `MethodSpec.retired`."""
     from ttabench.lm.loading import safetensors_io
     from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.lm.patch import State
 
     content = header(folder)
-    if field := next((field for field in BELONGS if content.get(field) != belongs.get(field)), ""):
-        fault = f"The state in {folder} is of another {BELONGS[field]}: {_difference(field, content, belongs)}."
+    made, given = ({**side, "settings": {**(retired or {}), **side.get("settings", {})}} for side in (content, belongs))
+    if field := next((field for field in BELONGS if made.get(field) != given.get(field)), ""):
+        fault = f"The state in {folder} is of another {BELONGS[field]}: {_difference(field, made, given)}."
         raise UserError(fault, "Make it anew with `ttabench adapt`, or use what it was made with.")
     tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device, ANEW)
     if content["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):

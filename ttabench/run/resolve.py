@@ -103,7 +103,7 @@ class ResolvedMethod:
         """The state of one reader, as `ttabench adapt` wrote it."""
         from ttabench.methods.states import load_state
 
-        return load_state(folder, self.belongs(lm), str(lm.device))
+        return load_state(folder, self.belongs(lm), str(lm.device), self.spec.retired)
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:

@@ -81,8 +81,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts, see `training`; each of several parts has its
-        share of the mean over all tokens."""
+        """Mean negative log-likelihood of the answers, or of the texts; each of several parts has its share of the mean
+        over all tokens."""
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
@@ -204,7 +204,7 @@ def texts(lm: LM, episode: Episode, owner: int, cut: Cut, parts: Sequence[str]) 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
-    deltas are made as in use, with them by `generator.learned_directions`."""
+    deltas are made as in use, with them by `networks.learned_directions`."""
     lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
     known, deltas, sums = list[Reader](), dict[str, LowRank](), dict[int, Tensor]()
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
@@ -237,11 +237,8 @@ def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
 
 def _spread(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
     """The deltas of each row; of rows that have read nothing (the number behind the last), zero."""
-
-    def one_more(delta: LowRank) -> LowRank:
-        return _behind(delta, LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]))
-
-    more = {name: one_more(delta) for name, delta in deltas.items()}
+    nothing = {name: LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]) for name, delta in deltas.items()}
+    more = {name: _behind(delta, nothing[name]) for name, delta in deltas.items()}
     return {name: LowRank(delta.a_BRI[which_B], delta.b_BOR[which_B]) for name, delta in more.items()}
 
 

@@ -146,32 +146,33 @@ def appended(
     entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
     entry give. `read`: documents this bank has taken in before, dropped and averaged ones included; it seeds the random
     rules."""
-    cap, entries, members = settings.bank_cap, list(bank_KTD), list(map(list, members))
-    for index, (new_TD, name) in enumerate(zip(new_NTD, names, strict=True)):
-        entries.append(new_TD)
-        members.append([name])
-        if not cap or len(entries) <= cap:
+    cap, kept, pool_PTD = settings.bank_cap, len(bank_KTD), torch.cat([bank_KTD, new_NTD])
+    order, members = list(range(kept)), [*map(list, members), *([name] for name in names)]
+    nearest = settings.bank_reduce == "average_nearest" and cap is not None and len(pool_PTD) > cap
+    if nearest:  # pairs stand above the diagonal only: of equal ones those count that stand first
+        unit_PE = normalize(pool_PTD.float().flatten(1), dim=1)
+        cosines_PP = unit_PE @ unit_PE.T
+        cosines_PP.masked_fill_(torch.ones_like(cosines_PP).tril().bool(), -2.0)
+    for added in range(len(new_NTD)):
+        order.append(kept + added)
+        if not cap or len(order) <= cap:
             continue
-        if settings.bank_reduce == "average_nearest":
-            first, second = _nearest(entries)
+        if nearest:
+            first, second = divmod(int(cosines_PP[order][:, order].argmax()), len(order))
         else:
-            draw = torch.Generator().manual_seed(settings.seed * 1_000_003 + read + index)
-            second, first = torch.randperm(len(entries), generator=draw)[:2].tolist()
+            draw = torch.Generator().manual_seed(settings.seed * 1_000_003 + read + added)
+            second, first = torch.randperm(len(order), generator=draw)[:2].tolist()
         if settings.bank_reduce != "random":
             first, second = min(first, second), max(first, second)
-            mean_TD = entries[first].float() * 0.5 + entries[second].float() * 0.5
-            entries[first] = mean_TD.to(bank_KTD.dtype)
-            members[first] += members[second]
-        del entries[second], members[second]
-    return torch.stack(entries) if entries else bank_KTD, members
-
-
-def _nearest(entries: Sequence[Tensor]) -> tuple[int, int]:
-    """The two entries of the largest cosine; of equal ones those that stand first."""
-    unit_KE = normalize(torch.stack(list(entries)).float().flatten(1), dim=1)
-    cosines_KK = unit_KE @ unit_KE.T
-    cosines_KK.masked_fill_(torch.ones_like(cosines_KK).tril().bool(), -2.0)
-    return divmod(int(cosines_KK.argmax()), len(unit_KE))
+            place, gone = order[first], order[second]
+            pool_PTD[place] = (pool_PTD[place].float() * 0.5 + pool_PTD[gone].float() * 0.5).to(pool_PTD.dtype)
+            members[place] += members[gone]
+        if nearest:  # the mean's alone are others
+            unit_PE[place] = normalize(pool_PTD[place].float().flatten(), dim=0)
+            cosine_P = unit_PE @ unit_PE[place]
+            cosines_PP[:place, place], cosines_PP[place, place + 1 :] = cosine_P[:place], cosine_P[place + 1 :]
+        del order[second]
+    return pool_PTD[order], [members[place] for place in order]
 
 
 def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ Hu et al., arXiv 2305.15076.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
@@ -50,9 +51,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means. Each
         episode begins from the base's own weights."""
-        s, lm = self.settings, self.lm
+        s, lm, start = self.settings, self.lm, shaped(self._trained.start(), self._trained.layout)
         answer, locality = [], []
-        start = shaped(self._trained.start(), self._trained.layout)
         for episode in episodes:
             pieces = episode.observes()
             rows = [piece_ids(lm, piece, first=True)[: s.max_tokens] for piece in pieces]
@@ -62,14 +62,28 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             after, _ = stepped(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, ask) for ask in episode.asks()]
             answer.append(answers_loss(lm, after, items))
-            text = self._locality(episode)
-            locality.append(s.kl_weight * moved(lm, before, after, text).mean())
+            locality.append(s.kl_weight * moved(lm, before, after, self._locality(episode)).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
+
+    def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """As `Trainable` does, episode by episode: the graph of one holds all weights after each of its documents."""
+        return self._means(episodes, learning=True)
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The training loss and its parts; its gradient steps are taken here, too."""
-        parts = {name: float(part.detach()) for name, part in self.loss_parts(episodes).items()}
-        return {"loss": sum(parts.values()), **parts}
+        return {name: float(mean) for name, mean in self._means(episodes).items()}
+
+    def _means(self, episodes: Sequence[Episode], *, learning: bool = False) -> dict[str, Tensor]:
+        """Of the parts of the loss, and of their sum "loss"; `learning`: whether its gradient is added, too."""
+        means = defaultdict[str, Tensor](lambda: torch.zeros((), device=self.lm.device))
+        for episode in episodes:
+            parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
+            loss = torch.stack(list(parts.values())).sum()
+            if learning:
+                loss.backward()  # type: ignore[no-untyped-call]
+            for name, part in {**parts, "loss": loss}.items():
+                means[name] += part.detach()
+        return dict(means)
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
         """Weights of the tokens of each row, differentiable; what begins a text is read, too."""
