@@ -39,7 +39,7 @@ STEPS = (
     ("The floor: nothing is read.", "ttabench eval --method none --task streamingqa --seeds 0,1,2"),
     ("The ceiling: all is read, and stays in view.", "ttabench eval --method icl --task streamingqa --seeds 0,1,2"),
     ("A compressed memory.", "ttabench eval --method mac --task streamingqa --seeds 0,1,2"),
-    ("A fifth of the cache: first what it would cost.",
+    ("A fifth of the cache: first what would run.",
      "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --dry-run"),
     ("Then for real.", "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --seeds 0,1,2"),
     ("Who leads, and is it more than chance?", "ttabench compare"),

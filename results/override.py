@@ -18,16 +18,17 @@ import json
 import random
 from itertools import groupby
 from pathlib import Path
-from statistics import stdev
 
 import grids
 import pandas as pd
 
+from ttabench.core.amounts import plus_minus
 from ttabench.lm.model import load
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
+from ttabench.stats.estimate import estimate, single
 
 HERE = Path(__file__).parent / "override"
 MODELS = ("smollm2-135m", "gemma3-270m")
@@ -133,8 +134,9 @@ def _line(folder: Path, beliefs: pd.DataFrame) -> dict[str, str]:
 
 def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
     """A share with its standard error over contexts, per cent."""
-    means = [float(own.mean()) for _, own in values.groupby(asked["episode"].to_numpy())]
-    return f"{100 * values.mean():.1f} ± {100 * stdev(means) / len(means) ** 0.5:.1f}"
+    share = estimate([single(str(one), float(value)) for one, value in zip(asked["episode"], values, strict=True)])
+    assert share is not None, "a share is a number"
+    return plus_minus(share.mean, share.stderr, 100)
 
 
 def main() -> None:

@@ -16,13 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, TypeAlias
 
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities, rng
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, SHARES, entities, rng
 
 Row = dict[str, object]
 Rule: TypeAlias = list[tuple[str, ...]]
 """The categories of each label."""
-_SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
-"""Of 25 rules, those of each split."""
 _SCENES = (
     "a {w} was seen near the road",
     "somebody drew a {w} on the wall",
@@ -38,7 +36,7 @@ LABELS = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
 def groups(split: str, size: int) -> list[tuple[str, ...]]:
     """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
     every = list(combinations(sorted(CATEGORIES), size))
-    return [group for i, group in enumerate(every) if (i * 7) % 25 in _SHARES[split]]
+    return [group for i, group in enumerate(every) if (i * 7) % 25 in SHARES[split]]
 
 
 def _shared_out(source: random.Random, split: str, size: int, categories: int) -> Rule:
@@ -56,7 +54,7 @@ def _shared_out(source: random.Random, split: str, size: int, categories: int) -
     while True:
         drawn = source.sample(sorted(CATEGORIES), categories)
         rule = [tuple(sorted(drawn[label::size])) for label in range(size)]
-        if rng("rule", sorted(rule)).randrange(25) in _SHARES[split]:
+        if rng("rule", sorted(rule)).randrange(25) in SHARES[split]:
             return rule
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 
 SPLITS = ("train", "validation", "test")
-_SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
-"""Residues modulo 25 of a pair's number: 64 % of the pairs train, 8 % validation, 28 % test."""
+SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
+"""Residues modulo 25 of the number of a pair of names, or a rule: 64 % of them train, 8 % validation, 28 % test."""
 
 PIECES = 80
 """Name pieces of each position; 80 x 80 = 6,400 pairs a kind, 1,792 of them in the test split."""
@@ -61,11 +61,11 @@ def name_pieces(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 @cache
 def entities(kind: str, split: str) -> tuple[str, ...]:
     """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint."""
-    if kind not in _ENDINGS or split not in _SHARES:
+    if kind not in _ENDINGS or split not in SHARES:
         raise ValueError(f"no entities of kind {kind!r} in split {split!r}")
     first, second = name_pieces(kind)
     names = [
-        f"{a} {b}" for i, a in enumerate(first) for j, b in enumerate(second) if (7 * i + 13 * j) % 25 in _SHARES[split]
+        f"{a} {b}" for i, a in enumerate(first) for j, b in enumerate(second) if (7 * i + 13 * j) % 25 in SHARES[split]
     ]
     rng("entities", kind, split).shuffle(names)
     return tuple(names)

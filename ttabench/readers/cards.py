@@ -174,7 +174,6 @@ class Prompt(_Part):
 
     def asked(self, question: str, template: str, examples: int = 0) -> str:
         """A question in the words of a template, behind so many worked examples."""
-
         words = self.templates[template]
         shown = [words.replace("{question}", text) + self.delimiter + answer for text, answer in self.examples]
         return self.joiner.join([*shown[:examples], words.replace("{question}", question)])

@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,8 +148,10 @@ class Ruler(Bound[Settings]):
         asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
         budget = self.settings.length - around - asked - self._room(sample)
 
+        counted = cache(lambda size: count(sample.write(size)))
+
         def beyond(size: float) -> float:
-            return count(sample.write(math.floor(size))) - budget - 0.5
+            return counted(math.floor(size)) - budget - 0.5
 
         low = high = sample.least
         if (over := beyond(low)) > 0:

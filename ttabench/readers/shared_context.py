@@ -42,8 +42,6 @@ from ttabench.readers.tokens import CutText, TokenCount, TokenLimit, Tokens
 
 PREFIX = "scbench_"
 """Of the published names of sub-tasks."""
-
-
 ABSTAINS, JUDGED = "_abs", ("single-session-preference",)
 """Questions of LongMemEval whose answers no string tells to be right: end of their ids, and kinds."""
 

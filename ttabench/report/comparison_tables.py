@@ -1,5 +1,4 @@
-"""What `ttabench compare` shows: a table of all blocks, and for each block its entries, its steps and its differences;
-and in what runs differ (--diff).
+"""What `ttabench compare` shows: a table of all blocks, and for each block its entries, its steps and its differences.
 
 `comparison_tables` is for people; `comparison_data` has the same figures, exact and each with its key, for machines.
 """

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -191,21 +192,17 @@ class Wanted(NamedTuple):
     models: Sequence[str] | None = None
 
 
-def _methods_in(out: Path) -> set[str]:
-    """Names of the methods of the runs of a folder, of one's own ones, too."""
-    return {name for _, record in loaded(runs_in(out)).runs for name in _methods_of(record)}
-
-
 def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
     """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`."""
     folders: dict[Path, None] = {}
     skipped, among, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
+    own_methods = cache(lambda: {name for _, record in loaded(runs_in(out)).runs for name in _methods_of(record)})
     for name in names:
         at = at_path(name)
         if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             folders.update(dict.fromkeys(at))
-        elif name.partition(":")[0] in known_methods or (at is None and name in _methods_in(out)):
+        elif name.partition(":")[0] in known_methods or (at is None and name in own_methods()):
             among.append(name)
         else:
             (ids if at is None else skipped).append(name)

@@ -258,10 +258,8 @@ class Field:
     def apart(self, left: str, right: str, called: str = "") -> str:
         """What left is of right (`called`): `21.9 points [-0.6, 41.8] below icl (87.5), p 0.09: not settled ...`."""
         pairs, tested = self.both(left, right), self.pair(left, right)
-        value, points = (
-            tested.value if tested else self.gap(left, right),
-            " points" * (known(self.metric).scale == 100),
-        )
+        value = tested.value if tested else self.gap(left, right)
+        points = " points" * (known(self.metric).scale == 100)
         named = f"{called or right} ({plain(self.metric, fmean(other.value for _, _, other in pairs))})"
         if tested is None:
             amount = f"{plain(self.metric, abs(value))}{points}"

@@ -218,7 +218,7 @@ class Draw(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a query stands among what varies, see `clusters.Observed`."""
+    """Where a query stands among what varies, see `Observed`."""
 
     cluster: str
     across: str

@@ -18,7 +18,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
@@ -277,9 +277,9 @@ def metric(name: str, *, files: bool = False) -> Metric:
         if not files:
             hint = "Name it with --metric, or offer it in a package."
             raise UserError(f"The metric {name} is a file of Python, and a task card runs none.", hint)
-        other = of_file(Path(in_file["path"]).expanduser(), in_file["name"] or "", METRICS)
+        other = of_file(Path(in_file["path"]).expanduser(), in_file["name"] or "")
     elif name in offered(GROUP):
-        other = of_package(offered(GROUP)[name], METRICS)
+        other = of_package(offered(GROUP)[name])
     else:
         raise UnknownName("metric", name, [*METRICS, *offered(GROUP)])
     declare(other.name, other.declared)
@@ -322,14 +322,14 @@ def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
 # --- metrics of other packages and of files --------------------------------------------------------------------------
 
 
-def of_package(offer: Offer, own: Collection[str]) -> Metric:
-    """The metric that an installed package offers, under the name that it is offered by; `own`: names of ttabench's."""
+def of_package(offer: Offer) -> Metric:
+    """The metric that an installed package offers, under the name that it is offered by."""
     hint = f"Mend or uninstall {offer.package}."
     made = replace(_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
-    return _guarded(made, Path(offer.package), hint, own)
+    return _guarded(made, Path(offer.package), hint)
 
 
-def of_file(path: Path, wanted: str, own: Collection[str]) -> Metric:
+def of_file(path: Path, wanted: str) -> Metric:
     """The metric of a file, by name where it holds several ("": the only one); what cannot be used is refused."""
     module = module_at(path)
     metrics: dict[str, Any] = {value.name: value for value in vars(module).values() if isinstance(value, Metric)}
@@ -338,7 +338,7 @@ def of_file(path: Path, wanted: str, own: Collection[str]) -> Metric:
     known = {**functions, **metrics} if wanted or not metrics else metrics
     hint = "Write a function there: def closeness(prediction, ask)."
     name = one_of("metric", path, wanted, {name: name for name in known}, hint)
-    return _guarded(replace(_metric(known[name], name), origin=code_at(path)), path, "Mend the file.", own)
+    return _guarded(replace(_metric(known[name], name), origin=code_at(path)), path, "Mend the file.")
 
 
 def _metric(value: Any, name: str) -> Metric:
@@ -348,11 +348,11 @@ def _metric(value: Any, name: str) -> Metric:
     return Metric(name=name, summary=next(iter((inspect.getdoc(value) or "").splitlines()), ""), function=value)
 
 
-def _guarded(made: Metric, path: Path, hint: str, own: Collection[str]) -> Metric:
+def _guarded(made: Metric, path: Path, hint: str) -> Metric:
     """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
     refused."""
     judge = made.judge
-    if made.name in own:
+    if made.name in METRICS:
         raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
     if not NAME.fullmatch(made.name):
         raise UserError(f"{path}: the name {made.name!r} may hold lower-case letters, digits and _ only.", hint)

@@ -12,6 +12,7 @@ import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -92,8 +93,10 @@ def remark(text: str, style: str = "yellow") -> None:
 def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
-        whole = not wrap or bool(COMMAND.search(line))
-        screen.print(Text(line, style=style), soft_wrap=whole, overflow="ignore", crop=False)
+        words = [line]
+        if wrap and not COMMAND.search(line):
+            words = textwrap.wrap(line, screen.width, break_long_words=False, break_on_hyphens=False)
+        screen.print(Text("\n".join(words), style=style), soft_wrap=True)
 
 
 def draw(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
