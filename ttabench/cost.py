@@ -227,9 +227,9 @@ class Factors:
         return 2 * self.size * tokens
 
     def step(self, tokens: int, targets: int) -> int:
-        """Operations of a gradient step on `tokens` with a loss at `targets` positions, whose logits are made twice."""
+        """Operations of a gradient step on `tokens`, of which `targets` positions have a loss."""
         there = self.shape.forward(tokens) + self.shape.head(targets) + self.forward(tokens)
-        return there + self._backward(tokens) + 2 * self.shape.head(targets)
+        return there + self._backward(tokens) + self.shape.head(targets)
 
     def _backward(self, tokens: int) -> int:
         """Gradients of all factors, and of what enters a map wherever factors stand before it."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
-from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import (
@@ -188,23 +188,58 @@ LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
-    head = lm.model.get_output_embeddings()
     if not torch.is_grad_enabled():
         values_N = torch.cat([_chosen(lm.logits(h), t) for h, t in _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N)])
         refuse_not_finite(values_N)
         return values_N
-    if not (lm.linear_head and type(head) is nn.Linear and not head._forward_hooks):
+    head = lm.model.get_output_embeddings()
+    plain = lm.linear_head and type(head) is nn.Linear and not head._forward_hooks
+    if not plain or any(map(_moves, (head.weight, head.bias))) or head.weight.device != hidden_ND.device:
         return _chosen(lm.logits(hidden_ND), targets_N)
-    # no logits are held: those of a slice are computed again on the way back
-    weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
+    frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
+    return frozen_N
 
-    def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
-        return _chosen(linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device))
 
-    most = LOGITS_TRAINED.get(hidden_ND.device.type, LOGITS_AT_ONCE)
-    slices = _slices(lm, most, hidden_ND, targets_N)
-    values = [checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False) for part in slices]
-    return torch.cat(values).to(hidden_ND.device)
+def _moves(weights: Tensor | None) -> bool:
+    return weights is not None and weights.requires_grad
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Log-probabilities of targets by a linear map that is not trained, without holding logits: a value depends on its
+    own hidden state alone, so its slope [N, D] is made along with it, and the gradient that comes back only scales it.
+
+    Two tensors hold every slice of logits in turn. Where gradients are to be differentiated, too, torch computes them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+        size = max(1, LOGITS_TRAINED.get(hidden_ND.device.type, LOGITS_AT_ONCE) // len(weight_VD))
+        kind = torch.promote_types(hidden_ND.dtype, torch.float32)
+        values_N, slopes_ND = hidden_ND.new_empty(len(hidden_ND), dtype=kind), torch.empty_like(hidden_ND)
+        logits = hidden_ND.new_empty(min(size, len(hidden_ND)), len(weight_VD))
+        logprobs = torch.empty_like(logits, dtype=kind)
+        # d log p(target) / d hidden = (onehot - p) W, slice by slice of X tokens, so that no logits [N, V] are kept
+        for begin in range(0, len(hidden_ND), size):
+            part, targets_X1 = slice(begin, begin + size), targets_N[begin : begin + size, None]
+            logits_XV, logprobs_XV = logits[: len(targets_X1)], logprobs[: len(targets_X1)]
+            torch.mm(hidden_ND[part], weight_VD.T, out=logits_XV)
+            if bias_V is not None:
+                logits_XV += bias_V
+            torch.log_softmax(logits_XV, -1, dtype=kind, out=logprobs_XV)
+            values_N[part] = logprobs_XV.gather(1, targets_X1)[:, 0]
+            logprobs_XV.exp_().neg_().scatter_add_(1, targets_X1, logprobs_XV.new_ones(targets_X1.shape))
+            torch.mm(logprobs_XV.to(weight_VD.dtype), weight_VD, out=slopes_ND[part])
+        ctx.save_for_backward(hidden_ND, targets_N, weight_VD, bias_V, slopes_ND)
+        return values_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        hidden_ND, targets_N, weight_VD, bias_V, slopes_ND = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None, None
+        values_N = _chosen(linear(hidden_ND, weight_VD, bias_V), targets_N)
+        (slope_ND,) = torch.autograd.grad(values_N, hidden_ND, gradients[0], create_graph=True)
+        return slope_ND, None, None, None
 
 
 def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

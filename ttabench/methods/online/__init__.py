@@ -118,7 +118,7 @@ def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
         state_floats=3 * shape.parameters,
         state_bytes=SINGLE * 3 * shape.parameters + INTEGER,
         adapt_slots=sum(sorted(learned)[-together:]),
-        adapt_flops=passes * sum(3 * shape.forward(tokens) + 4 * shape.head(tokens) for tokens in learned),
+        adapt_flops=3 * passes * sum(shape.forward(tokens) + shape.head(tokens) for tokens in learned),
         positions=max(bare.positions, *read),
     )
 
