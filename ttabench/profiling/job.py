@@ -103,6 +103,8 @@ def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> d
     """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
     words = method_names(methods, MEASURED, registry.methods())
     specs = {spec.name: spec for spec in map(registry.find, words)}
+    if len(specs) < len(words):
+        raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
     presets, shared = shared_out(specs, preset, settings)
     return {
         name: {
