@@ -24,7 +24,7 @@ from ttabench.profiling.record import Row, exactly
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
 SHARE = 4
 """Kills of a command that are tried with the tests."""
-CLOCKS = re.compile(r"seconds|_ms|created|load_average|peak|^code$|per_second|^hardware$|^formerly$|digest_of_run")
+CLOCKS = re.compile(r"seconds|_ms|created|load_average|peak|^code$|per_second|^hardware$|digest_of_run")
 """Fields of records that no two runs share."""
 Work = Callable[[Path], int]
 

@@ -87,7 +87,7 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
 
     def other() -> None:
         with second.locked(notify):
-            found.append(second.load(second.path))
+            found.append(load_record(second.path))
 
     with first.locked(heard.append):
         thread = threading.Thread(target=other)

@@ -44,3 +44,5 @@ def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypa
         assert package.load(tmp_path / "deep/er") == runs[1:]
     with pytest.raises(UserError, match="nowhere leads to no run"):
         package.load("nowhere")
+    with pytest.raises(UserError, match=r"^evaluate: limit: Input should be a valid integer, received 'x'\."):
+        package.evaluate(limit="x")

@@ -83,7 +83,7 @@ FAULTS = {
     "- superglue": ("- superglu", "Unknown task 'superglu'. Did you mean 'superglue'?"),
     "[0, 1]": ("[0, one]", "1: Input should be a valid integer, received 'one'."),
     "shots:": ("shotz:", "Unknown setting of these tasks 'shotz'. Did you mean 'shots'?"),
-    "swap_state: true": ("swap_state: 3", "swap_state.bool: Input should be a valid boolean"),
+    "swap_state: true": ("swap_state: 3", "swap_state: Input should be a valid boolean"),
     "task_set: {shots": ("limit: 9\ntask_set: {shots", "line 9 cannot be read: not valid YAML, limit stands"),
     "{method: mac, set": ("{set", "methods.1.method: Field required"),
 }  # fmt: skip

@@ -155,7 +155,7 @@ def _made(
         window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
         said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
         written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
-    return written, [*misleading(lm, resolved), *state_caveats(method, state)]
+    return written, [*resolved.notes(), *state_caveats(method, state)]
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
@@ -164,10 +164,3 @@ def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
     while session.flush_some():
         tick("read", len(pieces) - session.pending, len(pieces))
     return session.state
-
-
-def misleading(lm: LM, resolved: ResolvedMethod) -> list[str]:
-    """Why answers would say less of the method than they seem to."""
-    from ttabench.run.recording import nano_caveats
-
-    return [*resolved.notes(), *nano_caveats(lm)]

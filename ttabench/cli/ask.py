@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.adapt import DEFAULT_STATE, READING, misleading, pieces_of, read
+from ttabench.cli.adapt import DEFAULT_STATE, READING, pieces_of, read
 from ttabench.cli.ending import bounded
 from ttabench.core import amounts
 from ttabench.core.declared import HOW, WHAT
@@ -84,13 +84,14 @@ def ask(
     bounded(threads)
     # torch comes once nothing typed is refused
     from ttabench.core.environment import seed_everything
+    from ttabench.run.recording import nano_caveats
 
     seed_everything(0)
     lm, texts = ModelCache().get(request, chat_template=asked.chat), [*before, *new]
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick)
-        methods, notes = [own], [*misleading(lm, resolved), *warnings]
+        methods, notes = [own], [*resolved.notes(), *nano_caveats(lm), *warnings]
         for name in (name for name in (FLOOR, CEILING) if compare and name != own["method"]):
             if name == CEILING and lost:
                 notes.append(f"icl is not asked: {lost}")

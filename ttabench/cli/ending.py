@@ -34,11 +34,15 @@ FITS = (
 """Remedy where memory did not suffice."""
 LONGEST = 1000
 """Characters of a line that is told."""
+OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
+"""Errors of standard output, which has no name as files have."""
 
 
 def ended(call: Callable[[], object]) -> int:
     """Run a command by a call that returns an exit code or nothing; its exit code."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:  # closed: the next file that is opened would take its place
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we live
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
     signals: list[int] = []
@@ -47,8 +51,7 @@ def ended(call: Callable[[], object]) -> int:
             code = call()
             if code == INTERRUPTED:  # typer's own
                 raise KeyboardInterrupt
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except UserError as error:
         return complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
@@ -83,11 +86,11 @@ def _of_system(error: Exception) -> int:
     """Tell what the system refused: memory, a path that somebody gave, standard output; all else is our fault."""
     if environment.out_of_memory(error):
         return complain(str(environment.memory_error(FITS)), 2)
-    if not isinstance(error, OSError):
-        raise error
-    if error.filename is not None:
+    if isinstance(error, OSError) and error.filename is not None:
         return complain(f"{error.filename}: {error.strerror}. Give another path, or mend its rights.", 2)
-    return _no_output(error)
+    if isinstance(error, OSError) and error.errno in OUTPUT:
+        return _no_output(error)
+    raise error
 
 
 def _of_words(error: typer.TyperException) -> int:

@@ -33,7 +33,7 @@ def export(
     from ttabench.report.finding import Wanted, refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
 
-    check_path(save, "--save", (SUFFIX,), "submission")
+    check_path(save, (SUFFIX,), "submission")
     if save.exists() and not is_submission(save):  # suites are packed in files of that ending
         raise UserError(f"{save} is not a submission, and is not replaced.", "Give another name, or remove it.")
     chosen = selected(runs or (), out, Wanted(task, method, model))

@@ -47,7 +47,7 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Runs: folders, (beginnings of) ids, exported files; methods. None for all in --out."),
+    typer.Argument(help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."),
 ]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,

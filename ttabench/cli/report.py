@@ -34,7 +34,7 @@ def report(
     from ttabench.report.page import NEEDED
     from ttabench.report.pictures import check_path, refuse_missing
 
-    check_path(save, "--save", SUFFIXES, "page")
+    check_path(save, SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
     wanted = Wanted(task, method, model)
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)

@@ -95,8 +95,9 @@ def sweep(
             typed["keep"] = list(dict.fromkeys(map(float, keep.split(","))))
         except ValueError:
             raise UserError(f"--keep {keep!r} is not a list of shares.", "Write --keep 0.1,0.2.") from None
+    data = _suite(suite, typed)
     try:
-        runs = planned(cells(_suite(suite, typed)))
+        runs = planned(cells(data))
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
     runs = share(runs, shard) if shard else runs

@@ -14,6 +14,7 @@ from ttabench.core.types import Json
 from ttabench.cost import Formula
 from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
+from ttabench.readers import cards
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -63,7 +64,9 @@ class Job:
         return {name: resolve_method(RunRequest(**typed, **common)) for name, typed in self.chosen.items()}
 
     def check(self) -> None:
-        """Refuse a search for the largest batch that would take all memory of the machine."""
+        """Refuse an unknown task, and a search for the largest batch that would take all memory of the machine."""
+        if self.task not in cards.names():
+            raise UnknownName("task", self.task, cards.names())
         if self.mode == "throughput" and self.memory_limit is None:
             from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
@@ -100,6 +103,8 @@ def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> d
     """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
     words = method_names(methods, MEASURED, registry.methods())
     specs = {spec.name: spec for spec in map(registry.find, words)}
+    if len(specs) < len(words):
+        raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
     presets, shared = shared_out(specs, preset, settings)
     return {
         name: {

@@ -138,7 +138,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """A line a method and length."""
     lines = tuple(
         (
-            row["method"],
+            f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
             *(shown(row[name]) for name, shown in COLUMNS.values()),
             "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
@@ -152,7 +152,8 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
         "KV: most bytes of keys and values alive. total: reading and one query. "
         "'from n': costs fewer operations than full context from n queries on, reading "
-        "included. positions: whether the base model has enough; whether the memory of a device does is not told."
+        "included. positions: whether the base model has enough; whether the memory of a device does is not told. "
+        "*: a formula alone."
     )
     return Table(
         title=f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)",

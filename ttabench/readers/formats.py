@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -184,6 +185,8 @@ READABLE: Formats = {
 
 UNKNOWN = "extra_forbidden"
 """Pydantic's name of a field that a model does not have."""
+BRANCH = re.compile(r"int|float|bool|str|constrained-.*|.*\[.*")
+"""Pydantic's names of the types that a field may have, which stand in the place of a fault behind the field."""
 
 
 def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
@@ -193,7 +196,7 @@ def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> t
     """
     faults = error.errors()
     fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
-    place = ".".join(map(str, fault["loc"])) or "top level"
+    place = ".".join(str(part) for part in fault["loc"] if not BRANCH.fullmatch(str(part))) or "top level"
     if fault["type"] == UNKNOWN:
         unknown = UnknownName("field", str(fault["loc"][-1]), list(model.model_fields))
         return f"{where}: {place}: {unknown.what}", unknown.hint

@@ -1,19 +1,18 @@
-"""How runs and profiles are made once: found if they are stored, else continued or begun, one process at a time.
+"""How runs are made once: found if they are stored, else continued or begun, one process at a time.
 
-The folder of a result that is being made has a journal: findings, one JSON object a line, so that a kill loses nothing.
+The folder of a run that is being made has a journal: findings, one JSON object a line, so that a kill loses nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -23,7 +22,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import Missing, reading
 from ttabench.core.types import Episode, Json
 from ttabench.records.samples import EpisodeCost, Sample, write_samples
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
+from ttabench.records.schema import SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
 
 LONGEST = 1 << 35
 """Bytes of a journal that are read into memory."""
@@ -45,16 +44,19 @@ def typed(cls: type[T], value: object) -> T:
     return checked
 
 
-class ResultFolder(ABC, Generic[RecordT]):
-    """The folder of one result, `OUT/<id>`, and its journal."""
+class RunFolder:
+    """The folder of one run, `OUT/<id>`, and its journal: a line is a batch of answers, or an episode's cost."""
 
-    record_file: ClassVar[str]
-    partial_file: ClassVar[str]
-    continuing: ClassVar[str]
-    """Message where it goes on, with its {name} and the {count} of finished parts."""
-
-    def __init__(self, out: Path, name: str) -> None:
-        self.path, self.journal, self._process = out / name, out / name / self.partial_file, os.getpid()
+    def __init__(self, out: Path, run: str) -> None:
+        self.path, self.journal, self._process = out / run, out / run / PARTIAL_FILE, os.getpid()
+        self.spent = Spent()
+        self.samples: list[Sample] = []
+        """All answered queries of episodes that were taken up."""
+        self.costs: list[EpisodeCost] = []
+        """Of the episodes that are done."""
+        self._samples_before: dict[str, dict[str, Sample]] = {}
+        """Of a run that was stopped, by episode and key of the query; of two answers to one query the later counts."""
+        self._costs_before: dict[str, EpisodeCost] = {}
         files.made(self.path, out)
 
     def read(self) -> list[dict[str, Any]]:
@@ -84,24 +86,6 @@ class ResultFolder(ABC, Generic[RecordT]):
             os._exit(0)  # a method forked itself: that copy is not to write the same run
         files.append(self.journal, json.dumps(line, ensure_ascii=False) + "\n")
 
-    @staticmethod
-    @abstractmethod
-    def load(folder: Path, /) -> RecordT:
-        """The record in a folder."""
-
-    @classmethod
-    def is_stored(cls, folder: Path) -> bool:
-        """Whether a folder holds a finished record."""
-        return (folder / cls.record_file).exists()
-
-    @abstractmethod
-    def busy(self) -> str:
-        """The line shown while another process holds the folder and we wait for it."""
-
-    @abstractmethod
-    def resume(self) -> int:
-        """Read back the partial results; returns how many there are."""
-
     def discard(self) -> None:
         """Drop the partial results."""
         try:
@@ -110,89 +94,20 @@ class ResultFolder(ABC, Generic[RecordT]):
             fault = f"{self.journal} cannot be removed: {error.strerror or error}."
             raise UserError(fault, "Remove it, or give another --out.") from None
 
-    def is_empty(self) -> bool:
-        """Whether nothing was found that is worth keeping."""
-        return not self.journal.exists()
-
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
-        """Hold the folder; where nothing comes of it, it is removed."""
-        with files.locked(self.path, lambda: notify(self.busy())):
+        """Hold the folder, waiting for another process that does; where nothing comes of it, it is removed."""
+        busy = f"Another process is running {self.path.name}; waiting for it."
+        with files.locked(self.path, lambda: notify(busy)):
             files.sweep(self.path)
             try:
                 yield
             finally:
                 mine = os.getpid() == self._process  # what a method forked leaves the folder to us
-                if mine and not self.is_stored(self.path) and self.is_empty():
+                if mine and not is_stored(self.path) and not self.journal.exists():
                     with suppress(OSError):
-                        files.remove(self.journal)
                         files.remove(self.path / files.LOCK_FILE)
                         self.path.rmdir()
-
-
-FolderT = TypeVar("FolderT", bound=ResultFolder[Any])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Obtained(Generic[RecordT]):
-    """A result that is stored."""
-
-    record: RecordT
-    folder: Path
-    how: Literal["stored", "continued", "new"]
-    """It was stored already; it was continued after a stop; it was made from the start."""
-
-
-def obtained(
-    kind: type[FolderT], where: Path, work: Callable[[FolderT], RecordT], *, force: bool, notify: Callable[[str], None]
-) -> Obtained[RecordT]:
-    """The result if it is stored, else what `work` makes of its folder."""
-    stored = not force and kind.is_stored(where)
-    tidy = not (where / kind.partial_file).exists()
-    if stored and (tidy or files.held(where) or not os.access(where, os.W_OK)):
-        return Obtained(record=kind.load(where), folder=where, how="stored")
-    folder = kind(where.parent, where.name)
-    with folder.locked(notify):
-        if force:
-            folder.discard()
-        elif kind.is_stored(where):
-            ResultFolder.discard(folder)  # a kill came between the record and this
-            return Obtained(record=kind.load(where), folder=where, how="stored")
-        resumed = folder.resume()
-        if resumed:
-            notify(kind.continuing.format(name=where.name, count=resumed))
-        record = work(folder)
-    return Obtained(record=record, folder=where, how="continued" if resumed else "new")
-
-
-class RunFolder(ResultFolder[RunRecord]):
-    """The folder of one run, see `ResultFolder`; a line of its journal is a batch of answers, or an episode's cost."""
-
-    record_file: ClassVar[str] = RECORD_FILE
-    partial_file: ClassVar[str] = PARTIAL_FILE
-    continuing: ClassVar[str] = "Continuing run {name}: {count} queries are answered already."
-
-    def __init__(self, out: Path, run: str) -> None:
-        self.spent = Spent()
-        self.samples: list[Sample] = []
-        """All answered queries of episodes that were taken up."""
-        self.costs: list[EpisodeCost] = []
-        """Of the episodes that are done."""
-        self._samples_before: dict[str, dict[str, Sample]] = {}
-        """Of a run that was stopped, by episode and key of the query; of two answers to one query the later counts."""
-        self._costs_before: dict[str, EpisodeCost] = {}
-        super().__init__(out, run)
-
-    load = staticmethod(load_record)
-
-    def busy(self) -> str:
-        """Its run is this one."""
-        return f"Another process is running {self.path.name}; waiting for it."
-
-    @classmethod
-    def is_stored(cls, folder: Path) -> bool:
-        """See `schema.is_stored`: packed runs count."""
-        return is_stored(folder)
 
     def resume(self) -> int:
         """Read the partial results of a killed run; returns how many queries are answered already.
@@ -250,3 +165,35 @@ class RunFolder(ResultFolder[RunRecord]):
         save_record(record, self.path)
         self.discard()
         return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obtained(Generic[RecordT]):
+    """A result that is stored."""
+
+    record: RecordT
+    folder: Path
+    how: Literal["stored", "continued", "new"]
+    """It was stored already; it was continued after a stop; it was made from the start."""
+
+
+def obtained(
+    where: Path, work: Callable[[RunFolder], RunRecord], *, force: bool, notify: Callable[[str], None]
+) -> Obtained[RunRecord]:
+    """The run if it is stored, else what `work` makes of its folder."""
+    stored = not force and is_stored(where)
+    tidy = not (where / PARTIAL_FILE).exists()
+    if stored and (tidy or files.held(where) or not os.access(where, os.W_OK)):
+        return Obtained(record=load_record(where), folder=where, how="stored")
+    folder = RunFolder(where.parent, where.name)
+    with folder.locked(notify):
+        if force:
+            folder.discard()
+        elif is_stored(where):
+            folder.discard()  # a kill came between the record and this
+            return Obtained(record=load_record(where), folder=where, how="stored")
+        resumed = folder.resume()
+        if resumed:
+            notify(f"Continuing run {where.name}: {resumed} queries are answered already.")
+        record = work(folder)
+    return Obtained(record=record, folder=where, how="continued" if resumed else "new")

@@ -125,7 +125,6 @@ class EpisodeCost:
     """Context that the method could not read, by its own counts ("truncated_tokens" ...)."""
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
-    labels: dict[str, Json] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=100_000)

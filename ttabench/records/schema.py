@@ -260,7 +260,7 @@ def version_of(path: Path) -> Version:
     """A file as it is now."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return path, ()
     return path, (status.st_ino, status.st_size, status.st_mtime_ns)
 

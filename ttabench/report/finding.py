@@ -167,6 +167,8 @@ def runs_below(folder: Path, levels: int = 2) -> list[Path]:
 
 def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
     """The run whose id begins like this, among these folders or in `out`."""
+    if len(Path(name).parts) > 1:
+        raise UserError(f"There is no file or folder {name}.", "Check the path, or see `ttabench list runs`.")
     for place in (folders, [run for run in runs_in(out) if run.name != RUNS_FILE]):
         matching = [run for run in place if run.name.startswith(name)]
         matching = [run for run in matching if run.name == name] or matching

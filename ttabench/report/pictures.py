@@ -27,12 +27,14 @@ NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Packages that charts are drawn by, by the module that they bring."""
 
 
-def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
-    """Whether a picture, or what else ends so, can be written under this name, which was typed behind this option."""
+def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
+    """Whether a picture, or what else ends so, can be written under this name."""
     if path.suffix.lower() not in suffixes:
-        raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
+        raise UserError(f"{path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"{path} cannot be written: there is no folder {path.parent}.", "Make it, or give another.")
     if path.is_symlink() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours, no link.")
+        raise UserError(f"{path} cannot be written.", "Give a file in a folder of yours, no link.")
 
 
 def write(figure: Figure, path: Path) -> None:

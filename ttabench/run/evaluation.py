@@ -111,7 +111,7 @@ def execute(
     def work(folder: RunFolder) -> RunRecord:
         return _run(plan, models, folder, tick, notify)
 
-    return obtained(RunFolder, out / plan.config.identity(), work, force=force, notify=notify)
+    return obtained(out / plan.config.identity(), work, force=force, notify=notify)
 
 
 def _run(

@@ -211,8 +211,7 @@ def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
 
 def nano_caveats(lm: LM) -> list[str]:
     """What the base model of the package makes of texts of others."""
-    told = f"nano knows its miniature world alone: its answers about other texts say little; use --model {ENGLISH}"
-    return [told] if lm.name == NANO else []
+    return [f"nano knows its miniature world alone; for other texts use --model {ENGLISH}"] if lm.name == NANO else []
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:

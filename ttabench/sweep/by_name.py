@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import as_typed
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
+from ttabench.readers.formats import first_fault
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
@@ -26,7 +29,7 @@ from ttabench.run.evaluation import base_of, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import models_of
 from ttabench.sweep.grid import cells
-from ttabench.sweep.suite import ASSIGNED
+from ttabench.sweep.suite import ASSIGNED, Some
 
 if TYPE_CHECKING:
     import pandas
@@ -104,6 +107,10 @@ def evaluate(
     """
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
+    try:
+        Some.model_validate({**named, **given})
+    except ValidationError as error:
+        raise UserError(*first_fault(error, "evaluate", Some)) from None
     wanted = cells({"include": [{**named, **given}]})
     if len(wanted) > 1:
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")

@@ -206,7 +206,8 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     import submitit
 
     options, count = dict(resources.options), len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
-    shares = [list(jobs[at::count]) for at in range(count)]
+    # neighbours, which have the same base model
+    shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
     cluster = options.pop("cluster", "slurm")
     python = f"{quote(sys.executable)} -P"  # which imports nothing from the current folder
     try:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import chain, groupby, islice, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,7 +130,7 @@ def cells(data: Json) -> list[Cell]:
             raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
         whole = kept
     for more in suite.get("include", []):
-        whole += _few(_included(grid, more, axes, seeds, top))
+        whole = _few(chain(whole, _included(grid, more, axes, seeds, top)))
     grid.refuse_untaken()
     if not whole:
         raise UserError("The suite names no run.", "Give methods and tasks.")
@@ -202,11 +202,15 @@ def _among(value: Value, wanted: Json) -> bool:
 
 def planned(cells: Sequence[Cell]) -> list[Job]:
     """The runs of these cells, each once, in an order that keeps base models."""
-    shared = Shared()
     made: dict[int, Job] = {}
-    # those that read the same rows one after the other: rows are made once, and only the newest are kept
-    for number, cell in sorted(enumerate(cells), key=lambda run: (run[1].request.task, run[1].seed)):
-        made[number] = _job(cell, make_plan(cell.request, cell.seed, shared))
+
+    def rows(run: tuple[int, Cell]) -> tuple[str, int]:
+        return run[1].request.task, run[1].seed
+
+    # those that read the same rows one after the other: rows are made once, and only theirs are kept
+    for _, group in groupby(sorted(enumerate(cells), key=rows), rows):
+        shared = Shared()
+        made |= {number: _job(cell, make_plan(cell.request, cell.seed, shared)) for number, cell in group}
     runs: dict[str, Job] = {}
     for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])

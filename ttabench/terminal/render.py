@@ -153,11 +153,8 @@ def _least(table: Table) -> int:
 
 def _grid(table: Table, screen: Console) -> RichTable:
     """The table; columns share what the screen has room for, those that need little of it first."""
-    grid, widths, room = (
-        RichTable(box=box.HEAVY_HEAD, header_style="bold"),
-        _widths(table),
-        screen.width - _least(table),
-    )
+    grid, widths = RichTable(box=box.HEAVY_HEAD, header_style="bold"), _widths(table)
+    room = screen.width - _least(table)
     given = dict[int, int]()
     for place in sorted(range(len(widths)), key=lambda place: widths[place][1] - widths[place][0]):
         least, most = widths[place]

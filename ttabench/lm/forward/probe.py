@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core import environment
-from ttabench.core.environment import quiet_loading
+from ttabench.core.environment import out_of_memory, quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.forward.tokens import pad
@@ -117,7 +117,9 @@ def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Wa
     for ways in (*tried, *(Ways(attention=last, positions=False) for last in ("transformers", "again"))):
         try:
             ways = _right(lm, ways, texts, truth)
-        except Exception:  # whatever a model raises there, it is not this way that is right
+        except Exception as error:  # whatever a model raises there, it is not this way that is right
+            if out_of_memory(error):
+                raise
             continue
         if ways.rows:
             return ways
