@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from ttabench.core.environment import Meter
+from ttabench.core.meter import Meter
 from ttabench.run import runner
 from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan

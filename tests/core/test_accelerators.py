@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ttabench.core import environment
-from ttabench.core.environment import Meter, largest
+from ttabench.core.meter import Meter, largest
 from ttabench.lm.loading.devices import find_device
 
 

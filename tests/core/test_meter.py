@@ -10,7 +10,7 @@ import pytest
 
 from tests.run.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
-from ttabench.core import environment
+from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
@@ -19,7 +19,7 @@ from ttabench.run import runner
 from ttabench.run.runner import RunContext
 
 
-class Blind(environment.Meter):
+class Blind(meter.Meter):
     """Looks at no clock."""
 
     @contextmanager

@@ -16,7 +16,7 @@ WRITES = re.compile(
 ALLOWED = {
     "core.files": WRITES.pattern,
     "records.folder": "unlink",  # what is left of a run that is whole
-    "core.environment": "write_text",  # /proc/self/clear_refs, which is no file
+    "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
     "core.child": "TemporaryDirectory|open",  # what a process says
     "contract.promises": "TemporaryDirectory",  # a state that is written to be read back
     "lm.loading.safetensors_io": "save_file",
@@ -39,6 +39,7 @@ BARE = {
     "core.child": "open read_text",  # what a process said
     "core.plugins": "read_bytes",  # a module that is executed
     "core.environment": "read_text",
+    "core.meter": "read_text",
 }
 """Modules that read a file without asking whether it is a plain one, and why these may."""
 SOURCES = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items()}

@@ -154,7 +154,7 @@ def _reply(
     and where they would mislead."""
     import torch
 
-    from ttabench.core.environment import Meter
+    from ttabench.core.meter import Meter
     from ttabench.methods.session import Session
     from ttabench.run.recording import state_caveats
 

@@ -1,14 +1,7 @@
-"""The environment of a run: seeds, versions, commit of the code; the machine, a limit to its memory, and what is spent.
+"""The environment of a run: seeds, versions, commit of the code; the machine, and a limit to its memory.
 
-    called("cuda:0", "max_memory_allocated", "cuda:0")      bytes; None where torch's module has no such function
-    limit(4 * 2**30)              from here on, what this process takes beyond 4 GiB fails as if there were no more
-    meter = Meter("cpu")
-    with meter.phase("adapt"):
-        state = method.adapt(state, chunk)
-    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"]
-
-On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux resets its
-high-water mark when 5 is written to /proc/self/clear_refs (proc(5)); elsewhere it is that of the process's whole life.
+called("cuda:0", "max_memory_allocated", "cuda:0")      bytes; None where torch's module has no such function
+limit(4 * 2**30)              from here on, what this process takes beyond 4 GiB fails as if there were no more
 """
 
 from __future__ import annotations
@@ -17,10 +10,7 @@ import errno
 import os
 import platform
 import subprocess
-import sys
-import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,113 +273,3 @@ def lift_limit() -> int | None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     return most
-
-
-STATUS = Path("/proc/self/status")
-CLEAR_REFS = Path("/proc/self/clear_refs")
-
-
-def largest(peaks: Iterable[int | None]) -> int | None:
-    """The largest of these bytes, 0 of none; None where one is not known."""
-    known = list(peaks)
-    return None if None in known else max(filter(None, known), default=0)
-
-
-class Meter:
-    """Seconds (summed) and peak bytes (largest) by phase."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self._device = str(device)
-        self._on_cpu = self._device.startswith("cpu")
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
-        """Of all threads of this process, user and system."""
-        self.peak_bytes: defaultdict[str, int | None] = defaultdict(int)
-        """None where the device does not tell."""
-        self.last_seconds = 0.0
-        """How long the phase that ended last took."""
-        self.last_cpu_seconds = 0.0
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure the body; work queued on a GPU counts, because the clock is read after it is done."""
-        self._synchronise()
-        self._reset_peak()
-        cpu, start = time.process_time(), time.perf_counter()
-        try:
-            yield
-        finally:
-            self._synchronise()
-            self.last_seconds = time.perf_counter() - start
-            self.last_cpu_seconds = time.process_time() - cpu
-            self.seconds[name] += self.last_seconds
-            self.cpu_seconds[name] += self.last_cpu_seconds
-            self.peak_bytes[name] = largest([self.peak_bytes[name], self.peak()])
-
-    def peak(self) -> int | None:
-        """Peak bytes since the last phase began; None where the device does not tell."""
-        if self._on_cpu:
-            return _resident_peak()
-        peak: int | None = called(self._device, "max_memory_allocated", self._device)
-        return peak
-
-    def _synchronise(self) -> None:
-        if not self._on_cpu:
-            import torch
-
-            torch.accelerator.synchronize(self._device)
-
-    def _reset_peak(self) -> None:
-        if not self._on_cpu:
-            called(self._device, "reset_peak_memory_stats", self._device)
-            return
-        with suppress(OSError):
-            CLEAR_REFS.write_text("5")
-
-
-class Spent:
-    """Seconds of a piece of work, over all processes that worked on it; the clock starts at once, or at `begin`."""
-
-    def __init__(self) -> None:
-        self.wall_seconds = self.cpu_seconds = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """Work begins here; what passed since it was made was none."""
-        self._last = clocks()
-
-    def add(self, wall: float, cpu: float) -> None:
-        """Count what another process took, in seconds."""
-        self.wall_seconds += wall
-        self.cpu_seconds += cpu
-
-    def lap(self) -> tuple[float, float]:
-        """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
-        before, self._last = self._last, clocks()
-        wall, cpu = self._last[0] - before[0], self._last[1] - before[1]
-        self.add(wall, cpu)
-        return wall, cpu
-
-    def told(self) -> dict[str, float | None]:
-        """For a record: seconds up to now."""
-        self.lap()
-        return {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
-
-
-def clocks() -> tuple[float, float]:
-    """Seconds on the wall, and of the processor: this process, all its threads, and its children that have ended."""
-    times = os.times()
-    return time.perf_counter(), time.process_time() + times.children_user + times.children_system
-
-
-def _resident_peak() -> int | None:
-    with suppress(OSError):
-        for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows has no such figure in the standard library
-        return None
-    # getrusage counts kilobytes on Linux and bytes on macOS
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

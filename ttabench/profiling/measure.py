@@ -22,8 +22,6 @@ import torch
 
 from ttabench.core.child import Tell
 from ttabench.core.environment import (
-    Meter,
-    largest,
     out_of_memory,
     quiet_libraries,
     release,
@@ -31,6 +29,7 @@ from ttabench.core.environment import (
     use_threads,
 )
 from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start

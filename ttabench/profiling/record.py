@@ -14,9 +14,10 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ttabench.core.amounts import short
-from ttabench.core.environment import largest, out_of_memory
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.files import object_of, reading, write_atomically
+from ttabench.core.meter import largest
 from ttabench.core.types import Json
 
 T = TypeVar("T")

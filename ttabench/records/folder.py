@@ -17,9 +17,9 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from ttabench.core import files
-from ttabench.core.environment import Spent
 from ttabench.core.errors import UserError
 from ttabench.core.files import Missing, reading
+from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.samples import EpisodeCost, Sample, write_samples
 from ttabench.records.schema import SAMPLES_FILE, RunRecord, is_stored, load_record, save_record

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
-from ttabench.core.environment import largest
+from ttabench.core.meter import largest
 from ttabench.core.types import Json, Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.run_fields import STATES_OF

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from ttabench.core.environment import Meter, largest
 from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Observe, Tick
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
