@@ -28,7 +28,8 @@ from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.stats.estimate import estimate, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import difference, estimate, single
 
 HERE = Path(__file__).parent / "override"
 MODELS = ("smollm2-135m", "gemma3-270m")
@@ -99,7 +100,9 @@ def table(folder: Path) -> str:
     beliefs = pd.read_csv(HERE / "priors.csv")
     tables = []
     for model, runs in groupby(sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]):
-        lines = {_name(record): _line(place, beliefs[beliefs["model"] == model]) for place, record in runs}
+        own = beliefs[beliefs["model"] == model]
+        asked = {_name(record): _asked(place, own) for place, record in runs}
+        lines = {name: _line(answers, asked["icl"]) for name, answers in asked.items()}
         tables.append(f"**{model}**\n\n{grids.markdown(pd.DataFrame(lines).T)}")
     return "\n".join(tables)
 
@@ -117,15 +120,25 @@ def _name(record: RunRecord) -> str:
     return shown if dtype == "auto" else f"{shown}, {dtype}"
 
 
-def _line(folder: Path, beliefs: pd.DataFrame) -> dict[str, str]:
-    """The cells of a run."""
-    samples = pd.DataFrame(read_samples(folder, ["episode", "prompt", "prediction", "subtask", "contains_em"]))
-    asked = samples.merge(beliefs, on="prompt", how="left")
+def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
+    """The answers of a run with what the model believes."""
+    samples = read_samples(folder, ["episode", "key", "prompt", "prediction", "subtask", "contains_em"])
+    return pd.DataFrame(samples).merge(beliefs, on="prompt", how="left")
+
+
+def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
+    """The cells of a run; `whole`: the answers under full context."""
     against = asked[asked["subtask"] == "contradict"]
     said = [old.lower() in text.lower() for old, text in zip(against["believed"], against["prediction"], strict=True)]
     by_kind = {kind: asked[asked["subtask"] == kind] for kind in KINDS}
+    ceiling = whole[whole["subtask"] == "contradict"]
+    assert against["key"].tolist() == ceiling["key"].tolist(), "answers are compared question by question"
+    apart = difference(*(_observed(one, one["contains_em"]) for one in (against, ceiling)))
+    assert apart is not None, "a share is a number"
+    ends = "" if apart.ci_low is None else f" [{100 * apart.ci_low:.1f}, {100 * apart.ci_high:.1f}]"
     return {
         **{kind: _cell(own, own["contains_em"]) for kind, own in by_kind.items()},
+        "less full context's [95 %]": f"{100 * apart.value:.1f}{ends}",
         "of strong beliefs": _cell(own := against[against["nats"] < STRONG], own["contains_em"]),
         "of weak beliefs": _cell(own := against[against["nats"] >= STRONG], own["contains_em"]),
         "the belief instead": _cell(against, pd.Series(said)),
@@ -134,9 +147,13 @@ def _line(folder: Path, beliefs: pd.DataFrame) -> dict[str, str]:
 
 def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
     """A share with its standard error over contexts, per cent."""
-    share = estimate([single(str(one), float(value)) for one, value in zip(asked["episode"], values, strict=True)])
+    share = estimate(_observed(asked, values))
     assert share is not None, "a share is a number"
     return plus_minus(share.mean, share.stderr, 100)
+
+
+def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observed]:
+    return [single(str(one), float(value)) for one, value in zip(asked["episode"], values, strict=True)]
 
 
 def main() -> None:
