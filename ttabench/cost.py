@@ -226,12 +226,13 @@ class Factors:
         """Operations that they add to reading so many tokens."""
         return 2 * self.size * tokens
 
-    def step(self, tokens: int, targets: int) -> int:
-        """Operations of a gradient step on `tokens`, of which `targets` positions have a loss."""
-        there = self.shape.forward(tokens) + self.shape.head(targets) + self.forward(tokens)
-        return there + self._backward(tokens) + self.shape.head(targets)
+    def step(self, tokens: int, targets: int, context: int = 0) -> int:
+        """Operations of a gradient step on `tokens` behind `context` others, of which `targets` positions have a
+        loss."""
+        there = self.shape.forward(tokens, context) + self.shape.head(targets) + self.forward(tokens)
+        return there + self._backward(tokens, context) + self.shape.head(targets)
 
-    def _backward(self, tokens: int) -> int:
+    def _backward(self, tokens: int, context: int) -> int:
         """Gradients of all factors, and of what enters a map wherever factors stand before it."""
         shape = self.shape
         into, out = shape.attention_linears[:-1], shape.attention_linears[-1:]
@@ -244,7 +245,7 @@ class Factors:
         adapted = [linear in self.maps for linear in into]
         queries, keys, values = adapted if len(adapted) == 3 else adapted * 3
         products = 4 * (shape.layers - 1) + (queries or keys) + queries + keys + values
-        return linears + 2 * shape.width * shape.pairs(tokens) * products
+        return linears + 2 * shape.width * shape.pairs(tokens, context) * products
 
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}

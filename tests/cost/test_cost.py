@@ -39,6 +39,7 @@ from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_f
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.registry import cost_of, find, methods
+from ttabench.methods.qttt import QueryTrainingSettings
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 
@@ -64,6 +65,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
+    "qttt": ("qttt", QueryTrainingSettings(rank=4, span=16)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),
 }

@@ -1,0 +1,76 @@
+"""Query-only test-time training: the cache stays, gradient steps on the context change what looks into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book, targeted
+from ttabench.methods.parts.settings import LoraShape
+from ttabench.methods.spec import MethodSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryTrainingSettings(LoraShape):
+    """Settings of `qttt`; the learning rate is chosen on validation data."""
+
+    rank: int = 16
+    """Rank of each delta."""
+    alpha: float = 16.0
+    """Deltas are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("q_proj",)
+    """Last parts of the names of the linear maps that make queries: nothing that makes keys or values."""
+    steps: int = 32
+    """Gradient steps on what is read between two questions."""
+    span: int = 128
+    """Tokens of a step: a stretch of the text, behind the keys and values of all before it."""
+    lr: float = 1e-3
+    """Learning rate of Adam."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, steps=self.steps, lr=self.lr)
+        at_least(2, span=self.span)
+        if not self.targets:
+            raise ValueError("targets names no linear map")
+
+
+PRESETS: Mapping[str, QueryTrainingSettings] = {"nano": QueryTrainingSettings()}
+
+
+def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
+    """Full context, then gradient steps of factors of the queries on spans that stand, on average, behind half of it
+    (arXiv 2512.13898, section 4); the pieces arrive together."""
+    if not work.pieces:
+        return closed_book(shape, work)
+    factors = Factors(shape, settings.rank, targeted(settings.targets, shape))
+    slots, span = shape.starts + work.tokens, min(settings.span, work.tokens)
+    behind = shape.starts + (work.tokens - span) // 2
+    steps = settings.steps * factors.step(span - 1, span - 1, behind) if span > 1 else 0
+    size = SINGLE * factors.size + shape.cache_bytes(slots, work.value_bytes) + INTEGER * (work.tokens + 2)
+    return Cost(
+        parameters=shape.parameters,
+        state_floats=factors.size + shape.slot_floats * slots,
+        state_bytes=size,
+        adapt_slots=slots,
+        ask_slots=slots + work.asked,
+        adapt_flops=shape.forward(slots) + steps,
+        ask_flops=answer(shape, work, slots, begun=True) + factors.forward(work.asked),
+        positions=slots + work.asked,
+    )
+
+
+QTTT = MethodSpec(
+    name="qttt",
+    summary="full context, and gradient steps on the queries into it",
+    where="ttabench.methods.qttt.method:QueryTraining",
+    Settings=QueryTrainingSettings,
+    presets=PRESETS,
+    growth="linear",
+    cost=cost,
+    checked=QueryTrainingSettings(rank=2, steps=2, span=8, lr=1e-2),
+    paper="2512.13898",
+)
+
+METHODS = (QTTT,)

@@ -1,0 +1,89 @@
+"""Query-only test-time training: all keys and values are read once and stay; a few gradient steps on stretches of the
+text change the queries alone, so that no key or value has to be made again.
+
+Bansal et al., "Let's (not) just put things in Context: Test-Time Training for Long-Context LLMs", arXiv 2512.13898.
+Shape letters: N numbers of the factors · P slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import read
+from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.lm.verbs.scoring import nll
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.parts.kept import appended, cached, ids_of, prefix_of
+from ttabench.methods.parts.lora import Factors, shaped
+from ttabench.methods.qttt import QTTT, QueryTrainingSettings
+
+
+class QueryTraining(BaseMethod[QueryTrainingSettings]):
+    """State: the cache (keys, values), the token ids, and the factors `weights` [1, N], float32."""
+
+    spec = QTTT
+    reads = "run"
+    one_reader = True
+    needs = ("cache",)
+
+    def __init__(self, lm: LM, settings: QueryTrainingSettings) -> None:
+        super().__init__(lm, settings)
+        self._factors = Factors(lm, settings)
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all of it behind what was read before, then train on stretches of the whole text."""
+        pieces = list(chain(*new_ids(self.lm, state, chunks)[0]))
+        if not pieces:
+            return state
+        ids = [*ids_of(state.tensors, 1)[0], *pieces]
+        with torch.no_grad():
+            prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), torch.tensor([pieces]))
+        vector_N = self._trained(state.tensors.get("weights"), prefix, ids)
+        tensors = {**cached(prefix), **appended(self.lm, {}, [ids], len(ids)), "weights": vector_N[None]}
+        return State(1, tensors, {"tokens_read": [len(ids)]})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The cache, and the changed queries."""
+        if "weights" not in state.tensors:
+            return Patch()
+        return replace(self._changed(state.tensors["weights"][0]), prefix=prefix_of(state.tensors))
+
+    def _changed(self, vector_N: Tensor) -> Patch:
+        return self._factors.patch(shaped(vector_N, self._factors.layout))
+
+    def _trained(self, before_1N: Tensor | None, prefix: Prefix, ids: list[int]) -> Tensor:
+        """The factors after all steps; a UserError where a gradient is not finite."""
+        s, starts = self.settings, len(self.lm.start_ids)
+        vector_N = (self._factors.start() if before_1N is None else before_1N[0]).detach().clone().requires_grad_()
+        adam = torch.optim.Adam([vector_N], lr=s.lr)
+        drawn = torch.Generator().manual_seed(s.seed * 1_000_003 + len(ids))
+        span = min(s.span, len(ids))
+        for _ in range(s.steps if span > 1 else 0):
+            begin = int(torch.randint(len(ids) - span + 1, (1,), generator=drawn))
+            first, *rest = ids[begin : begin + span]
+            adam.zero_grad()
+            with torch.enable_grad():
+                behind = replace(self._changed(vector_N), prefix=first_slots(prefix, starts + begin))
+                total, count = nll(self.lm, behind, [([first], rest)])
+                (total / count).backward()  # type: ignore[no-untyped-call]
+            if vector_N.grad is None or not math.isfinite(float(vector_N.grad.norm())):
+                fault = f"{self.name}: a gradient on the text is not finite."
+                raise UserError(fault, f"Give a smaller --set lr than {s.lr:g}.")
+            adam.step()
+        return vector_N.detach()
+
+
+def first_slots(prefix: Prefix, slots: int) -> Prefix:
+    """The keys and values of the first tokens: what stood there when they were all that had been read."""
+    left = prefix.layers_as(lambda layer: layer[:, :, :slots])
+    return replace(left, next_position_B=torch.full_like(prefix.next_position_B, slots))
