@@ -38,8 +38,8 @@ from ttabench.methods.eviction.settings import (
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.qttt import QueryTrainingSettings
+from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 

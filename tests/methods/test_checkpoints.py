@@ -19,7 +19,7 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import PEFT_WEIGHTS, header, save_lora
+from ttabench.methods.checkpoints import PEFT_WEIGHTS, header, save_peft
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.run.evaluation import merge_checkpoint
@@ -135,12 +135,12 @@ def test_what_is_exported_is_read_again(make: Callable[[], LM], tmp_path: Path) 
         features_in, features_out = lm.linear_shape(name)
         deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
     patch = Patch(deltas=deltas)
-    again = read(lm, save_lora(lm, patch, tmp_path / "plain"))
+    again = read(lm, save_peft(lm, patch, tmp_path / "plain"))
     assert sorted(again.deltas) == sorted(deltas)
     torch.testing.assert_close(ours(lm, again), ours(lm, patch), atol=1e-5, rtol=1e-5)
     assert header(tmp_path / "plain").base_name == lm.name
     lm.changed({"name": "shipped:qa"})
-    save_lora(lm, patch, tmp_path / "tuned")
+    save_peft(lm, patch, tmp_path / "tuned")
     assert header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", "never the base without it"
 
 

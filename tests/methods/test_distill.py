@@ -24,9 +24,9 @@ TINY = DistillSettings(rank=2, alpha=2.0, length=32, steps=4, batch=2, lr=1e-2)
 
 def started(method: Distill, *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = shaped(method._student.start(), method._student.layout)
+    parts = shaped(method.student.start(), method.student.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
-    return method._student.patch(leaves), leaves
+    return method.student.patch(leaves), leaves
 
 
 def plain(lm: LM, *texts: list[int]) -> Tensor:
@@ -44,7 +44,7 @@ def test_the_loss_is_that_of_plain_forwards(make: Any) -> None:
     method = Distill(lm, replace(TINY, length=64))
     texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
     context = joined(lm, texts)[0].tolist()
-    lessons = method._lessons(Patch(), texts)
+    lessons = method._lessons(Patch(), texts, 0)
     wanted = []
     for text in texts:
         teacher = plain(lm, context, joint, text)
@@ -75,7 +75,7 @@ def test_training_brings_the_student_to_its_teacher() -> None:
     lm = tiny_llama()
     method = Distill(lm, replace(TINY, steps=24))
     texts = [lm.encode(text) for text in TEXTS]
-    lessons = method._lessons(Patch(), texts)
+    lessons = method._lessons(Patch(), texts, 0)
     before = method.loss(started(method)[0], lessons)
     after = method.loss(method.patch(read(method, *TEXTS), []), lessons)
     assert float(after.detach()) < 0.8 * float(before.detach())

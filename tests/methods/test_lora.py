@@ -24,7 +24,7 @@ from ttabench.lm.patch import Patch
 from ttabench.lm.verbs import scoring
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import save_lora
+from ttabench.methods.checkpoints import save_peft
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.lora import LoraSettings
@@ -130,7 +130,7 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
     method = method or TempLora(lm, replace(TINY, prefix=0))
     patch = method.patch(read(method, *TEXTS), asks(PROMPTS[0]))
     ours = prompted(lm, patch)
-    save_lora(lm, patch, tmp_path)
+    save_peft(lm, patch, tmp_path)
     base = make()
     base.model.set_attn_implementation("sdpa")
     loaded = PeftModel.from_pretrained(base.model, tmp_path)

@@ -139,7 +139,7 @@ def _made(
 ) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
     """Read the pieces after earlier states and write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.checkpoints import exportable, save_lora
+    from ttabench.methods.checkpoints import exportable, save_peft
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
     from ttabench.run.recording import state_caveats
@@ -153,8 +153,9 @@ def _made(
         state = read(Session(lm, method, before), pieces, tick)
         patch = Patch() if method.looks_at_question else method.patch(state, [])
         window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+        leaves = exportable(patch) and method.growth == "constant"  # all of a long text is not written twice
         said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-        written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
+        written = folder.write(state, said, partial(save_peft, lm, patch) if leaves else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 

@@ -24,8 +24,10 @@ from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ttabench.lm.model import LM
-    from ttabench.lm.patch import Patch
+    from ttabench.lm.patch import Patch, Prefix
     from ttabench.methods.base import BaseMethod
     from ttabench.methods.lora.method import Lora
 
@@ -231,21 +233,41 @@ def load(
 
 
 def exportable(patch: Patch) -> bool:
-    """Whether a patch has deltas and all of them are low-rank ones that every row shares."""
+    """Whether peft has a form for all of a patch: low-rank deltas (LoRA), or keys and values right in front of the text
+    (CARTRIDGE), which every row shares."""
     from ttabench.lm.patch import LowRank
 
-    return bool(patch.deltas) and all(
-        isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1
-        for delta in patch.deltas.values()
+    prefix, deltas = patch.prefix, patch.deltas.values()
+    if prefix is not None:
+        more = (prefix.mask_BP, prefix.bias_LBHP, prefix.positions_LBHP, prefix.eviction)
+        plain = not deltas and all(part is None for part in more)
+        return plain and prefix.next_position_B.tolist() == [prefix.keys_LBHPD[0].shape[2]]
+    return bool(deltas) and all(
+        isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1 for delta in deltas
     )
 
 
-def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
+def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
     """Write `adapter_config.json` and `adapter_model.safetensors` of an `exportable` patch."""
+    from ttabench.lm.loading import safetensors_io
+
+    config, tensors = _lora_for_peft(lm, patch) if patch.prefix is None else _cartridge_for_peft(lm, patch.prefix)
+    # of a base that stands on a checkpoint no name that loads, as its weights are others
+    config.base_model_name_or_path = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
+    config.task_type, config.inference_mode = "CAUSAL_LM", True
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_folder(folder) as scratch:
+            config.save_pretrained(scratch)
+            safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder
+
+
+def _lora_for_peft(lm: LM, patch: Patch) -> tuple[Any, dict[str, Tensor]]:
     from peft import LoraConfig
     from transformers.pytorch_utils import Conv1D
-
-    from ttabench.lm.loading import safetensors_io
 
     tensors, ranks, deltas = {}, {}, dict[str, Any](patch.deltas)
     for name, delta in deltas.items():
@@ -261,19 +283,24 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         alpha_pattern=others,
         target_modules=sorted(ranks),
         fan_in_fan_out=isinstance(lm.model.get_submodule(next(iter(ranks))), Conv1D),
-        # of a base that stands on a checkpoint no name that loads, as its weights are others
-        base_model_name_or_path=f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name,
-        task_type="CAUSAL_LM",
-        inference_mode=True,
     )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_folder(folder) as scratch:
-            config.save_pretrained(scratch)
-            safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
-    except OSError as error:
-        raise unwritable(folder, error) from None
-    return folder
+    return config, tensors
+
+
+def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]:
+    import torch
+    from peft import CartridgeConfig
+
+    layers = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+    flat = [part[0].transpose(0, 1).flatten(1) for layer in layers for part in layer]  # [P, H D] each
+    slots = len(flat[0])
+    config = CartridgeConfig(
+        num_virtual_tokens=slots,
+        num_layers=lm.layers,
+        token_dim=flat[0].shape[1],
+        num_attention_heads=prefix.keys_LBHPD[0].shape[1],
+    )
+    return config, {"prompt_embeddings": torch.cat(flat, 1).float()}
 
 
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:

@@ -1,4 +1,4 @@
-"""Context distillation: a student without the context learns what the base says with it."""
+"""Gradient steps towards what the base says with the context: of a LoRA (`distill`), of a cache (`cartridge`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,41 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.errors import at_least
-from ttabench.methods.parts.settings import LoraShape
+from ttabench.core.types import Json
+from ttabench.methods.parts.settings import Amount, LoraShape
 from ttabench.methods.spec import MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings(LoraShape):
-    """Settings of `distill`; the learning rate is chosen on validation data."""
+class StudySettings:
+    """Settings of what learns from a teacher that has the context; the learning rate is chosen on validation data."""
+
+    length: int = 64
+    """Most tokens of a lesson."""
+    window: int = 2048
+    """Most tokens of context that the teacher has before it at a time; fewer where the base has fewer positions."""
+    steps: int = 64
+    """Gradient steps on what is read between two questions."""
+    batch: int = 8
+    """Lessons of one step."""
+    lr: float = 1e-3
+    """Learning rate of Adam."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    seed: int = 0
+    """Of whatever is drawn."""
+
+    def __post_init__(self) -> None:
+        at_least(2, window=self.window, length=self.length)
+        at_least(1, steps=self.steps, batch=self.batch)
+        at_least(0, lr=self.lr)
+        if self.clip <= 0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings(StudySettings, LoraShape):
+    """Settings of `distill`."""
 
     rank: int = 16
     """Rank of each delta."""
@@ -22,26 +50,35 @@ class DistillSettings(LoraShape):
     ask: Literal["text"] = "text"
     """What the student is trained on: the documents, which the teacher reads once more behind the context. Earlier
     versions had another default, so that ids of runs hold it."""
-    length: int = 64
-    """Most tokens of a stretch of a document."""
-    window: int = 2048
-    """Most tokens of context that the teacher has before it at a time; fewer where the base has fewer positions."""
-    steps: int = 64
-    """Gradient steps on what is read between two questions."""
-    batch: int = 8
-    """Stretches of text of one step."""
-    lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        StudySettings.__post_init__(self)
+        LoraShape.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CartridgeSettings(StudySettings):
+    """Settings of `cartridge`."""
+
+    slots: int = 128
+    """Keys and values, those of the first token (BOS) included, which are not trained."""
+    seeds: tuple[str, ...] = ("Question:", "Summary:", "The facts:", "In other words:", "What one can do with this:")
+    """What the base goes on from behind each document to write what it studies; none: it reads the documents again."""
+    questions: int = 4
+    """Texts that are drawn from the base, at temperature 1, for each document and seed."""
+    lr: float = 5e-3
     """Learning rate of Adam."""
-    clip: float = 1.0
-    """Largest norm of the gradient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, window=self.window, length=self.length)
-        at_least(1, steps=self.steps, batch=self.batch)
-        at_least(0, lr=self.lr)
-        if self.clip <= 0:
-            raise ValueError(f"clip must be positive, got {self.clip}")
+        at_least(2, slots=self.slots)
+        at_least(1, questions=self.questions)
+
+
+def _slots(amount: Amount) -> dict[str, Json]:
+    if isinstance(amount, float):
+        raise ValueError("it has as many slots whatever it reads: give --keep-tokens")
+    return {"slots": amount}
 
 
 PRESETS: Mapping[str, DistillSettings] = {
@@ -68,4 +105,16 @@ DISTILL = MethodSpec(
     },
 )
 
-METHODS = (DISTILL,)
+CARTRIDGE = MethodSpec(
+    name="cartridge",
+    summary="keys and values trained on what the base says of the context",
+    where="ttabench.methods.distill.cartridge:Cartridge",
+    Settings=CartridgeSettings,
+    presets={"nano": CartridgeSettings(seeds=("In", "Who", "What", "Where"), lr=1e-2)},
+    growth="constant",
+    keep=_slots,
+    checked=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),
+    paper="2506.06266",
+)
+
+METHODS = (DISTILL, CARTRIDGE)

@@ -7,9 +7,10 @@ Shape letters: B readers · N numbers of a reader (tokens, where hidden states a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.distill import DISTILL, DistillSettings
+from ttabench.methods.distill import DISTILL, DistillSettings, StudySettings
 from ttabench.methods.parts.lora import Factors, shaped
 
 BREAK = "\n\n"
@@ -32,9 +33,23 @@ AT_ONCE = 32
 """Lessons that the teacher reads in one batch."""
 
 
+SettingsT = TypeVar("SettingsT", bound=StudySettings)
 Lesson = tuple[Item, Tensor]
 """Prompt and target ids that the student reads; and the last hidden states [N, D] of the teacher that the target is
 predicted from, of which the head makes logits."""
+
+
+class Student(Protocol):
+    """What is trained, as one vector of numbers."""
+
+    @property
+    def layout(self) -> Mapping[str, torch.Size]:
+        """Shapes of its parts by name, in their order."""
+        ...
+
+    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """What they do to the base; differentiable."""
+        ...
 
 
 def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[list[list[int]]]:
@@ -61,40 +76,47 @@ def joined(lm: LM, group: Sequence[list[int]]) -> Tensor:
     return torch.tensor([ids], device=lm.device)
 
 
-def text_again(lm: LM, settings: DistillSettings, group: Sequence[list[int]]) -> list[tuple[Item, Item]]:
+def text_again(lm: LM, length: int, group: Sequence[list[int]]) -> list[tuple[Item, Item]]:
     """The texts of a group in stretches, each behind other text and behind nothing."""
-    size, joint = settings.length, lm.encode(BREAK, follows=True)
-    stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
+    joint = lm.encode(BREAK, follows=True)
+    stretches = [text[begin : begin + length] for text in group for begin in range(0, len(text), length)]
     return [((joint, stretch), ([], stretch)) for stretch in stretches if len(stretch) > 1]
 
 
 @torch.no_grad()
-def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]]) -> list[Lesson]:
+def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool = False) -> list[Lesson]:
     """The teacher's distributions over these items. `pairs`: each item behind other text, which the teacher reads, and
-    behind nothing, which the student reads."""
+    behind nothing, which the student reads, unless it `follows` other text, too."""
     batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
     hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    return list(zip((alone for _, alone in pairs), hidden, strict=True))
+    return list(zip((behind if follows else alone for behind, alone in pairs), hidden, strict=True))
 
 
-class Distill(BaseMethod[DistillSettings]):
-    """State: the student's numbers `weights` [1, N], float32."""
+class Studying(BaseMethod[SettingsT]):
+    """What learns what a teacher says. State: the student's numbers `weights` [1, N], float32."""
 
-    spec = DISTILL
     reads = "run"
     one_reader = True
+    student: Student
+    behind = False
+    """Whether the student, too, reads lessons behind other text."""
 
-    def __init__(self, lm: LM, settings: DistillSettings) -> None:
-        super().__init__(lm, settings)
-        self._student = Factors(lm, settings)
+    def start(self, texts: Sequence[list[int]]) -> Tensor:
+        """The student's numbers [N] before it has read anything."""
+        raise NotImplementedError
+
+    def pairs(self, before: Patch, group: Sequence[list[int]], read: int) -> list[tuple[Item, Item]]:  # noqa: ARG002
+        """What the teacher reads behind these texts, and the same as it stands behind nothing. `before`: the student;
+        `read`: tokens that it had read by then."""
+        return text_again(self.lm, self.settings.length, group)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Distil what is read. What is read after a question is taught by the student of before."""
+        """Learn what is read. What is read after a question is taught by the student of before."""
         held, pieces, (read,) = state.tensors.get("weights"), [piece for (piece,) in chunks], state.meta["tokens_read"]
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
-        start_N = self._student.start() if held is None else held[0]
-        vector_N = self._trained(start_N, self._lessons(before, texts), read)
+        start_N = self.start(texts) if held is None else held[0]
+        vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
         if vector_N is None:
             fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
             hint = f"Give a smaller --set lr than {self.settings.lr:g}."
@@ -106,24 +128,24 @@ class Distill(BaseMethod[DistillSettings]):
         return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
     def _patch(self, vector_N: Tensor) -> Patch:
-        return self._student.patch(shaped(vector_N, self._student.layout))
+        return self.student.patch(shaped(vector_N, self.student.layout))
 
-    def _lessons(self, before: Patch, texts: Sequence[list[int]]) -> list[Lesson]:
+    def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
         """The teacher's lessons about these texts."""
-        s, lm = self.settings, self.lm
-        lessons = []
+        lm, lessons = self.lm, list[Lesson]()
         between = len(lm.encode(BREAK, follows=True))
-        for group in grouped(texts, self._room(), between):
+        for number, group in enumerate(grouped(texts, self._room(before), between)):
             with torch.no_grad():
                 teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
-            lessons += taught(lm, teacher, text_again(lm, s, group))
+            lessons += taught(lm, teacher, self.pairs(before, group, read + number), follows=self.behind)
         return lessons
 
-    def _room(self) -> int:
+    def _room(self, before: Patch) -> int:
         """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
         s, lm = self.settings, self.lm
+        held = len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())
         behind = len(lm.encode(BREAK, follows=True)) + s.length
-        room = min(s.window, lm.max_positions - len(lm.start_ids) - behind)
+        room = min(s.window, lm.max_positions - held - behind)
         if room < 2:
             fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
             raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")
@@ -133,12 +155,12 @@ class Distill(BaseMethod[DistillSettings]):
         """The numbers after all steps; None where a step has no finite gradient."""
         s = self.settings
         vector_N = start_N.detach().clone()
-        leaves = {name: part.requires_grad_() for name, part in shaped(vector_N, self._student.layout).items()}
+        leaves = {name: part.requires_grad_() for name, part in shaped(vector_N, self.student.layout).items()}
         optimiser = torch.optim.Adam(list(leaves.values()), lr=s.lr, fused=True)
         for batch in self._batches(lessons, read):
             optimiser.zero_grad()
             with torch.enable_grad():
-                self.loss(self._student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
+                self.loss(self.student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
                 return None
             optimiser.step()
@@ -166,3 +188,17 @@ class Distill(BaseMethod[DistillSettings]):
             wanted_NV = self.lm.logits(teacher_ND).float().log_softmax(-1)
         there_NV = self.lm.logits(student_ND).float().log_softmax(-1)
         return kl_div(there_NV, wanted_NV, log_target=True, reduction="none").sum(-1).mean()
+
+
+class Distill(Studying[DistillSettings]):
+    """A LoRA is the student."""
+
+    spec = DISTILL
+
+    def __init__(self, lm: LM, settings: DistillSettings) -> None:
+        super().__init__(lm, settings)
+        self.student = self._factors = Factors(lm, settings)
+
+    def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002  # as of slots
+        """The base as it is."""
+        return self._factors.start()

@@ -1,0 +1,68 @@
+"""Cartridges: where they begin, what they are taught, and that peft reads them as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.methods.reading import prompted, read
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.patch import Patch
+from ttabench.methods.checkpoints import exportable, save_peft
+from ttabench.methods.distill import CartridgeSettings
+from ttabench.methods.distill.cartridge import Cartridge
+from ttabench.methods.parts.lora import shaped
+
+TINY = CartridgeSettings(slots=8, length=24, steps=30, batch=4, questions=2, lr=1e-2)
+MAKES = pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+
+
+@MAKES
+def test_it_begins_as_the_first_tokens(make: Any) -> None:
+    lm = make()
+    method = Cartridge(lm, replace(TINY, lr=0.0))
+    (first,) = torch.tensor([lm.encode(TEXTS[0])])
+    wanted = encoded(lm, Patch(tokens_BT=first[None, : TINY.slots - len(lm.start_ids)])).prefix
+    found = method.patch(read(method, *TEXTS), []).prefix
+    assert found is not None
+    assert wanted is not None
+    for mine, theirs in zip(found.keys_LBHPD, wanted.keys_LBHPD, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(found.next_position_B, wanted.next_position_B)
+
+
+@pytest.mark.parametrize("seeds", [(), TINY.seeds])
+def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
+    lm = tiny_llama()
+    method = Cartridge(lm, replace(TINY, seeds=seeds))
+    texts = [lm.encode(text) for text in TEXTS[:2]]
+    begun = method.student.patch(shaped(method.start(texts), method.student.layout))
+    studied = method.patch(read(method, *TEXTS[:2]), [])
+    lessons = method._lessons(Patch(), texts, 0)
+    with torch.no_grad():
+        assert method.loss(studied, lessons) < 0.7 * method.loss(begun, lessons)
+    assert begun.prefix is not None
+    assert studied.prefix is not None
+    for mine, theirs in zip(studied.prefix.values_LBHPD, begun.prefix.values_LBHPD, strict=True):
+        torch.testing.assert_close(mine[:, :, 0], theirs[:, :, 0], msg="the first slot is not trained")
+
+
+@MAKES
+def test_peft_reads_what_leaves(make: Any, tmp_path: Path) -> None:
+    lm = make()
+    method = Cartridge(lm, TINY)
+    patch = method.patch(read(method, *TEXTS), [])
+    assert exportable(patch)
+    save_peft(lm, patch, tmp_path / "peft")
+    wanted = prompted(lm, patch)
+    theirs = PeftModel.from_pretrained(make().model, tmp_path / "peft")
+    with torch.no_grad():
+        found = theirs(torch.tensor([lm.encode(PROMPTS[0])])).logits[0]
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)

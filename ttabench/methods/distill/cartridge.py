@@ -1,0 +1,87 @@
+"""Cartridges: a small cache, begun as the keys and values of the first tokens and trained until the base says behind it
+what it says behind the context.
+
+Eyuboglu et al., "Cartridges: Lightweight and general-purpose long context representations via self-study", arXiv
+2506.06266: what is studied is written by the base itself with a document before it, from seeds of several kinds.
+Shape letters: N numbers of the student · P slots · H heads · D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.verbs.answering import generate
+from ttabench.lm.verbs.scoring import Item
+from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
+from ttabench.methods.distill.method import BREAK, Studying, joined
+
+
+class Slots:
+    """Keys and values in front of the text; the first slot, that of what begins a text, is not trained."""
+
+    def __init__(self, lm: LM, slots: int) -> None:
+        self.slots, self._layers = slots, range(lm.layers)
+        size = torch.Size((1, lm.kv_heads, slots, lm.head_dim))
+        self.layout = {f"{kind}.{layer}": size for layer in self._layers for kind in ("keys", "values")}
+
+    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """A prefix behind which text goes on as behind so many tokens."""
+        keys, values = (
+            tuple(map(_held, (parts[f"{kind}.{layer}"] for layer in self._layers))) for kind in ("keys", "values")
+        )
+        next_B = torch.full((1,), self.slots, device=keys[0].device)
+        return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
+
+
+def _held(part_BHPD: Tensor) -> Tensor:
+    """The same, without a gradient to the first slot."""
+    return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2)
+
+
+class Cartridge(Studying[CartridgeSettings]):
+    """Keys and values are the student."""
+
+    spec = CARTRIDGE
+    behind = True
+    needs = ("cache", "shape")
+
+    def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
+        super().__init__(lm, settings)
+        self.student = Slots(lm, settings.slots)
+
+    @torch.no_grad()
+    def start(self, texts: Sequence[list[int]]) -> Tensor:
+        """Keys and values of the first tokens of the context; a shorter context is repeated."""
+        wanted = self.settings.slots - len(self.lm.start_ids)
+        begun = list(chain(*texts)) or [self.lm.eos_id]
+        tokens_1T = torch.tensor([(begun * wanted)[:wanted]], device=self.lm.device)
+        prefix = encoded(self.lm, Patch(tokens_BT=tokens_1T)).prefix
+        assert prefix is not None, "tokens that are read are a prefix"
+        pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+        return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
+
+    def pairs(self, before: Patch, group: Sequence[list[int]], read: int) -> list[tuple[Item, Item]]:
+        """What the base writes from each seed behind each text alone."""
+        s, lm = self.settings, self.lm
+        if not s.seeds:
+            return super().pairs(before, group, read)
+        seeds = [lm.encode(BREAK + seed, follows=True) for seed in s.seeds for _ in range(s.questions)]
+        drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
+
+        def pick(logits_BV: Tensor) -> Tensor:
+            return torch.multinomial(logits_BV.float().softmax(-1), 1, generator=drawn)[:, 0]
+
+        items = list[Item]()
+        for text in group:
+            alone = replace(before, tokens_BT=joined(lm, [text]))
+            written = generate(lm, alone, seeds, max_new_tokens=s.length, pick=pick)
+            items += [(seed, more) for seed, more in zip(seeds, written, strict=True) if more]
+        return [(item, item) for item in items]
