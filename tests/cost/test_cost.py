@@ -40,6 +40,7 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.qttt import QueryTrainingSettings
 from ttabench.methods.registry import cost_of, find, methods
+from ttabench.methods.still import StillSettings
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 
@@ -66,6 +67,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
     "qttt": ("qttt", QueryTrainingSettings(rank=4, span=16)),
+    "still": ("still", StillSettings(slots=3, width=32)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),
 }

@@ -1,0 +1,90 @@
+"""Amortised compaction: a small Perceiver a layer writes a few keys and values in place of those of a piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ttabench.core.errors import at_least
+from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
+from ttabench.methods.spec import MethodSpec, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class StillSettings:
+    """Settings of `still`."""
+
+    slots: int = 8
+    """Keys and values that are written for each piece, in every layer and head."""
+    width: int = 128
+    """Channels of a latent."""
+    heads: int = 4
+    """Heads of the attention of latents to tokens."""
+    seed: int = 0
+    """Of the weights at the start."""
+
+    def __post_init__(self) -> None:
+        at_least(1, slots=self.slots, heads=self.heads)
+        if self.width < 1 or self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads={self.heads}, got {self.width}")
+
+
+PRESETS: Mapping[str, StillSettings] = {
+    "nano": StillSettings(slots=4),
+    "smollm2-135m": StillSettings(slots=4, width=256),
+}
+
+
+def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
+    """Full context, a network a layer on every piece, and a cache of `slots` for each piece; the pieces arrive
+    together."""
+    s, heads, w = settings, shape.kv_heads, settings.width
+    entries = 2 * heads * shape.head_dim
+    token = entries * w + 3 * w * w  # enters; keys and values of attention; what mixes
+    latent = 6 * w * w + w * heads * w + w * entries  # queries and output of attention, feed-forward; mixes; changes
+    small = 2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1  # norms, latents, biases
+    added = shape.layers * (token + latent + small)
+    bare = replace(closed_book(shape, work), added_parameters=added)
+    if not work.pieces:
+        return bare
+    slots, tokens = shape.starts + s.slots * len(work.pieces), shape.starts + work.tokens
+    looked = 2 * w + heads * w + entries  # of a latent and a token: attention, and what is mixed
+    networks = 2 * shape.layers * (work.tokens * (token + s.slots * looked) + len(work.pieces) * s.slots * latent)
+    return replace(
+        bare,
+        state_floats=shape.slot_floats * slots,
+        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INTEGER,
+        adapt_slots=tokens,
+        ask_slots=slots + work.asked,
+        adapt_flops=shape.forward(tokens) + networks,
+        ask_flops=answer(shape, work, slots, begun=True),
+        positions=tokens + work.asked,
+    )
+
+
+STILL = MethodSpec(
+    name="still",
+    summary="keys and values that a small Perceiver a layer writes of each piece",
+    where="ttabench.methods.still.method:Still",
+    Settings=StillSettings,
+    presets=PRESETS,
+    recipes={
+        "": Recipe(
+            documents=(2, 4, 8),
+            batch_documents=32,
+            steps=400,
+            lr=1e-3,
+            warmup=20,
+            schedule="cosine",
+            beta2=0.98,
+            clip=1.0,
+        )
+    },
+    growth="linear",
+    trainable=True,
+    cost=cost,
+    checked=StillSettings(slots=2, width=16, heads=2),
+    paper="2606.07878",
+)
+
+METHODS = (STILL,)
