@@ -142,7 +142,7 @@ class Still(Trainable[StillSettings]):
     def _slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """The slots of all pieces of each row."""
         spans = [[row.spans[block] for block in row.texts] for row in rows]
-        most = max(map(len, spans))
+        most = _most(spans)
         made_E = torch.arange(1, most + 1, device=self.lm.device).repeat_interleave(self.settings.slots)
         there_B = torch.tensor([len(own) for own in spans], device=self.lm.device)
         sees_BTE = (made_E <= batch.memories_BT[..., None]) & (made_E <= there_B[:, None, None])
@@ -156,7 +156,7 @@ class Still(Trainable[StillSettings]):
         turn = self.rotary.turns[layer] if self.rotary else None
         if turn:
             keys_BHTD = turn(keys_BHTD, positions_BT, back=True)
-        most, longest = max(map(len, spans)), max(len(span) for own in spans for span in own)
+        most, longest = _most(spans), max((len(span) for own in spans for span in own), default=1)
         pieces = [(row, span) for row, own in enumerate(spans) for span in [*own, *[range(1)] * (most - len(own))]]
         places = torch.tensor([[*span, *[0] * (longest - len(span))] for _, span in pieces], device=self.lm.device)
         lengths = torch.tensor([len(span) for _, span in pieces], device=self.lm.device)
@@ -170,3 +170,8 @@ class Still(Trainable[StillSettings]):
             keys = turn(keys, positions_BT[row_N1, places[:, :1] + into.long()], back=False)
         keys, values = (part.unflatten(0, (len(spans), most)).transpose(1, 2).flatten(2, 3) for part in (keys, values))
         return keys, values
+
+
+def _most(spans: Sequence[Sequence[range]]) -> int:
+    """Pieces of the row that has most of them, one at least: what no row has is seen by nobody."""
+    return max(1, *map(len, spans))
