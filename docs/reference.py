@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from math import ceil
 from pathlib import Path
 
 from ttabench import cost
@@ -24,6 +25,9 @@ MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
 PACKAGE = Path(__file__).resolve().parents[1] / "ttabench"
 STREAM = "stream"
 """The preset that `profile` takes where a method has it."""
+LARGE, MILLION = ("llama-3-8b", "llama-3-70b"), 2**20
+RATE, BANDWIDTH = 400e12, 3.35e12
+"""Operations a second that an H100 reaches in bfloat16 (40 per cent of 989 T), and bytes a second of its memory."""
 
 
 def parts() -> dict[str, str]:
@@ -34,6 +38,7 @@ def parts() -> dict[str, str]:
         "models.md": models_table(),
         "adapters.md": adapters_table(),
         "glossary.md": glossary_table(),
+        **{f"million/{model}.md": million_table(model) for model in LARGE},
     }
     return {name: _bare(table) for name, table in pages.items()} | {
         f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()
@@ -89,14 +94,9 @@ def _changes(values: Mapping[str, object], plain: Mapping[str, object]) -> str:
 
 def _costs(spec: MethodSpec) -> list[Table]:
     """Cost on paper at two lengths, where it is known."""
-    shape = cost.shape_of(MODEL)
-    assert shape is not None, f"{MODEL} has a shape"
-    preset = next((name for name in (STREAM, MODEL) if name in spec.presets), "")
-    settings = asdict(spec.presets[preset]) if preset else {}
-    rows = []
+    preset, rows = _preset(spec, MODEL), []
     for length, tokens in LENGTHS.items():
-        work = Workload(pieces=(PIECE,) * (tokens // PIECE), prompt_tokens=32, new_tokens=128, value_bytes=2)
-        paper_cost = registry.cost_of(spec, settings, shape, work)
+        paper_cost = _on_paper(spec, MODEL, tokens)
         if paper_cost is None:
             return []
         numbers = (count(paper_cost.added_parameters), size(paper_cost.state_bytes))
@@ -104,6 +104,38 @@ def _costs(spec: MethodSpec) -> list[Table]:
     title = f"Cost on paper under {MODEL}, bfloat16" + (f", preset `{preset}`" if preset else "")
     columns = ("tokens read", "#parameters added", "#state", "#operations to adapt", "#operations a query")
     return [Table(title=title, columns=columns, rows=tuple(rows))]
+
+
+def _preset(spec: MethodSpec, model: str) -> str:
+    return next((name for name in (STREAM, model) if name in spec.presets), "")
+
+
+def _on_paper(spec: MethodSpec, model: str, tokens: int) -> cost.Cost | None:
+    """The cost of reading so many tokens and asking once."""
+    shape, preset = cost.shape_of(model), _preset(spec, model)
+    assert shape is not None, f"{model} has a shape"
+    work = Workload(pieces=(PIECE,) * (tokens // PIECE), prompt_tokens=32, new_tokens=128, value_bytes=2)
+    return registry.cost_of(spec, asdict(spec.presets[preset]) if preset else {}, shape, work)
+
+
+def million_table(model: str) -> Table:
+    """What a million tokens take under a model, and from how many queries on a method takes less time than full
+    context."""
+    shape, found = cost.shape_of(model), dict[str, tuple[float, float, int]]()
+    assert shape is not None, f"{model} has a shape"
+    for spec in specs():
+        if paper := _on_paper(spec, model, MILLION):
+            moved = 2 * paper.parameters + shape.cache_bytes(paper.ask_slots, 2)  # for each token that is written
+            query = max(paper.ask_flops / RATE, 128 * moved / BANDWIDTH)
+            found[spec.name] = paper.adapt_flops / RATE, query, paper.state_bytes
+    whole_read, whole_query, _ = found["icl"]
+    rows = []
+    for name, (reading, query, held) in sorted(found.items(), key=lambda item: sum(item[1][:2])):
+        queries = (reading - whole_read) / (whole_query - query) if query < whole_query else None
+        less = "-" if queries is None else "always" if queries <= 1 else f"from {ceil(queries):,}"
+        rows.append((f"`{name}`", size(held), f"{reading:,.0f}", f"{query:.1f}", less))
+    columns = ("method", "#state", "#reading, s", "#a query, s", "less time than icl")
+    return Table(title="", columns=columns, rows=tuple(rows))
 
 
 def _linked(table: Table) -> Table:

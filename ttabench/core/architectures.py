@@ -132,6 +132,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), 4096),
     "llama-2-7b-chat": replace(_llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096), chats=True),
     "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256),
+    "llama-3-70b": _llama("meta-llama/Meta-Llama-3-70B", (8192, 28672, 80, 64, 8), 8192, vocab_size=128256),
     "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=4096),
     "mistral-7b-instruct": replace(
         _llama("mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=None),
