@@ -53,6 +53,15 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
         assert "ways" not in lm.describe()
 
 
+def test_weights_as_transformers_draws_them_do_not_hide_that_positions_count() -> None:
+    lm = made(LlamaForCausalLM, LlamaConfig)
+    with torch.no_grad():
+        for parameter in lm.model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(0.02 / parameter.std())
+    assert ways_of(lm).gaps
+
+
 def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
     lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
     assert sorted(ways_of(lm).local) == [0, 1]

@@ -85,7 +85,7 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
 
 def _needed(card: Card, raw: RawRow, field: str) -> object:
-    hint = f"Rename the column, or write a card with columns.{field}."
+    hint = f"Rename the column, or name it in columns.{field} of a card of yours."
     if field == "text" and card.source.hub is None:
         hint += " Questions about other files: `ttabench ask --questions FILE --context TEXT`."
     return raw.needed(card.columns[field], hint)

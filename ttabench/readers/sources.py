@@ -291,7 +291,7 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = card.twin if request.source == "mini" else None
     if request.source == "mini" and twin is None:
-        hint = "Give --source hub, or the path of the data."
+        hint = f"Give {'--source hub, or ' if card.source.hub else ''}--source PATH of the data."
         raise UserError(f"The task {card.name} has no miniature twin.", hint)
     inputs = arguments_of(card, request.source)
     known = [key for key in inputs.model_fields if key not in model.model_fields]

@@ -31,6 +31,7 @@ NOT_COMPARED = (
     "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
     "base_checkpoint", "keep", "keep_tokens",
 )  # fmt: skip
+"""Fields that set no lines apart: runs that differ in these alone are pooled, or told apart by something else."""
 TOLD_ELSEWHERE = ("rows", "others", "model", "card", "reader")
 """Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base, the
 card and the metric tell blocks apart, and earlier versions took other digests of the base, or none of the card."""

@@ -184,7 +184,7 @@ def not_paired(block: Block) -> str:
     names = [f"{left} − {right}" for left, right in unpaired(block.entries)]
     pairs = len(block.entries) * (len(block.entries) - 1) // 2
     told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {pairs} pairs"
-    return f"Not tested, for no query was answered by both: {told}." if names else ""
+    return f"Not tested, for no query was asked of both in the same words: {told}." if names else ""
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
