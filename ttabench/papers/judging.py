@@ -32,7 +32,7 @@ from ttabench.report.compare import read_answers
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
 from ttabench.report.finding import loaded, runs_in
-from ttabench.report.stored import Answers, Run, Values, joined, with_defaults
+from ttabench.report.stored import Answers, Query, Run, joined, with_defaults
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
@@ -120,15 +120,14 @@ class Held:
         What names the step is no key."""
         if self.step is None:
             return self.entry
-        lengths, values = self.entry.step == LENGTHS, {}
+        lengths, values = self.entry.step == LENGTHS, dict[Query, Observed]()
         for query, value in self.answers.values.items():
             own = self.answers.steps.get(query[:3])
             if own == self.step or (lengths and own is not None and own < self.step):
                 seed, episode, key, question = query
                 name = key if lengths else key.removesuffix(f"@{self.step}")
                 values[seed, episode, name, question] = value
-        typed: Values = values  # type: ignore[assignment]  # of one kind, as they were
-        return replace(self.entry, values=typed)
+        return replace(self.entry, values=values)
 
     def cost(self, cost: Cost) -> Figure | None:
         """What it cost in its runs, a draw each; None where that is not known."""
@@ -327,7 +326,7 @@ def _part(line: Entry, share: float) -> Entry:
     if share == 1:
         return line
     parts = {query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
-             for query, value in line.values.items() if isinstance(value, Observed)}  # fmt: skip
+             for query, value in line.values.items()}  # fmt: skip
     return replace(line, values=parts)
 
 

@@ -21,14 +21,7 @@ from typing import Literal
 
 from ttabench.report.entries import Entry, ceiling_of, floor_of, running
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import (
-    LEVEL,
-    Apart,
-    holm,
-    paired_difference,
-    stratified,
-)
-from ttabench.stats.figures import Unit
+from ttabench.stats.estimate import LEVEL, Apart, holm, paired_difference, stratified
 from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
@@ -216,11 +209,11 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
                    blocks=len(erring), better=better, worse=worse)  # fmt: skip
 
 
-def worth(value: object, metric: str) -> float | None:
+def worth(value: Observed, metric: str) -> float | None:
     """A query's term, so that more is better; None of figures that no query has by itself."""
-    if isinstance(value, Observed):
-        return value.terms[0] if known(metric).higher_is_better else -value.terms[0]
-    return -value.nll if isinstance(value, Unit) else None
+    if known(metric).corpus:
+        return None
+    return float(value.terms[0] if known(metric).higher_is_better else -value.terms[0])
 
 
 def unpaired(entries: Sequence[Entry]) -> list[tuple[str, str]]:

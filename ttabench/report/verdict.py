@@ -25,7 +25,6 @@ from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, plain,
 from ttabench.run.budget import asked_of
 from ttabench.stats.clusters import Varying
 from ttabench.stats.estimate import LEVEL
-from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
 
 MANY = 3
@@ -291,8 +290,7 @@ def lone(block: Block) -> bool:
     """Whether what varies is there once (in every sub-task), and has several queries: then errors are too small."""
     clusters: dict[str, Counter[str]] = {}
     for value in (value for entry in block.entries for value in entry.values.values()):
-        name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
-        clusters.setdefault(stratum, Counter())[name] += 1
+        clusters.setdefault(value.stratum, Counter())[value.cluster] += 1
     several = any(count > len(block.entries) for own in clusters.values() for count in own.values())
     return several and all(len(own) == 1 for own in clusters.values())
 

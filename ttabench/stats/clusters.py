@@ -40,8 +40,8 @@ class Observed(NamedTuple):
 
     cluster: str
     """Which document, draw or book it is of."""
-    terms: tuple[float, ...]
-    """As many as the figure sums."""
+    terms: tuple[Any, ...] = ()
+    """As many numbers as the figure sums; before a metric's `Kind` has made these, what it makes them of."""
     stratum: str = ""
     """Clusters of different strata differ by more than chance: sub-tasks."""
     across: str = ""
@@ -217,22 +217,15 @@ class Draw(NamedTuple):
     """Whether every seed has rows of its own; published rows are the same, and their order or demonstrations differ."""
 
 
-class Origin(NamedTuple):
-    """Where a query stands among what varies, see `Observed`."""
-
-    cluster: str
-    across: str
-    question: str
-
-
-def origin(draw: Draw, episode: str, key: str, source_key: str = "", question: str = "") -> Origin:
-    """Of a query of a run, by its episode, its key and that of the document it is about ("" where that is not known);
-    `question` is what is the same wherever the same is asked, with the same right answers, by default the key."""
+def origin(draw: Draw, episode: str, key: str, source_key: str = "", question: str = "") -> Observed:
+    """Where a query of a run stands among what varies, by its episode, its key and that of the document it is about (""
+    where that is not known); `question` is what is the same wherever the same is asked, with the same right answers, by
+    default the key."""
     seed, world = str(draw.seed), f"{draw.seed} {episode} " if draw.fresh else ""
     asked = world + (question or key)
     if draw.unit == "draw":
-        return Origin(seed, asked, asked)
+        return Observed(seed, across=asked, question=asked)
     if draw.unit == "group":
-        return Origin(episode, world + (source_key or key), asked)
+        return Observed(episode, across=world + (source_key or key), question=asked)
     inside = episode if draw.unit in EPISODES else (draw.unit == "document" and source_key) or key
-    return Origin(world + inside, "" if draw.fresh else seed, asked)
+    return Observed(world + inside, across="" if draw.fresh else seed, question=asked)

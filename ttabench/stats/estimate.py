@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import sub
-from typing import Any
 
 from ttabench.stats.clusters import Observed, Spread, spread
 from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure, Kind
@@ -233,7 +232,7 @@ def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Ap
                  freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts))  # fmt: skip
 
 
-def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
+def estimated(kind: Kind, values: Sequence[Observed]) -> Estimate | None:
     """The figure of at least one value (see `observed` of the kind); None where it is no number: where no word begins,
     one word has all tokens, or a log-probability is not finite."""
     assert values, "nothing to aggregate"
@@ -242,7 +241,7 @@ def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
     return None if estimate_of_terms is None else replace(estimate_of_terms, n=len(values))
 
 
-def paired_difference(kind: Kind, sides: Sequence[Sequence[Any]]) -> Apart | None:
+def paired_difference(kind: Kind, sides: Sequence[Sequence[Observed]]) -> Apart | None:
     """The difference of paired values, with its interval; None where a figure is no number. See `estimated`."""
     left, right = map(kind.observed, sides)
     return None if left is None or right is None else difference(left, right, kind.figure)
