@@ -83,7 +83,7 @@ def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
     assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
     _, shown = comparison_tables(found)
     assert shown.columns == ("method", "#4", "#16")
-    assert shown.rows[0][1:] == ("30.0 ± 7.1", "80.0 ± 7.1")
+    assert shown.rows[0][1:] == ("30.0 ± 14.1", "80.0 ± 22.4")
     _, data = comparison_data(found)
     assert [row["step"] for row in data.data] == [4, 16]
     assert [table.title for table in comparison_data(compare(runs[2:]))] == ["runs"]

@@ -78,14 +78,11 @@ def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
-def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
-    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], MEAN, draws=True)
-    assert value == pytest.approx(0.7)
-    assert error == pytest.approx(0.2 / 3**0.5)
-    assert pooled([(0.5, 0.01, 10)], MEAN, draws=True)[1] == pytest.approx(0.01)
-    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN, draws=True, fresh=False)
-    assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02))), "draws that ask the same"
-    assert pooled([(0.5, 0.1, 10)] * 4, MEAN, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
+def test_runs_without_answers_have_the_error_of_runs_and_their_own() -> None:
+    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN)
+    assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02)))
+    assert pooled([(0.5, 0.01, 10)], MEAN)[1] == pytest.approx(0.01)
+    assert pooled([(0.5, 0.1, 10)] * 4, MEAN)[1] == pytest.approx(0.1), "runs that agree by luck"
 
 
 def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:

@@ -52,7 +52,7 @@ def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None
     assert found.stderr == pytest.approx(once.stderr)
     assert 100 * (found.stderr or 0.0) == pytest.approx(5.0, abs=0.02)
     own = [(found.mean, once.stderr, 100.0)] * 3
-    assert pooled(own, MEAN, draws=True, fresh=False) == pytest.approx((0.54, once.stderr)), "without the answers, too"
+    assert pooled(own, MEAN) == pytest.approx((0.54, once.stderr)), "without the answers, too"
     assert found.ci_low == pytest.approx(0.443, abs=2e-3)
     assert found.ci_high == pytest.approx(0.634, abs=2e-3)
 

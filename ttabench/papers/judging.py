@@ -31,8 +31,8 @@ from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
-from ttabench.report.finding import loaded, runs_in
-from ttabench.report.stored import Answers, Query, Run, joined, with_defaults
+from ttabench.report.finding import Loaded, loaded, runs_below
+from ttabench.report.stored import Answers, Query, joined, with_defaults
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
@@ -56,11 +56,8 @@ OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class Stored(Loaded):
     """Runs, each once."""
-
-    runs: tuple[Run, ...]
-    damaged: tuple[str, ...] = ()
 
     @cached_property
     def words(self) -> dict[str, dict[str, Json]]:
@@ -69,19 +66,10 @@ class Stored:
 
 
 def stored(folders: Sequence[Path]) -> Stored:
-    """The runs in these folders, and two levels below them."""
-    inside = dict.fromkeys(place for folder in folders for place in _places(folder))
-    found = loaded([run for place in inside for run in runs_in(place)])
+    """The runs in these folders; where one has none, those up to two levels below it."""
+    found = loaded(dict.fromkeys(run for folder in folders for run in runs_below(folder, but=TRIALS)))
     runs = {run[1].id: run for run in reversed(found.runs)}
     return Stored(runs=tuple(runs.values())[::-1], damaged=found.damaged)
-
-
-def _places(folder: Path) -> list[Path]:
-    """This folder where it holds runs, else those two levels down that may."""
-    if not folder.is_dir() or runs_in(folder):
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
-    return [place for path in inside for place in (path, *sorted(below for below in path.iterdir() if below.is_dir()))]
 
 
 def words(record: RunRecord) -> dict[str, Json]:

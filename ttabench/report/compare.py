@@ -87,7 +87,7 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
+    """Compare the runs in these folders (`finding.selected`), by each task's own main metric for "".
 
     With `all_pairs`, every pair of a block has its difference, and not only those of `differences.chosen`.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ttabench.core.amounts import number, plus_minus
 from ttabench.core.environment import name_of
@@ -20,7 +20,7 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.stored import Answers, Values
 from ttabench.stats import estimate as statistics
-from ttabench.stats.clusters import FRESH
+from ttabench.stats.clusters import Observed
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
@@ -74,7 +74,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
     records, task = group.records, group.record.task
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
-    value, stderr, n = over_runs(rows, list(answers.values.values()), draws=group.record.unit == "draw")
+    value, stderr, n = over_runs(rows, list(answers.values.values()))
     aside, reason = _fault_of(records)
     step = LENGTHS if task.get("lengths") else DISTANCES if task.get("distances") else PIECES
     spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
@@ -87,20 +87,18 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     )  # fmt: skip
 
 
-def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
+def over_runs(rows: Sequence[Row], values: Sequence[Observed]) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
-    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`. `draws`: each
-    run is one draw of what varies."""
+    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`."""
     estimate = statistics.estimated(known(rows[0].metric).kind, values) if values else None
-    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
+    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows)
 
 
-def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
+def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    value, stderr = statistics.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
-    return value, stderr, sum(row.n for row in rows)
+    return *statistics.pooled(figures, figure), sum(row.n for row in rows)
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
@@ -119,7 +117,7 @@ def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float
     by_step = {}
     for at in sorted(rows):
         values = [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)]
-        by_step[at] = over_runs(rows[at], values, draws=group.record.unit == "draw")
+        by_step[at] = over_runs(rows[at], values)
     return by_step
 
 

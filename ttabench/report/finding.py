@@ -1,6 +1,6 @@
 """Which stored runs somebody means, and their records.
 
-    find_runs(["results/nine", "3f0c"], out)                 paths, patterns, beginnings of ids
+    selected(["results/nine", "3f0c"], out, Wanted())        paths, patterns, beginnings of ids
     selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too
 
 A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
@@ -10,7 +10,7 @@ where there are runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -82,20 +82,6 @@ def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
         raise UserError(damaged[0] + more)
 
 
-def find_runs(names: Sequence[str], out: Path) -> list[Path]:
-    """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
-
-    A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
-
-    Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
-    """
-    if not names:
-        return runs_in(out)
-    places = [[by_id(name, out)] if (at := at_path(name)) is None else at for name in names]
-    return list(dict.fromkeys(run for place in places for run in place))
-
-
 def _created(file: Path) -> str:
     """When a record says it was made: file times do not survive a clone. Damaged records come first."""
     try:
@@ -156,16 +142,17 @@ def at_path(name: str) -> list[Path] | None:
     return None
 
 
-def runs_below(folder: Path, levels: int = 2) -> list[Path]:
-    """The runs of a folder; where it has none, those of the folders in it, so many levels down."""
+def runs_below(folder: Path, levels: int = 2, but: Collection[str] = ()) -> list[Path]:
+    """The runs of a folder; where it has none, those of the folders in it, so many levels down, `but` those of these
+    names."""
     here = runs_in(folder)
-    if here or not levels:
+    if here or not levels or not folder.is_dir():
         return here
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return [run for each in inside for run in runs_below(each, levels - 1)]
+    return [run for path in inside if path.name not in but for run in runs_below(path, levels - 1, but)]
 
 
-def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
+def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     """The run whose id begins like this, among these folders or in `out`."""
     if len(Path(name).parts) > 1:
         raise UserError(f"There is no file or folder {name}.", "Check the path, or see `ttabench list runs`.")
@@ -195,7 +182,12 @@ class Wanted(NamedTuple):
 
 
 def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
-    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`."""
+    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`; a path
+    may be a run's folder, its `run.json`, a folder of runs, or of such folders.
+
+    Raises:
+        UserError: a name that is none of these; an id that several runs begin with.
+    """
     folders: dict[Path, None] = {}
     skipped, among, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}

@@ -11,18 +11,10 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.records.samples import (
-    COLUMNS,
-    TEXTS,
-    has_samples,
-    holds_digests,
-    is_digest,
-    kept_text,
-    read_samples,
-)
+from ttabench.records.samples import COLUMNS, TEXTS, has_samples, holds_digests, is_digest, kept_text, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.entries import shown
-from ttabench.report.finding import find_runs, load_run
+from ttabench.report.finding import Wanted, selected
 from ttabench.report.tables import about_tables, as_json
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
@@ -55,8 +47,10 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
     setting, figure or text is left out."""
     chosen = render.known_format(form)
-    folder = _one_run(name, out)
-    record, kept = load_run(folder), has_samples(folder)
+    runs = selected([name], out, Wanted()).runs
+    if len(runs) != 1:
+        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
+    (folder, record), kept = runs[0], has_samples(runs[0][0])
     note = _missing(folder, kept=kept)
     if not kept and (wanted.typed or chosen == "csv"):
         raise UserError(note, "Run it again with another --out.")
@@ -88,14 +82,6 @@ def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: P
     data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
                   for key, value in row.items()} for row in flat)  # fmt: skip
     render.show([Table(title="samples", columns=(), rows=(), data=data)], "csv")
-
-
-def _one_run(name: str, out: Path) -> Path:
-    """The folder of one run."""
-    runs = find_runs([name], out)
-    if len(runs) != 1:
-        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
-    return runs[0]
 
 
 def _missing(folder: Path, *, kept: bool) -> str:

@@ -44,6 +44,7 @@ OPTIONAL = ("source_key", "subtask", "mode", "step")
 """Columns that samples of earlier versions may lack."""
 Values: TypeAlias = Mapping[Query, Observed]
 """The metric of every query, or its answer; of a ratio, what was scored."""
+PLAIN = RunConfig(method="").to_json()
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
 """Fields that a line of a list shows in columns of their own."""
 
@@ -143,36 +144,23 @@ def whole(config: Mapping[str, Json]) -> RunConfig:
 def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
     """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which
     say nothing where they are empty."""
-    plain = _plain(str(config.get("method")))
-    values = {**plain, **{key: value for key, value in config.items() if key in plain or value not in ("", None)}}
+    values = {**PLAIN, **{key: value for key, value in config.items() if key in PLAIN or value not in ("", None)}}
     return values | {name: {**known, **values[name]} for name, known in _defaults(values).items()}
 
 
 def _defaults(config: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
-    origin = str(config.get("inputs", {}).get("method", ""))
-    return {
-        "settings": _known_settings(str(config.get("method")), origin),
-        "task_options": _known_options(str(config.get("task")), str(config.get("source"))),
-    }
+    method, task, source = (str(config.get(name)) for name in ("method", "task", "source"))
+    return _known(method, str(config.get("inputs", {}).get("method", "")), task, source)
 
 
 @lru_cache(maxsize=256)
-def _plain(method: str) -> dict[str, Json]:
-    return RunConfig(method=method).to_json()
-
-
-@lru_cache(maxsize=256)
-def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
+def _known(method: str, origin: str, task: str, source: str) -> dict[str, Mapping[str, Json]]:
+    defaults: dict[str, Mapping[str, Json]] = {"settings": {}, "task_options": {}}
     with suppress(UserError):  # a method that is not here
-        return known_settings(method, origin)
-    return {}
-
-
-@lru_cache(maxsize=256)
-def _known_options(task: str, source: str) -> Mapping[str, Json]:
+        defaults["settings"] = known_settings(method, origin)
     with suppress(UserError):  # a card that is not here
-        return task_defaults(load_card(task), source)
-    return {}
+        defaults["task_options"] = task_defaults(load_card(task), source)
+    return defaults
 
 
 def flat(config: Mapping[str, Json]) -> dict[str, Json]:

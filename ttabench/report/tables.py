@@ -76,7 +76,7 @@ def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str
     if len(runs) == 1:
         return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
     kept = answered([(path, record) for record, path in runs], metric)
-    value, stderr, n = over_runs(alike, list(kept.values()), draws=runs[0][0].unit == "draw")
+    value, stderr, n = over_runs(alike, list(kept.values()))
     return shown(metric, value, stderr), str(n)
 
 

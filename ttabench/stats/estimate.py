@@ -247,34 +247,22 @@ def paired_difference(kind: Kind, sides: Sequence[Sequence[Observed]]) -> Apart 
     return None if left is None or right is None else difference(left, right, kind.figure)
 
 
-def pooled(
-    figures: Sequence[tuple[float, float | None, float]], figure: Figure, *, draws: bool = False, fresh: bool = True
-) -> tuple[float, float | None]:
-    """One figure from those of runs that differ in their seed, where what their queries add is not kept.
+def pooled(figures: Sequence[tuple[float, float | None, float]], figure: Figure) -> tuple[float, float | None]:
+    """One figure from those of runs that differ in their seed, where what their queries add is not kept; of each run
+    (value, standard error, weight).
 
-    The value is that of all their queries aggregated at once. The error of runs that are independent is that of a mean
-    with fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are
-    exponentials: how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the
-    error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
-    own: too wide, for part of it is in both.
-
-    Each run comes as (value, standard error, weight); with `draws` it is one draw of what varies, and `fresh` where it
-    has rows of its own, else it may ask what the others ask.
+    The value is that of all their queries aggregated at once. Its error is that of runs and, on top, the mean of their
+    own: too wide, for part of it is in both, and runs may ask the same. None where neither is known.
     """
-    inner = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
-    total = sum(weight for _, weight in inner)
-    value = figure.finish(sum(own * weight for own, weight in inner) / total)
-    own = [None if error is None else weight * error / figure.slope(each) / total for each, error, weight in figures]
-    known = [error for error in own if error is not None]
-    if len(figures) > 1 and (draws or not fresh):
-        pooled_estimate = estimate([Observed(str(i), (own * weight, weight)) for i, (own, weight) in enumerate(inner)],
-                                   figure)  # fmt: skip
-        drawing = pooled_estimate.stderr if pooled_estimate else None
-        if not fresh and drawing is not None and len(known) == len(own):
-            return value, math.hypot(drawing, figure.slope(value) * sum(known))
-        if drawing:
-            return value, drawing
-    return value, figure.slope(value) * math.hypot(*known) if len(known) == len(own) else None
+    runs = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
+    total = sum(weight for _, weight in runs)
+    value = figure.finish(sum(inner * weight for inner, weight in runs) / total)
+    of_runs = estimate([Observed(str(i), (inner * weight, weight)) for i, (inner, weight) in enumerate(runs)], figure)
+    errors = [of_runs.stderr] if of_runs and of_runs.stderr is not None else []
+    if all(error is not None for _, error, _ in figures):
+        own = (weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures)
+        errors.append(figure.slope(value) * sum(own))
+    return value, math.hypot(*errors) if errors else None
 
 
 def mcnemar(won: int, lost: int) -> float:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -172,19 +171,7 @@ class Cell(NamedTuple):
     strong: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A table of the page."""
-
-    name: str
-    """Its id there."""
-    title: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-def tables_of(comparison: Comparison) -> list[Shown]:
+def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
     """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
     blocks = comparison.blocks
     lines, pairs = list[Row](), list[Row]()
@@ -201,20 +188,23 @@ def tables_of(comparison: Comparison) -> list[Shown]:
         rows = [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in _rows(whole)]
         caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
         tables.insert(0, _shown("overview", "All blocks", caption, rows))
-    return [table for table in tables if table.rows]
+    return [table for table in tables if table["rows"]]
 
 
 def _rows(table: Table) -> list[Row]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> Shown:
-    """Rows of cells by their columns; those of numbers begin with "#"."""
+def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A table of the page, `name` is its id there, from rows of cells by their columns; those of numbers begin with
+    "#"."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
-    cells = tuple(tuple(_cell(row.get(column, ""), column) for column in columns) for row in rows)
-    return Shown(name=name, title=title, caption=" ".join(filter(None, [*meanings, caption])), rows=cells,
-                 columns=tuple(column.removeprefix("#") for column in columns))  # fmt: skip
+    return {
+        "name": name, "title": title, "caption": " ".join(filter(None, [*meanings, caption])),
+        "columns": [column.removeprefix("#") for column in columns],
+        "rows": [[_cell(row.get(column, ""), column) for column in columns] for row in rows],
+    }  # fmt: skip
 
 
 def _cell(text: str, column: str) -> Cell:
