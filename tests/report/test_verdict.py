@@ -13,7 +13,7 @@ from tests.report.test_compare import stored
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import compare, share
 from ttabench.report.differences import chosen, standing_of
-from ttabench.report.entries import ceiling_of, floor_of, front
+from ttabench.report.entries import end_of, front
 from ttabench.report.verdict import sentences, verdict
 from ttabench.stats.estimate import LEVEL, difference, holm, single
 
@@ -53,7 +53,10 @@ def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     assert second == "It recovers 50 % of the way from none to icl, and keeps 25 % of the bytes of icl."
     (block,) = found.blocks
     assert share(block, block.entries[2]) == pytest.approx(0.5)
-    assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
+    assert [share(block, end) for end in (end_of(block.entries, "none"), end_of(block.entries, "icl")) if end] == [
+        None,
+        None,
+    ]
     assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
 
 

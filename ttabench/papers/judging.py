@@ -162,7 +162,7 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
         for group in groups:
             own = joined([answers[run] for run in group.ids])
             entry = entry_of(of_block, group.method, group, own)
-            fault = entry.reason if entry.aside else "" if own.values else UNSCORED
+            fault = entry.aside or ("" if own.values else UNSCORED)
             of_groups.append(Held(entry=entry, answers=own, fault=fault))
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):

@@ -29,7 +29,7 @@ from ttabench.report.differences import (
     means,
     standing_of,
 )
-from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
+from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_gap, within_limit
 from ttabench.report.finding import loaded, refuse_all_damaged
 from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
@@ -156,7 +156,7 @@ def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping
         if group in groups:
             entries.append(entry)
         else:
-            limited.append(replace(entry, aside="limit", reason=limit_of(entry)))
+            limited.append(replace(entry, aside=limit_of(entry)))
     return Block(place=place, entries=tuple(entries), limited=tuple(limited))
 
 
@@ -181,7 +181,7 @@ def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bo
 def share(block: Block, entry: Entry) -> float | None:
     """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
     not above the floor beyond chance, by the one difference of the two."""
-    floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
+    floor, ceiling = end_of(block.entries, FLOOR), end_of(block.entries, CEILING)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
     room = block.between(ceiling.label, floor.label)
@@ -195,7 +195,7 @@ def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
     count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
     gains, gaps = [], []
     for block in blocks:
-        floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)
+        floor, ceiling, entry = end_of(block.entries, FLOOR), end_of(block.entries, CEILING), block.named(label)
         if floor and ceiling and entry and share_of_gap(entry, floor, ceiling) is not None:
             gains.append(entry.worth - floor.worth)
             gaps.append(ceiling.worth - floor.worth)

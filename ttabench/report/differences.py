@@ -19,7 +19,8 @@ from itertools import combinations
 from statistics import fmean
 from typing import Literal
 
-from ttabench.report.entries import Entry, ceiling_of, floor_of, running
+from ttabench.report.blocks import CEILING, FLOOR
+from ttabench.report.entries import Entry, end_of, running
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL, Apart, holm, paired_difference, stratified
 from ttabench.stats.metrics import known
@@ -98,7 +99,7 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
         return "state"
     if not ends or one.aside or other.aside or "own" != one.state_of == other.state_of:
         return "others"
-    return "none" if entries[ends[0]] is floor_of(entries) else "icl"
+    return "none" if entries[ends[0]] is end_of(entries, FLOOR) else "icl"
 
 
 def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
@@ -125,7 +126,7 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
 
 def _ends(entries: Sequence[Entry]) -> list[int]:
     """Places of the floor, then the ceiling."""
-    ends = (floor_of(entries), ceiling_of(entries))
+    ends = (end_of(entries, method) for method in (FLOOR, CEILING))
     return [place for end in ends if end for place, entry in enumerate(entries) if entry is end]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ttabench.core.amounts import number, plus_minus
 from ttabench.core.environment import name_of
@@ -25,10 +24,6 @@ from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-Kind = Literal["", "limit", "cut"]
-MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)"}
-
-
 PIECES = "pieces read before the query"
 LENGTHS = "tokens of each text, at most"
 """Each with all that stands before it."""
@@ -54,15 +49,14 @@ class Entry(Group):
     """What its steps are."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
-    aside: Kind = ""
-    """Why it is set aside; empty where it is not."""
-    reason: str = ""
-    """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
+    aside: str = ""
+    """Why it is set aside, in words that follow its label: "read 36 % of the context", of a limit the option as it was
+    typed; empty where it is not."""
 
     @property
     def marked(self) -> str:
-        """Its label as tables have it: with why it is set aside."""
-        return self.label + MARKS[self.aside]
+        """Its label as tables have it."""
+        return self.label + " (cut)" * bool(self.aside)
 
     @property
     def worth(self) -> float:
@@ -75,14 +69,13 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     records, task = group.records, group.record.task
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
     value, stderr, n = over_runs(rows, list(answers.values.values()))
-    aside, reason = _fault_of(records)
     step = LENGTHS if task.get("lengths") else DISTANCES if task.get("distances") else PIECES
     spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
              for cost in COSTS}  # fmt: skip
     return Entry(
         **vars(group), label=label, place=place, values=answers.values, value=value, stderr=stderr, n=n,
         costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},
-        steps=_by_step(group, answers, step), step=step, aside=aside, reason=reason,
+        steps=_by_step(group, answers, step), step=step, aside=_fault_of(records),
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
     )  # fmt: skip
 
@@ -143,29 +136,21 @@ def limit_of(group: Group) -> str:
     return "no --limit" if limit is None else f"--limit {limit}"
 
 
-def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
-    """The kind that sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
+def _fault_of(records: Sequence[RunRecord]) -> str:
+    """Why the runs of a group are set aside by their own counts; empty where they are not."""
     lost, read = (
         sum(float(record.cost.get(key) or 0) for record in records) for key in ("truncated_tokens", "tokens_read")
     )
-    if lost:
-        share = 1 - lost / read if read else 0.0
-        percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
-        return "cut", f"read {percent} of the context" if read > lost else "read a part of the context only"
-    return "", ""
+    if not lost:
+        return ""
+    share = 1 - lost / read if read else 0.0
+    percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
+    return f"read {percent} of the context" if share > 0 else "read a part of the context only"
 
 
-def floor_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `none`, where there is one alone."""
-    return _only(entries, FLOOR)
-
-
-def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `icl`, where there is one alone that read the whole context."""
-    return _only(entries, CEILING)
-
-
-def _only(entries: Sequence[Entry], method: str) -> Entry | None:
+def end_of(entries: Sequence[Entry], method: str) -> Entry | None:
+    """The floor (the entry of `none`) or the ceiling (of `icl`, which read the whole context), where there is one
+    alone."""
     lines = ends_of(entries, method)
     return lines[0] if len(lines) == 1 else None
 
@@ -179,7 +164,7 @@ def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
 def running(entries: Sequence[Entry]) -> list[Entry]:
     """Lines that a benchmark is to tell apart: under their own state, not set aside, neither floor nor ceiling; lines
     of `none` or `icl` that are no end only where there are no others."""
-    ends = (floor_of(entries), ceiling_of(entries))
+    ends = [end_of(entries, method) for method in (FLOOR, CEILING)]
     own = [entry for entry in entries
            if not entry.aside and entry.state_of == "own" and all(entry is not end for end in ends)]  # fmt: skip
     return [entry for entry in own if entry.method not in (FLOOR, CEILING)] or own

@@ -92,13 +92,6 @@ def _missing(folder: Path, *, kept: bool) -> str:
     return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
 
 
-def _samples_of(folder: Path, record: RunRecord) -> list[Cells]:
-    columns = read_samples(folder, record=record)
-    assert "key" in columns, f"samples of {record.id} without keys"
-    rows = enumerate(zip(*columns.values(), strict=True), 1)
-    return [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
-
-
 def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
     """Metrics that samples have a value of, by the first of them; the main one first."""
     named = [name for name in first
@@ -108,7 +101,9 @@ def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
 
 def _wanted(folder: Path, record: RunRecord, wanted: Samples) -> list[Cells]:
     """Samples that are wanted, whatever the page."""
-    kept = _samples_of(folder, record)
+    columns = read_samples(folder, record=record)
+    rows = enumerate(zip(*columns.values(), strict=True), 1)
+    kept: list[Cells] = [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
     if wanted.wrong:
         metrics = _metrics_of(kept[0], record) if kept else []
         measure = next((name for name in metrics if known(name).most == 1 and known(name).higher_is_better), "")

@@ -14,7 +14,6 @@ from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
-from ttabench.core.environment import name_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card
@@ -22,7 +21,7 @@ from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import STATES
-from ttabench.report.entries import over_runs, shown
+from ttabench.report.entries import computed_on, over_runs, shown
 from ttabench.report.stored import NAMED, answered, changes, flat, told, whole
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
@@ -142,7 +141,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
 
 def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
-    tables = [_about(record, everything=everything), _figures(record, everything=everything)]
+    tables = [_about(record), _figures(record, everything=everything)]
     if everything:
         rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
         costs = Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
@@ -155,16 +154,17 @@ def as_json(record: RunRecord, folder: Path) -> dict[str, Json]:
     return {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
 
 
-def _about(record: RunRecord, *, everything: bool) -> Table:
-    command, caveat = command_of(record)
+def _about(record: RunRecord) -> Table:
+    (command, caveat), hardware = command_of(record), record.hardware
+    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
     about = {
         "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
-        "settings": "" if everything else told(record) or "the defaults",
+        "settings": told(record) or "the defaults",
         "model": _model(record),
         "costs": _costs(record),
         "made": _made(record),
-        "machine": _machine(record),
+        "machine": ", ".join(filter(None, [computed_on(hardware, None), memory, str(hardware.get("system") or "")])),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }
@@ -196,16 +196,6 @@ def _made(record: RunRecord) -> str:
     )
     ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
     return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
-
-
-def _machine(record: RunRecord) -> str:
-    hardware = record.hardware
-    counts = [(hardware[name], name) for name in ("cores", "threads") if hardware.get(name)]
-    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
-    words = [str(hardware.get("cpu", "")), name_of(hardware),
-             *(f"{amount} {name if amount != 1 else name[:-1]}" for amount, name in counts),
-             memory, str(hardware.get("system") or "")]  # fmt: skip
-    return ", ".join(filter(None, words))
 
 
 def _configuration(record: RunRecord) -> Table:

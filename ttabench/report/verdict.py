@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.compare import Block, Comparison, recovered
 from ttabench.report.differences import Difference, Standing, between, can_be_averaged
-from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, plain, running, with_interval
+from ttabench.report.entries import Entry, end_of, ends_of, plain, running, with_interval
 from ttabench.run.budget import asked_of
 from ttabench.stats.clusters import Varying
 from ttabench.stats.estimate import LEVEL
@@ -119,7 +119,7 @@ def _where(field: Field, standing: Standing) -> str:
 def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
     """The leader against floor and ceiling, and how much of the way between them it goes."""
     leader, several = standing.leader, len(field.blocks) > 1
-    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    floor, ceiling = field.end(FLOOR), field.end(CEILING)
     ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
     if not ends:
         return
@@ -148,7 +148,7 @@ def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[s
 
 def _of_ends(field: Field) -> Iterator[str]:
     """Floor and ceiling alone."""
-    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    floor, ceiling = field.end(FLOOR), field.end(CEILING)
     if floor and ceiling and field.both(ceiling, floor):
         mean = " on average" * (len(field.blocks) > 1)
         head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
@@ -242,9 +242,9 @@ class Field:
         blocks = [block for block, _, _ in self.both(left, right)] if len(self.blocks) > 1 else self.blocks
         return blocks[0].between(left, right) if len(blocks) == 1 else between(self.found.overall, left, right)
 
-    def end(self, which: Callable[[Sequence[Entry]], Entry | None]) -> str:
-        """The label of floor or ceiling (`floor_of`, `ceiling_of`); empty where no block has one."""
-        return next((entry.label for block in self.blocks if (entry := which(block.entries))), "")
+    def end(self, method: str) -> str:
+        """The label of floor or ceiling, see `end_of`; empty where no block has one."""
+        return next((entry.label for block in self.blocks if (entry := end_of(block.entries, method))), "")
 
     def shown(self, label: str) -> str:
         """The figure of a line, or its mean over the blocks that have it, for people."""
@@ -332,8 +332,8 @@ def cautions(comparison: Comparison) -> Iterator[str]:
         unit = weak[0].entries[0].record.unit
         only = f"There is one {unit} only{_on(comparison, weak)}, so errors are too small"
         yield f"{only}: they are over its questions, and another {unit} may differ by more. Run more seeds."
-    for reason in dict.fromkeys(one.reason for one in comparison.aside):
-        lines = [one for one in comparison.aside if one.reason == reason]
+    for reason in dict.fromkeys(one.aside for one in comparison.aside):
+        lines = [one for one in comparison.aside if one.aside == reason]
         names = listed(list(dict.fromkeys(line.label for line in lines)), "lines")
         yield f"Set aside ({reason}): {names}{_on(comparison, lines)}."
 
@@ -346,7 +346,7 @@ def _on(comparison: Comparison, where: Sequence[Block | Entry]) -> str:
 
 def _over_ceiling(comparison: Comparison, block: Block) -> list[str]:
     """That the ceiling is worse than a line, beyond chance: by the largest difference."""
-    ceiling = ceiling_of(block.entries)
+    ceiling = end_of(block.entries, CEILING)
     apart = [block.between(ceiling.label, entry.label) for entry in running(block.entries)] if ceiling else []
     over = min((one for one in apart if one and one.outcome == -1), key=lambda one: one.gain, default=None)
     where = _on(comparison, [block])

@@ -144,7 +144,7 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
 
         return RougeScorer([name])
 
-    return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
+    return of_target(lambda prediction, gold: float(getattr(scorer().score(gold, prediction)[name], part)))
 
 
 def string_match(prediction: str, ask: Ask) -> float:
@@ -158,12 +158,12 @@ def string_match(prediction: str, ask: Ask) -> float:
 
 def of_target(judged: Callable[[str, str], float]) -> Callable[[str, Ask], float]:
     """A function of a prediction and a text as one of the target answer."""
-    return lambda prediction, ask: judged(prediction, _target(ask))
 
+    def value(prediction: str, ask: Ask) -> float:
+        assert ask.answers, f"{ask.key} has no gold answer"
+        return judged(prediction, ask.answers[0])
 
-def _target(ask: Ask) -> str:
-    assert ask.answers, f"{ask.key} has no gold answer"
-    return ask.answers[0]
+    return value
 
 
 def choice(worth: Callable[[Answer, Ask], Sequence[float]]) -> Callable[[Answer, Ask], float]:

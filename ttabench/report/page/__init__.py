@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core import __version__
-from ttabench.core.amounts import figure
-from ttabench.core.declared import as_typed
 from ttabench.core.errors import printable
 from ttabench.core.files import read_text, write_atomically
 from ttabench.records.local_paths import without_homes
@@ -27,18 +25,11 @@ from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
 from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import (
-    GLOSSARY,
-    differences_table,
-    entries_table,
-    not_paired,
-    overview,
-    title_of,
-)
+from ttabench.report.comparison_tables import GLOSSARY, differences_table, entries_table, not_paired, overview, title_of
 from ttabench.report.differences import worth
 from ttabench.report.entries import plain, running, shown
 from ttabench.report.show import Cells, gold, likelihood, prediction
-from ttabench.report.stored import Place, Query, cells_of, flat, seed_of, whole
+from ttabench.report.stored import Place, Query, cells_of, seed_of
 from ttabench.report.tables import about_tables
 from ttabench.report.verdict import sentences
 from ttabench.stats.metrics import known
@@ -62,8 +53,6 @@ MISSING = -1e308
 """Order of a number that is not known."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"<?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
-HEADINGS = {"": "block", "of": "best method"}
-"""Of the table of all blocks, where a terminal needs none or a short one."""
 COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 
@@ -185,7 +174,7 @@ def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
         pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
     tables = [_shown("lines", "Lines", "", lines), _shown("differences", "Differences", "", pairs)]
     if len(blocks) > 1 and (whole := overview(blocks)) is not None:
-        rows = [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in _rows(whole)]
+        rows = [{column or "block": cell for column, cell in row.items()} for row in _rows(whole)]
         caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
         tables.insert(0, _shown("overview", "All blocks", caption, rows))
     return [table for table in tables if table["rows"]]
@@ -220,15 +209,13 @@ def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     places = [block.place for block in comparison.blocks]
     for entry in comparison.entries:
         for record in entry.records:
-            row, config = record.value(entry.metric), flat(whole(record.config).to_json())
-            about = about_tables(record, everything=False)[0]
+            row, (about, settings, costs, _) = record.value(entry.metric), about_tables(record, everything=True)
             yield {
                 "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
                 "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
                 "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
-                "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
-                "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
-                                   for name, value in record.cost.items()),
+                "settings": "\n".join(f"{name} = {value}" for name, value, _ in settings.rows),
+                "costs": "\n".join(f"{name} = {value}" for name, value in costs.rows),
             }  # fmt: skip
 
 
