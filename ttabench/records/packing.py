@@ -20,15 +20,7 @@ from ttabench.records.samples import (
     store_table,
     without_texts,
 )  # fmt: skip
-from ttabench.records.schema import (
-    RECORD_FILE,
-    RUNS_FILE,
-    SAMPLES_FILE,
-    RunRecord,
-    load_record,
-    runs,
-    text_of,
-)  # fmt: skip
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, RunRecord, load_record, runs, text_of
 
 WORDS = ("start", "chat_end")
 """Of the model, texts that its tokenizer puts around what is read."""
@@ -37,11 +29,8 @@ WORDS = ("start", "chat_end")
 def pack(suite: Path, *, scores: bool = False) -> int:
     """Move every finished run below a folder into its files; returns how many.
 
-    A run that is packed already is replaced. Folders are removed once their content has been read back.
-
-    Args:
-        suite: the folder.
-        scores: write samples without their texts, too, into a file that may be passed on.
+    A run that is packed already is replaced. Folders are removed once their content has been read back. With `scores`,
+    samples are written without their texts, too, into a file that may be passed on.
     """
     import pyarrow as pa
 
@@ -83,12 +72,8 @@ def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
 
 
 def _joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] | None = None) -> Any:
-    """One table of the samples of runs, in this order; columns that only some of them have are null elsewhere.
-
-    Args:
-        samples: by run; None where it has none.
-        first: by run, texts by name that stand in its first row alone.
-    """
+    """One table of the samples of runs (None where one has none), in this order, and of each texts by name that stand
+    in its first row alone (`first`); columns that only some of them have are null elsewhere."""
     import pyarrow as pa
 
     tables = []

@@ -23,10 +23,10 @@ from ttabench.report.differences import (
     adjusted,
     between,
     chosen,
-    counted,
     difference,
     family_of,
     means,
+    paired,
     standing_of,
 )
 from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_gap, within_limit
@@ -148,16 +148,11 @@ def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answe
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    groups = within_limit([group for group, _ in labelled])
-    entries, limited = list[Entry](), list[Entry]()
-    for group, label in labelled:
-        own = joined([answers[run] for run in group.ids])
-        entry = entry_of(place, label, group, own)
-        if group in groups:
-            entries.append(entry)
-        else:
-            limited.append(replace(entry, aside=limit_of(entry)))
-    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
+    asked_alike = within_limit([group for group, _ in labelled])
+    made = [(entry_of(place, label, group, joined([answers[run] for run in group.ids])), group in asked_alike)
+            for group, label in labelled]  # fmt: skip
+    limited = (replace(entry, aside=limit_of(entry)) for entry, alike in made if not alike)
+    return Block(place=place, entries=tuple(entry for entry, alike in made if alike), limited=tuple(limited))
 
 
 def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bool) -> list[Block]:
@@ -165,7 +160,7 @@ def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bo
     was found, so all that could be tested count."""
     counts, differences = Counter[Family](), list[list[Difference]]()
     for block in blocks:
-        counts += counted(block.entries)
+        counts.update(family_of(block.entries, pair) for pair in paired(block.entries))
         differences.append([
             replace(apart, family=family_of(block.entries, pair))
             for pair in chosen(block.entries, standing, every=all_pairs)

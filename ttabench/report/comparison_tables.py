@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import called, natural
 from ttabench.report.compare import Block, Comparison, share
-from ttabench.report.differences import Difference, unpaired
-from ttabench.report.entries import Entry, best_of, front, plain, probability, shown, with_interval
+from ttabench.report.differences import Difference, paired
+from ttabench.report.entries import Entry, best_of, front, plain, probability, shown
 from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Bold, Cell, Table
@@ -133,9 +134,7 @@ def differences_table(block: Block) -> Table:
     pairs, word = block.differences, block.entries[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
-        "#difference [95 %]": [
-            _bold(one.beyond_chance, with_interval(one.metric, one.value, one.ci_low, one.ci_high)) for one in pairs
-        ],
+        "#difference [95 %]": [_bold(one.beyond_chance, one.shown) for one in pairs],
         "#p": [probability(one.p) for one in pairs],
         "#Holm": [probability(one.p_holm) for one in pairs],
         "#better / worse": ["-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs],
@@ -154,9 +153,9 @@ def differences_table(block: Block) -> Table:
 
 def not_paired(block: Block) -> str:
     """The pairs without a difference; empty where there are none."""
-    names = [f"{left} − {right}" for left, right in unpaired(block.entries)]
-    pairs = len(block.entries) * (len(block.entries) - 1) // 2
-    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {pairs} pairs"
+    pairs, tested = list(combinations(range(len(block.entries)), 2)), paired(block.entries)
+    names = [" − ".join(block.entries[place].label for place in pair) for pair in pairs if pair not in tested]
+    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {len(pairs)} pairs"
     return f"Not tested, for no query was answered by both: {told}." if names else ""
 
 

@@ -12,7 +12,6 @@ others    all other pairs
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,7 +19,7 @@ from statistics import fmean
 from typing import Literal
 
 from ttabench.report.blocks import CEILING, FLOOR
-from ttabench.report.entries import Entry, end_of, running
+from ttabench.report.entries import Entry, end_of, running, with_interval
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL, Apart, holm, paired_difference, stratified
 from ttabench.stats.metrics import known
@@ -158,6 +157,11 @@ class Difference(Apart):
         return self.p_holm is not None and self.p_holm < LEVEL
 
     @property
+    def shown(self) -> str:
+        """It with its interval."""
+        return with_interval(self.metric, self.value, self.ci_low, self.ci_high)
+
+    @property
     def gain(self) -> float:
         """The value, so that more is better for left."""
         return self.value if known(self.metric).higher_is_better else -self.value
@@ -217,20 +221,10 @@ def worth(value: Observed, metric: str) -> float | None:
     return float(value.terms[0] if known(metric).higher_is_better else -value.terms[0])
 
 
-def unpaired(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Labels of every pair of a block without a query that both answered."""
-    return [
-        (left.label, right.label)
-        for left, right in combinations(entries, 2)
-        if left.values.keys().isdisjoint(right.values.keys())
-    ]
-
-
-def counted(entries: Sequence[Entry]) -> Counter[Family]:
-    """How many tests each family of a block could have: all pairs that have a common query."""
+def paired(entries: Sequence[Entry]) -> list[Pair]:
+    """Every pair of a block that has a query which both answered, and so could be tested."""
     pairs = combinations(range(len(entries)), 2)
-    return Counter(family_of(entries, (one, other)) for one, other in pairs
-                   if not entries[one].values.keys().isdisjoint(entries[other].values))  # fmt: skip
+    return [pair for pair in pairs if not entries[pair[0]].values.keys().isdisjoint(entries[pair[1]].values)]
 
 
 def adjusted(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:

@@ -107,11 +107,8 @@ def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float
         if row.metric == group.metric and row.step is not None and row.subtask is None:
             rows.setdefault(row.step, []).append(row)
     own = [(answers.steps[query[:3]], value) for query, value in answers.values.items()] if rows else []
-    by_step = {}
-    for at in sorted(rows):
-        values = [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)]
-        by_step[at] = over_runs(rows[at], values)
-    return by_step
+    values = {at: [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)] for at in rows}
+    return {at: over_runs(rows[at], values[at]) for at in sorted(rows)}
 
 
 def within_limit(block: Sequence[Group]) -> list[Group]:

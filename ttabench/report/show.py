@@ -123,13 +123,17 @@ def _table(title: str, samples: Sequence[Cells], record: RunRecord, longest: int
 
 
 def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
-    """(number and key, what was read before, the end of the prompt: a question stands behind what it is about)."""
-    prompt = kept_text(cells["prompt"])
+    """(number and key, what was read before, the end of the prompt)."""
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
-    prompt = prompt if len(prompt) <= longest else f"... {prompt[-longest:]}"
-    return f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])), prompt
+    before = ", ".join(filter(None, [step, read]))
+    return f"{cells['sample']}: {cells['key']} ({place})", before, tail(kept_text(cells["prompt"]), longest)
+
+
+def tail(text: str, longest: int) -> str:
+    """The end of a prompt: a question stands behind what it is about."""
+    return text if len(text) <= longest else f"... {text[-longest:]}"
 
 
 def _answer(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, str, str]:

@@ -181,12 +181,11 @@ def choice(worth: Callable[[Answer, Ask], Sequence[float]]) -> Callable[[Answer,
 
 def _nats(scored: Answer, ask: Ask) -> float:
     """Negative log of the right option's share of the likelihood of all options."""
+    from scipy.special import logsumexp
+
     (want,) = wanted([ask], Choose)
     assert want.gold is not None, f"{ask.key} has no right option"
-    most = max(scored.logprobs)
-    return (
-        most + math.log(math.fsum(math.exp(logprob - most) for logprob in scored.logprobs)) - scored.logprobs[want.gold]
-    )
+    return float(logsumexp(scored.logprobs)) - scored.logprobs[want.gold]
 
 
 def _per_token(scored: Answer, _: Ask) -> list[float]:

@@ -28,7 +28,7 @@ from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import GLOSSARY, differences_table, entries_table, not_paired, overview, title_of
 from ttabench.report.differences import worth
 from ttabench.report.entries import plain, running, shown
-from ttabench.report.show import Cells, gold, likelihood, prediction
+from ttabench.report.show import Cells, gold, likelihood, prediction, tail
 from ttabench.report.stored import Place, Query, cells_of, seed_of
 from ttabench.report.tables import about_tables
 from ttabench.report.verdict import sentences
@@ -259,7 +259,7 @@ def _disagreement(
     ]  # fmt: skip
     return {
         "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
-        "question": _end(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": _end(prompt, LONGEST_PROMPT),
+        "question": tail(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": tail(prompt, LONGEST_PROMPT),
         "gold": gold(first)[:LONGEST_ANSWER], "sides": sides,
     }  # fmt: skip
 
@@ -268,8 +268,3 @@ def _figure(block: Block, gain: float) -> str:
     """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
     metric = block.place.metric
     return f"{abs(gain):,.2f} nats" if known(metric).ratio else plain(metric, abs(gain))
-
-
-def _end(text: str, most: int) -> str:
-    """The end of a prompt: a question stands behind what it is about."""
-    return text if len(text) <= most else f"... {text[-most:]}"
